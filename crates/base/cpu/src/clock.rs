@@ -1,17 +1,17 @@
-//! Clocks for what happens too often for the system's: the processor's cycle counter, and the time of the kernel's
-//! last timer tick ([`tick_ms`]).
+//! Clocks for what happens too often for the system's: the processor's cycle counter, and the time of the
+//! kernel's last timer tick ([`tick_ms`]).
 //!
-//! The counter counts at a constant rate, which is not the core's momentary frequency ([`Rate`] finds it), goes on while the
-//! core sleeps, and agrees between cores to within what it takes to move from one to another: that is so for the
-//! invariant TSC of x86-64 processors since 2008 and for the generic timer of all AArch64 ones. Reading it is a
-//! single instruction of about 20 cycles, no system call, and does not wait for instructions before it: differences
-//! below a hundred cycles mean nothing.
+//! The counter counts at a constant rate, which is not the core's momentary frequency ([`Rate`] finds it),
+//! goes on while the core sleeps, and agrees between cores to within what it takes to move from one to
+//! another: that is so for the invariant TSC of x86-64 processors since 2008 and for the generic timer of all
+//! AArch64 ones. Reading it is a single instruction of about 20 cycles, no system call, and does not wait for
+//! instructions before it: differences below a hundred cycles mean nothing.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The counter now. Differences are to be taken with `wrapping_sub`; after a migration between cores, one may be
-/// slightly negative.
+/// The counter now. Differences are to be taken with `wrapping_sub`; after a migration between cores, one may
+/// be slightly negative.
 #[inline]
 #[must_use]
 pub fn cycles() -> u64 {
@@ -21,15 +21,16 @@ pub fn cycles() -> u64 {
     #[cfg(target_arch = "aarch64")]
     let cycles = {
         let cycles: u64;
-        // SAFETY: Linux lets programs read the virtual counter; the instruction touches nothing but its target.
+        // SAFETY: Linux lets programs read the virtual counter; the instruction touches nothing but its
+        // target.
         unsafe { std::arch::asm!("mrs {}, cntvct_el0", out(reg) cycles, options(nomem, nostack)) };
         cycles
     };
     cycles
 }
 
-/// Milliseconds of the system's monotonic clock as of the last timer tick, 1 to 10 ms ago: a load from memory, no
-/// reading of a clock.
+/// Milliseconds of the system's monotonic clock as of the last timer tick, 1 to 10 ms ago: a load from
+/// memory, no reading of a clock.
 #[inline]
 #[must_use]
 pub fn tick_ms() -> u64 {
@@ -37,20 +38,22 @@ pub fn tick_ms() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `now` is valid for writing. The clock exists since Linux 2.6.32; without it, `now` stays as it is.
+    // SAFETY: `now` is valid for writing. The clock exists since Linux 2.6.32; without it, `now` stays as it
+    // is.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
     (now.tv_sec * 1000 + now.tv_nsec / 1_000_000).cast_unsigned()
 }
 
-/// Processor time of the calling thread in nanoseconds: what it spent in system calls is in it, the time without a core is not. A
-/// system call.
+/// Processor time of the calling thread in nanoseconds: what it spent in system calls is in it, the time
+/// without a core is not. A system call.
 #[must_use]
 pub fn processor_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `now` is valid for writing. The clock exists since Linux 2.6.12; without it, `now` stays as it is.
+    // SAFETY: `now` is valid for writing. The clock exists since Linux 2.6.12; without it, `now` stays as it
+    // is.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
     (now.tv_sec * 1_000_000_000 + now.tv_nsec).cast_unsigned()
 }
@@ -58,8 +61,8 @@ pub fn processor_ns() -> u64 {
 /// How long [`cycles_per_us`] looks when it is asked for the first time, and how often.
 const CALIBRATION: (Duration, usize) = (Duration::from_micros(200), 3);
 
-/// How many cycles the counter counts in a microsecond, at least 1. The first call finds out, which takes less than a
-/// millisecond of the processor's time; a process has its first one before it forwards.
+/// How many cycles the counter counts in a microsecond, at least 1. The first call finds out, which takes
+/// less than a millisecond of the processor's time; a process has its first one before it forwards.
 #[must_use]
 pub fn cycles_per_us() -> u64 {
     static RATE: OnceLock<u64> = OnceLock::new();
@@ -85,7 +88,8 @@ fn calibrate() -> u64 {
 #[cfg(feature = "assume")]
 static ASSUMED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-/// Assumes a higher rate from now on: time by the counter passes more slowly, as it should under a tool that slows the program down.
+/// Assumes a higher rate from now on: time by the counter passes more slowly, as it should under a tool that
+/// slows the program down.
 #[cfg(feature = "assume")]
 pub fn assume_cycles_per_us(rate: u64) {
     ASSUMED.store(rate, std::sync::atomic::Ordering::Relaxed);
@@ -132,8 +136,8 @@ impl Deadline {
     }
 }
 
-/// Finds out how fast the counter counts, by the system clock, without waiting: the longer ago it was begun, the
-/// more exact the answer (after a millisecond, to about one in a thousand).
+/// Finds out how fast the counter counts, by the system clock, without waiting: the longer ago it was begun,
+/// the more exact the answer (after a millisecond, to about one in a thousand).
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     start: Instant,

@@ -1,11 +1,11 @@
-//! What a program asks of the processor itself: its cycle counter ([`cycles`], [`Deadline`]), and cache lines before
-//! they are needed ([`prefetch`](fn@prefetch)).
+//! What a program asks of the processor itself: its cycle counter ([`cycles`], [`Deadline`]), and cache lines
+//! before they are needed ([`prefetch`](fn@prefetch)).
 //!
 //! - `clock`: the cycle counter, deadlines by it, and the kernel's cheap clocks.
 //! - `prefetch`: asking for cache lines ahead.
 //!
-//! Allowed `unsafe`: reading the counter, the calls for the time, and the prefetch instruction, which changes no
-//! memory and never faults.
+//! Allowed `unsafe`: reading the counter, the calls for the time, and the prefetch instruction, which changes
+//! no memory and never faults.
 
 mod clock;
 mod prefetch;

@@ -3,9 +3,9 @@
 /// What is to be done with bytes that are asked for ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// They are read: other cores may keep them.
+    /// Bytes are read: other cores may keep them.
     Read,
-    /// They are written: other cores' copies become invalid, which else the first write had to wait for.
+    /// Bytes are written: other cores' copies become invalid, which else the first write had to wait for.
     Write,
 }
 
@@ -13,7 +13,8 @@ pub enum Access {
 #[inline(always)]
 pub fn prefetch<T>(address: *const T, access: Access) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: prefetching changes no memory and never faults. Processors without PREFETCHW take it for a no-op.
+    // SAFETY: prefetching changes no memory and never faults. Processors without PREFETCHW take it for a
+    // no-op.
     unsafe {
         match access {
             Access::Read => std::arch::asm!(

@@ -1,12 +1,13 @@
 //! The thread that empties a queue.
 //!
-//! A producer puts something into the queue and then looks whether a thread is assigned to it; if so, the producer leaves the
-//! queue to that thread. An assigned thread that finds the queue empty resigns, and then looks at the queue once more. A
-//! fence between the two steps on each side makes one of them see what the other did: either the thread that resigns sees
-//! what was queued, or the producer sees that no thread is assigned, and arranges for the queue to be emptied.
+//! A producer puts something into the queue and then looks whether a thread is assigned to it; if so, the
+//! producer leaves the queue to that thread. An assigned thread that finds the queue empty resigns, and then
+//! looks at the queue once more. A fence between the two steps on each side makes one of them see what the
+//! other did: either the thread that resigns sees what was queued, or the producer sees that no thread is
+//! assigned, and arranges for the queue to be emptied.
 //!
-//! An assignment gives no right to the queue: a [`Claim`](crate::Claim) does. Direction of error: two threads that empty one
-//! queue get in each other's way; a queue whose assigned thread never looks stays full.
+//! An assignment gives no right to the queue: a [`Claim`](crate::Claim) does. Direction of error: two threads
+//! that empty one queue get in each other's way; a queue whose assigned thread never looks stays full.
 
 use crate::sync::{AtomicU16, Ordering, fence};
 
@@ -30,13 +31,14 @@ impl Assignment {
         self.assigned.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// A producer calls this after it has put something into the queue, and before it asks for the assigned thread.
+    /// A producer calls this after it has put something into the queue, and before it asks for the assigned
+    /// thread.
     pub fn announce(&self) {
         fence(Ordering::SeqCst);
     }
 
-    /// Assigns the thread with this number, which is below `u16::MAX`; the caller then notifies that thread. After
-    /// `None` the caller must check the queue once more.
+    /// Assigns the thread with this number, which is below `u16::MAX`; the caller then notifies that thread.
+    /// After `None` the caller must check the queue once more.
     pub fn set(&self, number: Option<u16>) {
         let assigned = number.map_or(0, |number| number + 1);
         // Many threads read the line: it is written only when the number changes.

@@ -32,8 +32,9 @@ pub struct Claim<T> {
 // access between threads needs `T: Send` and no more.
 unsafe impl<T: Send> Sync for Claim<T> {}
 
-/// Exclusive access to a claimed value. [`Guard::release`] ends it, and says whether another thread wanted it. Dropping the
-/// guard instead loses that answer, which is right only where no other thread can have work for the value.
+/// Exclusive access to a claimed value. [`Guard::release`] ends it, and says whether another thread wanted
+/// it. Dropping the guard instead loses that answer, which is right only where no other thread can have work
+/// for the value.
 #[derive(Debug)]
 pub struct Guard<'a, T> {
     claim: &'a Claim<T>,
@@ -89,8 +90,8 @@ impl<T> Claim<T> {
 }
 
 impl<T> Guard<'_, T> {
-    /// Ends the access. True when another thread failed to claim in the meantime: the caller must then make sure that the
-    /// value is claimed and its work is looked for again.
+    /// Ends the access. True when another thread failed to claim in the meantime: the caller must then make
+    /// sure that the value is claimed and its work is looked for again.
     #[inline]
     #[must_use = "somebody may have left work behind"]
     pub fn release(self) -> bool {
@@ -102,8 +103,8 @@ impl<T> Guard<'_, T> {
     #[inline]
     pub fn with<R>(&mut self, f: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: a `Guard` exists only between a successful claim and its release, at most one at a time, so
-        // no other thread has a reference; `&mut self` excludes a second one through this guard; the reference
-        // does not leave the closure.
+        // no other thread has a reference; `&mut self` excludes a second one through this guard; the
+        // reference does not leave the closure.
         self.claim.value.with_mut(|value| f(unsafe { &mut *value }))
     }
 }

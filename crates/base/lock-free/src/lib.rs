@@ -5,8 +5,8 @@
 //! * [`Queue`]: a bounded queue with many producers and one consumer, a port's internal receive queue.
 //! * [`PoolOwner`]: fixed slots that one thread fills and any thread releases; a port's packets.
 //! * [`Mailbox`]: messages for a thread that sleeps when there are none, such as a worker.
-//! * [`Assignment`]: the thread that empties a queue, to which other threads leave it; for example the worker that copies
-//!   to a port.
+//! * [`Assignment`]: the thread that empties a queue, to which other threads leave it; for example the worker
+//!   that copies to a port.
 //!
 //! None of them allocates after construction, none takes a lock, none makes a system call (but for
 //! [`Claim::claim_blocking`], which yields). All atomics and cells go through `sync`, so that the

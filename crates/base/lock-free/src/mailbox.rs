@@ -1,12 +1,13 @@
 //! Messages for a thread that sleeps when there are none.
 //!
-//! The reader notes that it sleeps, looks at its messages once more, and then waits for its bell. A sender leaves its message
-//! and then looks whether the reader sleeps. A fence between the two steps on each side makes one of them see what the other
-//! did: either the reader finds the message, or the sender learns that it has to ring. The caller rings the bell, which is
-//! a system call; the bell must stay rung until the reader waits.
+//! The reader notes that it sleeps, looks at its messages once more, and then waits for its bell. A sender
+//! leaves its message and then looks whether the reader sleeps. A fence between the two steps on each side
+//! makes one of them see what the other did: either the reader finds the message, or the sender learns that
+//! it has to ring. The caller rings the bell, which is a system call; the bell must stay rung until the
+//! reader waits.
 //!
-//! Direction of error: a bell rung for nothing costs a wake-up; a bell that is not rung leaves a message unread for as long
-//! as nothing else wakes the reader.
+//! Direction of error: a bell rung for nothing costs a wake-up; a bell that is not rung leaves a message
+//! unread for as long as nothing else wakes the reader.
 
 use crate::queue::{Queue, Receiver};
 use crate::sync::{AtomicU8, AtomicU16, Ordering, fence};
@@ -39,7 +40,8 @@ pub struct Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// An empty mailbox for at most `capacity` messages (see [`Queue::new`]) whose reader is asleep, and the reader's end.
+    /// An empty mailbox for at most `capacity` messages (see [`Queue::new`]) whose reader is asleep, and the
+    /// reader's end.
     pub fn new(capacity: usize) -> (Mailbox<T>, Receiver<T>) {
         let (messages, inbox) = Queue::new(capacity);
         let mailbox = Mailbox {
@@ -65,8 +67,8 @@ impl<T> Mailbox<T> {
         Some(message)
     }
 
-    /// Number of messages that waited a moment ago. For a moment it is far too large when a message is taken before it is
-    /// counted.
+    /// Number of messages that waited a moment ago. For a moment it is far too large when a message is taken
+    /// before it is counted.
     pub fn depth(&self) -> u16 {
         self.depth.load(Ordering::Relaxed)
     }
@@ -80,8 +82,8 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Sets the reader's activity; only the reader calls this. After `Asleep` it must look at its messages once more before it
-    /// waits.
+    /// Sets the reader's activity; only the reader calls this. After `Asleep` it must look at its messages
+    /// once more before it waits.
     pub fn set_activity(&self, activity: Activity) {
         self.activity.store(activity as u8, Ordering::Relaxed);
         if activity == Activity::Asleep {

@@ -1,8 +1,8 @@
 //! Fixed slots that one thread fills and any thread releases.
 //!
-//! The owner takes a free slot ([`PoolOwner::take`]), fills it, and turns it into counted read-only references
-//! ([`Unique::share`]). Wherever the last reference goes, the slot is pushed on the return list, a linked
-//! list that the owner takes as a whole ([`PoolOwner::reclaim`]) to use the slots again.
+//! The owner takes a free slot ([`PoolOwner::take`]), fills it, and turns it into counted read-only
+//! references ([`Unique::share`]). Wherever the last reference goes, the slot is pushed on the return list, a
+//! linked list that the owner takes as a whole ([`PoolOwner::reclaim`]) to use the slots again.
 //!
 //! A slot in use keeps the pool's memory alive without a count of its own: when the owner goes, it closes the
 //! return list and learns from it how many slots are still out; from then on these count themselves down, and
@@ -110,7 +110,8 @@ impl<T> PoolOwner<T> {
         self.pool().slots.len() - self.free.len()
     }
 
-    /// Takes a slot back that no other thread has seen: no atomic operation is needed. A slot of another pool is returned to it.
+    /// Takes a slot back that no other thread has seen: no atomic operation is needed. A slot of another pool
+    /// is returned to it.
     #[inline]
     pub fn put_back(&mut self, slot: Unique<T>) {
         // Recognised by its address, as free slots need not be in the cache.
@@ -160,8 +161,8 @@ impl<T> PoolOwner<T> {
         while let Some(index) = self.reclaimed.pop() {
             let slot = &pool.slots[index as usize];
             // SAFETY: a slot is on the list only after its last reference has gone, and was taken off by the
-            // swap above; so no other thread can reach its value. The swap's acquire pairs with the release of
-            // the thread that dropped that reference.
+            // swap above; so no other thread can reach its value. The swap's acquire pairs with the release
+            // of the thread that dropped that reference.
             slot.value.with_mut(|value| f(unsafe { &mut *value }));
             self.free.push(NonNull::from(slot));
         }
@@ -184,8 +185,8 @@ impl<T> Drop for PoolOwner<T> {
     }
 }
 
-/// Puts a slot whose last reference has gone on its pool's return list, or counts it down if the owner has gone and that
-/// list is not read any more.
+/// Puts a slot whose last reference has gone on its pool's return list, or counts it down if the owner has
+/// gone and that list is not read any more.
 fn release<T>(slot: NonNull<Slot<T>>) {
     // SAFETY: a slot that is out keeps its pool alive; it stops being out by the exchange or subtraction
     // below, after which only the thread that frees the pool touches anything.
@@ -259,7 +260,8 @@ impl<T> Deref for Shared<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: a counted reference keeps the slot taken, hence the pool alive, and no thread writes a shared slot.
+        // SAFETY: a counted reference keeps the slot taken, hence the pool alive, and no thread writes a
+        // shared slot.
         unsafe { self.0.as_ref() }.value.with(|value| unsafe { &*value })
     }
 }

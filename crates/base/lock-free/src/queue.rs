@@ -1,8 +1,8 @@
 //! A bounded queue with many producers and one consumer.
 //!
 //! Producers reserve a cell by moving `tail` and then fill it; each cell carries a sequence number that says
-//! whose turn it is, so that a producer which was preempted between the two steps delays only what lies behind it
-//! (D. Vyukov's bounded queue). A full queue refuses: the caller decides what to drop.
+//! whose turn it is, so that a producer which was preempted between the two steps delays only what lies
+//! behind it (D. Vyukov's bounded queue). A full queue refuses: the caller decides what to drop.
 
 use crate::sync::{AtomicUsize, Ordering, UnsafeCell};
 use std::mem::MaybeUninit;
@@ -86,8 +86,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Appends unless `most` values are queued, `most` being at most the capacity; gives the value back otherwise. Values that other
-    /// producers append meanwhile may not be counted.
+    /// Appends unless `most` values are queued, `most` being at most the capacity; gives the value back
+    /// otherwise. Values that other producers append meanwhile may not be counted.
     #[inline]
     pub fn push_below(&self, most: usize, value: T) -> Result<(), T> {
         let position = self.tail.load(Ordering::Relaxed).wrapping_sub(most);
@@ -140,8 +140,8 @@ impl<T> Receiver<T> {
 }
 
 impl<T> Drop for Receiver<T> {
-    /// Drops the values that are queued. A value that is pushed later is never dropped, so callers push only while the consumer
-    /// lives.
+    /// Drops the values that are queued. A value that is pushed later is never dropped, so callers push only
+    /// while the consumer lives.
     fn drop(&mut self) {
         while self.pop().is_some() {}
     }

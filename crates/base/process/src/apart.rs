@@ -1,13 +1,13 @@
 //! Threads that share this process's memory, but not its descriptors.
 //!
-//! Closing a descriptor that came from outside can take for ever, as it runs code of the file. A thread that may have to do
-//! so gets a table of its own. So the process's other descriptors never depend on it: they are closed when the process ends,
-//! even while this thread cannot end.
+//! Closing a descriptor that came from outside can take for ever, as it runs code of the file. A thread that
+//! may have to do so gets a table of its own. So the process's other descriptors never depend on it: they are
+//! closed when the process ends, even while this thread cannot end.
 //!
-//! A new table is a copy, in which the thread closes the descriptors that are not its own. Copying the process's full table
-//! would take long, and the last reference to a file from outside might happen to be in the copy. So one thread, the
-//! *keeper*, is started early, keeps a nearly empty table, and starts all others. Descriptors reach it as they reach
-//! other processes, by a socket; the job for them through memory.
+//! A new table is a copy, in which the thread closes the descriptors that are not its own. Copying the
+//! process's full table would take long, and the last reference to a file from outside might happen to be in
+//! the copy. So one thread, the *keeper*, is started early, keeps a nearly empty table, and starts all
+//! others. Descriptors reach it as they reach other processes, by a socket; the job for them through memory.
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::net::{
@@ -43,7 +43,8 @@ struct Keeper {
 
 static KEEPER: Mutex<Option<Keeper>> = Mutex::new(None);
 
-/// Starts the keeper, if there is none. To be called early: while the process has few descriptors, and none of others.
+/// Starts the keeper, if there is none. To be called early: while the process has few descriptors, and none
+/// of others.
 ///
 /// # Errors
 /// No thread or socket, or the kernel refuses the table.
@@ -55,10 +56,11 @@ pub fn prepare_apart() -> io::Result<()> {
     Ok(())
 }
 
-/// Starts a thread with a table of its own that has the standard descriptors and `keep`, which are closed here. No other
-/// thread waits for it.
+/// Starts a thread with a table of its own that has the standard descriptors and `keep`, which are closed
+/// here. No other thread waits for it.
 ///
-/// In it, descriptors that `body` has captured, or finds in statics, mean nothing: it must use those that it is given.
+/// In it, descriptors that `body` has captured, or finds in statics, mean nothing: it must use those that it
+/// is given.
 ///
 /// # Errors
 /// No thread, or the kernel refuses the table.
@@ -160,8 +162,8 @@ fn keep(socket: &OwnedFd, jobs: &Receiver<Job>) {
     }
 }
 
-/// Starts a thread with its own copy of the calling thread's table, in which it leaves only the standard descriptors and
-/// `kept`; those are closed here.
+/// Starts a thread with its own copy of the calling thread's table, in which it leaves only the standard
+/// descriptors and `kept`; those are closed here.
 fn start_alone(
     name: String,
     kept: Vec<OwnedFd>,
@@ -179,8 +181,8 @@ fn start_alone(
             let _ = ready.send(left);
             drop(ready);
             if alone {
-                // SAFETY: this thread's table has these numbers, copied when it was made, and nothing in this thread owns
-                // them: `kept` owns those of the caller's table.
+                // SAFETY: this thread's table has these numbers, copied when it was made, and nothing in this
+                // thread owns them: `kept` owns those of the caller's table.
                 let own = |number: &RawFd| unsafe { OwnedFd::from_raw_fd(*number) };
                 body(numbers.iter().map(own).collect());
             }
@@ -194,8 +196,8 @@ fn start_alone(
 
 /// Gives the calling thread its own table, without descriptors but the standard ones and `kept`.
 fn leave_table(kept: &[RawFd]) -> io::Result<()> {
-    // SAFETY: no descriptor of this table is owned by anything in this thread, which has just begun: what it closes below
-    // stays open in the table that all other threads go on to use.
+    // SAFETY: no descriptor of this table is owned by anything in this thread, which has just begun: what it
+    // closes below stays open in the table that all other threads go on to use.
     if unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
         return Err(io::Error::last_os_error());
     }

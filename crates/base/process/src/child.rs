@@ -1,8 +1,9 @@
 //! Starts a supervisor's children, and gives each a channel to the supervisor.
 //!
-//! A child is started from the same executable with exactly four descriptors: the standard ones and its channel
-//! to the supervisor. It is in a process group of its own, so that Ctrl-C reaches only the supervisor, which
-//! then ends the children in order; and it dies with the supervisor, however the supervisor ends.
+//! A child is started from the same executable with exactly four descriptors: the standard ones and its
+//! channel to the supervisor. It is in a process group of its own, so that Ctrl-C reaches only the
+//! supervisor, which then ends the children in order; and it dies with the supervisor, however the supervisor
+//! ends.
 
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::FdFlags;
@@ -16,23 +17,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The descriptor under which a child finds its channel to the supervisor.
 pub const CHANNEL_FD: RawFd = 3;
 
-/// Starts `command` with `channel` as its descriptor [`CHANNEL_FD`], no other descriptors but the standard ones,
-/// no blocked signals, in a process group of its own. It is killed when the calling thread ends: call this
-/// from a thread that lives as long as the child is wanted.
+/// Starts `command` with `channel` as its descriptor [`CHANNEL_FD`], no other descriptors but the standard
+/// ones, no blocked signals, in a process group of its own. It is killed when the calling thread ends: call
+/// this from a thread that lives as long as the child is wanted.
 ///
 /// # Errors
 /// As [`Command::spawn`].
 pub fn spawn(command: &mut Command, channel: BorrowedFd<'_>) -> io::Result<Child> {
     // `Command` reports a failed start through a pipe of its own, which must not be number 3: make sure that
-    // number is taken while it opens that pipe. (The lowest free number from 3 on; if it is not 3, 3 is taken.)
+    // number is taken while it opens that pipe. (The lowest free number from 3 on; if it is not 3, 3 is
+    // taken.)
     let placeholder = rustix::io::fcntl_dupfd_cloexec(channel, CHANNEL_FD)?;
     let supervisor = getpid();
     let raw = channel.as_raw_fd();
     command.process_group(0);
-    // SAFETY: between fork and exec only async-signal-safe functions may be called: `prepare_child` makes system
-    // calls and uses neither locks nor the heap. `raw` is open in the child because `channel` is borrowed until
-    // spawn() returns, and the closure is not called after that: `command` is spawned only here or, if the
-    // caller spawns it again, fails on or duplicates another descriptor, which is harmless to memory.
+    // SAFETY: between fork and exec only async-signal-safe functions may be called: `prepare_child` makes
+    // system calls and uses neither locks nor the heap. `raw` is open in the child because `channel` is
+    // borrowed until spawn() returns, and the closure is not called after that: `command` is spawned only
+    // here or, if the caller spawns it again, fails on or duplicates another descriptor, which is harmless to
+    // memory.
     unsafe { command.pre_exec(move || prepare_child(supervisor, raw)) };
     let child = command.spawn();
     drop(placeholder);
@@ -99,8 +102,8 @@ pub fn supervisor_channel() -> io::Result<OwnedFd> {
     Ok(channel)
 }
 
-/// Process at the other end of a Unix stream socket: the one that connected it or, seen from there, called listen(2), or
-/// made the pair. `None` for one in a PID name space that cannot be seen from here.
+/// Process at the other end of a Unix stream socket: the one that connected it or, seen from there, called
+/// listen(2), or made the pair. `None` for one in a PID name space that cannot be seen from here.
 #[must_use]
 pub fn peer_process(socket: BorrowedFd<'_>) -> Option<u32> {
     let mut peer = libc::ucred {
@@ -132,7 +135,8 @@ pub fn name_process(name: &str) {
     }
 }
 
-/// Raises the limit of descriptors of this process and its children as far as the system allows: a port needs about ten.
+/// Raises the limit of descriptors of this process and its children as far as the system allows: a port needs
+/// about ten.
 pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // Where it is not granted, adding ports fails at the old limit with an error of its own.
@@ -145,10 +149,11 @@ pub fn raise_descriptor_limit() {
     );
 }
 
-/// From now on, freed blocks of 128 KiB and more go back to the system at once. By default the allocator keeps blocks that
-/// are as large as one it has seen freed, for each of many threads: memory that guests needed would stay when they have
-/// gone.
+/// From now on, freed blocks of 128 KiB and more go back to the system at once. By default the allocator
+/// keeps blocks that are as large as one it has seen freed, for each of many threads: memory that guests
+/// needed would stay when they have gone.
 pub fn return_freed_memory() {
-    // SAFETY: mallopt() takes two integers and may be called at any time. It refuses no value of this parameter's range.
+    // SAFETY: mallopt() takes two integers and may be called at any time. It refuses no value of this
+    // parameter's range.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 128 * 1024) };
 }

@@ -15,16 +15,16 @@ impl Thread {
         Thread(rustix::thread::gettid().as_raw_nonzero().get())
     }
 
-    /// Its number, as in `/proc`.
+    /// The thread's number, as in `/proc`.
     pub fn number(&self) -> u32 {
         self.0.unsigned_abs()
     }
 
-    /// Makes a system call in which the thread waits, if it does, return with `EINTR`. Does nothing to a thread
-    /// that has ended, unless its number was given out again in this process.
+    /// Makes a system call in which the thread waits, if it does, return with `EINTR`. Does nothing to a
+    /// thread that has ended, unless its number was given out again in this process.
     pub fn interrupt(&self) {
-        // SAFETY: tgkill takes three numbers; the signal has a handler that does nothing (`allow_interrupts`) or is
-        // ignored.
+        // SAFETY: tgkill takes three numbers; the signal has a handler that does nothing (`allow_interrupts`)
+        // or is ignored.
         unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.0, SIGNAL) };
     }
 }
@@ -33,7 +33,8 @@ extern "C" fn do_nothing(_signal: libc::c_int) {}
 
 /// Prepares this process for [`Thread::interrupt`]: without a handler the kernel would discard the signal.
 pub fn allow_interrupts() -> io::Result<()> {
-    // SAFETY: zero is a valid `sigaction`; without SA_RESTART, so that calls do return; the handler does nothing.
+    // SAFETY: zero is a valid `sigaction`; without SA_RESTART, so that calls do return; the handler does
+    // nothing.
     let result = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = do_nothing as extern "C" fn(libc::c_int) as usize;

@@ -1,15 +1,17 @@
 //! Processes and threads as the switch starts them.
 //!
-//! * [`spawn`], [`supervisor_channel`] and [`Signals`]: a supervisor starts a child with one descriptor and nothing else, the
-//!   child finds that descriptor, and the supervisor receives signals as a descriptor.
-//! * [`spawn_apart`] starts a thread with a descriptor table of its own, through a thread that [`prepare_apart`] starts.
+//! * [`spawn`], [`supervisor_channel`] and [`Signals`]: a supervisor starts a child with one descriptor and
+//!   nothing else, the child finds that descriptor, and the supervisor receives signals as a descriptor.
+//! * [`spawn_apart`] starts a thread with a descriptor table of its own, through a thread that
+//!   [`prepare_apart`] starts.
 //! * [`Thread::interrupt`] ends a system call in which a thread waits.
 //! * `Stepped`, with feature `step`, which is for tests: a thread of another process, instruction by
 //!   instruction.
 //! * [`unread`] says what another process has not read yet.
 //!
-//! Crate `sandbox` has the rights that a process gives up once it runs. [`spawn_apart`], [`Thread::interrupt`] and [`unread`]
-//! may be called from any thread. Everything else is called while a process has one thread; [`Signals`] is used by that thread only.
+//! Crate `sandbox` has the rights that a process gives up once it runs. [`spawn_apart`],
+//! [`Thread::interrupt`] and [`unread`] may be called from any thread. Everything else is called while a
+//! process has one thread; [`Signals`] is used by that thread only.
 //!
 //! Allowed `unsafe`: system calls that `rustix` does not wrap, and taking over inherited descriptors.
 

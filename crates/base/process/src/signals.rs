@@ -41,8 +41,8 @@ impl Signals {
     /// When the system is out of descriptors.
     pub fn new() -> io::Result<Signals> {
         let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: sigemptyset initialises `set`, the others read it and keep no pointer; the signal numbers are
-        // valid. signalfd(-1, ...) returns a new descriptor, which nothing else owns.
+        // SAFETY: sigemptyset initialises `set`, the others read it and keep no pointer; the signal numbers
+        // are valid. signalfd(-1, ...) returns a new descriptor, which nothing else owns.
         let descriptor = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for (number, _) in SIGNALS {

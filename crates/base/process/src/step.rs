@@ -1,8 +1,10 @@
-//! Running a thread of another process instruction by instruction: tests stop a data plane at each of its stores.
+//! Running a thread of another process instruction by instruction: tests stop a data plane at each of its
+//! stores.
 
 use std::io;
 
-/// A thread that stands still unless it is told to [`step`](Stepped::step). Used by the thread that seized it.
+/// A thread that stands still unless it is told to [`step`](Stepped::step). Used by the thread that seized
+/// it.
 #[derive(Debug)]
 pub struct Stepped(libc::pid_t);
 
@@ -31,7 +33,8 @@ impl Stepped {
         self.wait()
     }
 
-    /// Waits for the end of the thread, whose process was killed. Before that the process cannot be waited for.
+    /// Waits for the end of the thread, whose process was killed. Before that the process cannot be waited
+    /// for.
     ///
     /// # Errors
     /// The thread cannot be traced any more.

@@ -3,8 +3,8 @@
 use rustix::fd::{AsFd, AsRawFd};
 use std::io;
 
-/// Bytes that the kernel holds of messages which were sent through a Unix socket and not received yet, its own records about them
-/// included (`SIOCOUTQ`).
+/// Bytes that the kernel holds of messages which were sent through a Unix socket and not received yet, its
+/// own records about them included (`SIOCOUTQ`).
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! The rights that each process gives up, for good, before it receives a message from any process but the supervisor.
+//! The rights that each process gives up, for good, before it receives a message from any process but the
+//! supervisor.
 //!
 //! | step | data plane | control process | driver domain | ovs |
 //! |---|---|---|---|---|
@@ -10,14 +11,14 @@
 //! | new privileges by executing | none | none | none | none |
 //! | system calls | `calls/data_plane.rs` | `calls/control.rs` | `calls/driver.rs` | `calls/ovs.rs` |
 //!
-//! Core dumps, capabilities, new privileges and system calls can always be given up; if the system refuses, something is
-//! wrong and the process must not go on. User, namespaces and Landlock take privileges or a kernel that has them. Where they
-//! are not available, a process goes on and reports it: [`Missing`].
+//! Core dumps, capabilities, new privileges and system calls can always be given up; if the system refuses,
+//! something is wrong and the process must not go on. User, namespaces and Landlock take privileges or a
+//! kernel that has them. Where they are not available, a process goes on and reports it: [`Missing`].
 //!
 //! Data plane and driver domain keep SYS_NICE as well where that is how their threads are raised ([`Kept`]).
 //!
-//! Why control and ovs keep DAC_OVERRIDE: the sockets of VMMs belong to the users who run them. Why the driver domain keeps
-//! SYS_ADMIN: setns(2) takes it.
+//! Why control and ovs keep DAC_OVERRIDE: the sockets of VMMs belong to the users who run them. Why the
+//! driver domain keeps SYS_ADMIN: setns(2) takes it.
 
 use crate::filter::{self, Filtered};
 use crate::{landlock, separate};
@@ -33,8 +34,8 @@ pub use crate::separate::DATA_PLANE_USER;
 pub enum Violation {
     /// The kernel ends it with `SIGSYS`, which the supervisor logs.
     Kill,
-    /// It writes to standard error which call it was, and then ends itself with `SIGSYS`. For development: a
-    /// process that was taken over could stop itself from ending.
+    /// The process writes to standard error which call it was, and then ends itself with `SIGSYS`. For
+    /// development: a process that was taken over could stop itself from ending.
     Report,
 }
 
@@ -67,12 +68,12 @@ impl Kept {
     }
 }
 
-/// The parts of a process's isolation that are not available, each with the reason, for users. Usually empty when the
-/// supervisor is root.
+/// The parts of a process's isolation that are not available, each with the reason, for users. Usually empty
+/// when the supervisor is root.
 pub type Missing = Vec<String>;
 
-/// Isolates the calling process, a data plane, for the rest of its life. Call it before other threads are started:
-/// capabilities and namespaces are per thread (the filter itself covers all threads).
+/// Isolates the calling process, a data plane, for the rest of its life. Call it before other threads are
+/// started: capabilities and namespaces are per thread (the filter itself covers all threads).
 ///
 /// # Errors
 /// Any step that fails and should not; the steps before it stay in force.
@@ -85,8 +86,8 @@ pub fn isolate_data_plane(violation: Violation, kept: Kept) -> Result<Missing, I
     Ok(missing)
 }
 
-/// Isolates the calling process, a control process that keeps its state and sockets in `run_dir` and reads its
-/// configuration from `config`. Both must be absolute.
+/// Isolates the calling process, a control process that keeps its state and sockets in `run_dir` and reads
+/// its configuration from `config`. Both must be absolute.
 ///
 /// # Errors
 /// As [`isolate_data_plane`].
@@ -115,8 +116,8 @@ pub fn isolate_driver(violation: Violation, kept: Kept) -> Result<Missing, Isola
     Ok(missing)
 }
 
-/// Isolates the calling process, which answers Open vSwitch's control plane and makes its sockets in `run_dir`, which must be
-/// absolute.
+/// Isolates the calling process, which answers Open vSwitch's control plane and makes its sockets in
+/// `run_dir`, which must be absolute.
 ///
 /// # Errors
 /// As [`isolate_data_plane`].

@@ -1,9 +1,10 @@
 //! Limits the files that a process may open, where it may open some (landlock(7)).
 //!
-//! A system call filter cannot read paths. Landlock can: all rights to files are taken, except those that a rule gives back
-//! for a directory and everything below it, or for one file. It takes no privilege, holds for all capabilities, and needs
-//! Linux 5.13 or newer with `landlock` among its security modules. It does not restrict other operations: connecting
-//! to sockets, looking up names, and descriptors that arrive with a message.
+//! A system call filter cannot read paths. Landlock can: all rights to files are taken, except those that a
+//! rule gives back for a directory and everything below it, or for one file. It takes no privilege, holds for
+//! all capabilities, and needs Linux 5.13 or newer with `landlock` among its security modules. It does not
+//! restrict other operations: connecting to sockets, looking up names, and descriptors that arrive with a
+//! message.
 
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -43,8 +44,9 @@ pub(crate) struct Files {
     rules: Vec<(PathBuf, u64)>,
 }
 
-/// Control keeps its state in the run directory and reads the configuration, which an editor may replace by another file
-/// of that name, so it is the directory that is named. Sockets of ports may be anywhere: it makes and removes them there.
+/// Control keeps its state in the run directory and reads the configuration, which an editor may replace by
+/// another file of that name, so it is the directory that is named. Sockets of ports may be anywhere: it
+/// makes and removes them there.
 pub(crate) fn for_control(run_dir: &Path, config: Option<&Path>) -> Files {
     let state =
         READ | right::WRITE_FILE | right::TRUNCATE | right::MAKE_REG | right::MAKE_SOCK | right::REMOVE_FILE;
@@ -62,8 +64,8 @@ pub(crate) fn for_control(run_dir: &Path, config: Option<&Path>) -> Files {
     Files { rules }
 }
 
-/// The driver domain opens the device that makes TAPs, and network namespaces. Those have names below `/run`; the path of
-/// one under `/proc` is refused, since looking at other processes is.
+/// The driver domain opens the device that makes TAPs, and network namespaces. Those have names below `/run`;
+/// the path of one under `/proc` is refused, since looking at other processes is.
 pub(crate) fn for_driver() -> Files {
     let device = right::READ_FILE | right::WRITE_FILE | right::IOCTL_DEV;
     let mut rules = vec![(PathBuf::from("/dev/net/tun"), device)];
@@ -76,7 +78,8 @@ pub(crate) fn for_driver() -> Files {
     Files { rules }
 }
 
-/// The process for Open vSwitch makes sockets in the run directory and below it, and TAPs, whose IPv6 it switches off.
+/// The process for Open vSwitch makes sockets in the run directory and below it, and TAPs, whose IPv6 it
+/// switches off.
 pub(crate) fn for_ovs(run_dir: &Path) -> Files {
     let device = right::READ_FILE | right::WRITE_FILE | right::IOCTL_DEV;
     let setting = right::WRITE_FILE | right::TRUNCATE;

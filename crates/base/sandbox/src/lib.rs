@@ -1,15 +1,16 @@
 //! Isolation of processes.
 //!
-//! The processes of the switch trust each other as little as their work allows.
-//! [`isolate_data_plane`], [`isolate_control`], [`isolate_driver`] and [`isolate_ovs`] give up, for good, all rights that a
-//! process does not need: user, namespaces, files, capabilities, system calls. The data plane gives up most: it maps the memory of
-//! guests and reads their data, so it is the process most worth taking over. The lists of
+//! The processes of the switch trust each other as little as their work allows. [`isolate_data_plane`],
+//! [`isolate_control`], [`isolate_driver`] and [`isolate_ovs`] give up, for good, all rights that a process
+//! does not need: user, namespaces, files, capabilities, system calls. The data plane gives up most: it maps
+//! the memory of guests and reads their data, so it is the process most worth taking over. The lists of
 //! remaining system calls are in `calls/`.
 //!
 //! The safe direction of error is to refuse too much: a system call missing from a list ends the process
 //! at once and the supervisor logs it and starts the process again, whereas one too many would go unnoticed.
 //!
-//! Everything here is called while a process has one thread. How processes and threads are started is in crate `process`.
+//! Everything here is called while a process has one thread. How processes and threads are started is in
+//! crate `process`.
 
 mod calls;
 mod filter;

@@ -1,19 +1,20 @@
 //! A user and namespaces of its own for the data plane.
 //!
-//! The system call filter leaves the data plane no use for either. They are the second barrier, should the filter or a call
-//! that it allows have a hole: there is no file, no network, and no process of its user to be reached.
+//! The system call filter leaves the data plane no use for either. They are the second barrier, should the
+//! filter or a call that it allows have a hole: there is no file, no network, and no process of its user to
+//! be reached.
 
 use crate::isolation::{IsolationError, Missing};
 use rustix::thread::{CapabilitySet, capabilities};
 use std::ffi::CStr;
 use std::io;
 
-/// User and group that the data plane runs as when the supervisor may change users: a number that no distribution assigns
-/// (`systemd` calls 60578 to 61183 unused). It owns nothing.
+/// User and group that the data plane runs as when the supervisor may change users: a number that no
+/// distribution assigns (`systemd` calls 60578 to 61183 unused). It owns nothing.
 pub const DATA_PLANE_USER: u32 = 60_913;
 
-/// Becomes [`DATA_PLANE_USER`] without groups, if that is possible. The permitted capabilities stay if there are some to
-/// `keep`; the caller drops the others.
+/// Becomes [`DATA_PLANE_USER`] without groups, if that is possible. The permitted capabilities stay if there
+/// are some to `keep`; the caller drops the others.
 ///
 /// # Errors
 /// The supervisor has ended meanwhile.
@@ -54,8 +55,8 @@ enum Unchangeable {
     Lacking(Vec<&'static str>),
 }
 
-/// Whether this process may change its user, and whether the supervisor, which has the same capabilities, may still end
-/// it then.
+/// Whether this process may change its user, and whether the supervisor, which has the same capabilities, may
+/// still end it then.
 fn may_change_user() -> Result<(), Unchangeable> {
     let have = capabilities(None).map_err(io::Error::from)?.effective;
     let needed = [
@@ -129,8 +130,8 @@ fn empty_root() -> Result<(), (&'static str, io::Error)> {
     )
     .map_err(|error| ("tmpfs", error))?;
     rustix::process::chdir(PLACE).map_err(|error| ("chdir", error.into()))?;
-    // With both arguments the same, the old root is mounted over the new one, and then taken away (pivot_root(2)).
-    // SAFETY: two valid C strings.
+    // With both arguments the same, the old root is mounted over the new one, and then taken away
+    // (pivot_root(2)). SAFETY: two valid C strings.
     let result = unsafe { libc::syscall(libc::SYS_pivot_root, HERE.as_ptr(), HERE.as_ptr()) };
     check(result).map_err(|error| ("pivot_root", error))?;
     // SAFETY: a valid C string.

@@ -149,7 +149,8 @@ fn touch_files(name: &str, place: &Place) {
                 std::fs::remove_file(&socket).unwrap();
             }
         }
-        // As `socket-path` walks: from descriptor to descriptor, reading links, and to what a descriptor is of.
+        // As `socket-path` walks: from descriptor to descriptor, reading links, and to what a descriptor is
+        // of.
         "of a VMM" => {
             use rustix::fs::{CWD, Mode, OFlags, fstat, openat, readlinkat};
             let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -375,8 +376,8 @@ fn apart(client: UnixStream) {
 /// Makes a system call whose result does not matter; further arguments are 0.
 fn raw(number: i64, arguments: [i32; 4]) {
     let [a, b, c, d] = arguments.map(i64::from);
-    // SAFETY: no argument is a pointer to anything of this process: the kernel cannot change its memory, and a
-    // child made by clone() without flags has a memory of its own.
+    // SAFETY: no argument is a pointer to anything of this process: the kernel cannot change its memory, and
+    // a child made by clone() without flags has a memory of its own.
     unsafe { libc::syscall(number, a, b, c, d, 0, 0) };
 }
 

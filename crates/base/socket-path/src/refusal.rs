@@ -38,7 +38,7 @@ pub enum Refusal {
     Owner {
         /// The file.
         at: PathBuf,
-        /// Its owner.
+        /// Owner of the file.
         user: u32,
         /// To whom it should belong.
         expected: u32,
@@ -53,7 +53,7 @@ pub enum Refusal {
     Shared {
         /// The file.
         at: PathBuf,
-        /// Its owner.
+        /// Owner of the file.
         user: u32,
     },
     /// The process that listens is not that of the socket's owner.

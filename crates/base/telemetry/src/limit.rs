@@ -1,9 +1,10 @@
 //! Limits on how often one place in the source may log.
 //!
-//! A window of fixed length opens with the first line; a burst passes, further lines are counted, and the first line
-//! after the window reports the count. Where each port has a limit of its own, a window that follows close upon another one is twice as
-//! long, and one line passes in it: what a port repeats for hours is told about every hour, and hundreds of such ports hide no other
-//! lines. All state is one atomic word, so that a limit can be a `static` and be used from the packet path without a lock.
+//! A window of fixed length opens with the first line; a burst passes, further lines are counted, and the
+//! first line after the window reports the count. Where each port has a limit of its own, a window that
+//! follows close upon another one is twice as long, and one line passes in it: what a port repeats for hours
+//! is told about every hour, and hundreds of such ports hide no other lines. All state is one atomic word, so
+//! that a limit can be a `static` and be used from the packet path without a lock.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -14,7 +15,8 @@ use std::time::Instant;
 const COUNT_BITS: u32 = 20;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 
-/// Bits above that say how often the window was doubled; the others hold its start in milliseconds (34 years).
+/// Bits above that say how often the window was doubled; the others hold its start in milliseconds (34
+/// years).
 const GROWTH_BITS: u32 = 4;
 const GROWTH_MASK: u64 = (1 << GROWTH_BITS) - 1;
 
@@ -54,8 +56,8 @@ impl RateLimit {
         }
     }
 
-    /// Asks for one line at `now_ms`, milliseconds on any clock that does not run backwards. A reading that is
-    /// a little older than another thread's counts in that thread's window.
+    /// Asks for one line at `now_ms`, milliseconds on any clock that does not run backwards. A reading that
+    /// is a little older than another thread's counts in that thread's window.
     pub fn check(&self, now_ms: u64) -> Verdict {
         self.ask(now_ms, 0)
     }
@@ -126,7 +128,8 @@ impl Default for PortLimits {
     }
 }
 
-/// The function behind [`limited!`](crate::limited), with the limit of the call site. Reads the monotonic clock.
+/// The function behind [`limited!`](crate::limited), with the limit of the call site. Reads the monotonic
+/// clock.
 pub fn log_limited(limit: &RateLimit, level: log::Level, target: &str, message: fmt::Arguments<'_>) {
     say(limit.check(now_ms()), level, target, message);
 }

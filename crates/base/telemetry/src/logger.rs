@@ -22,7 +22,8 @@ enum Style {
     Relayed,
 }
 
-/// Most bytes of a relayed line, fewer than `PIPE_BUF`, so that a pipe takes the line as a whole or not at all.
+/// Most bytes of a relayed line, fewer than `PIPE_BUF`, so that a pipe takes the line as a whole or not at
+/// all.
 const MAX_RELAYED: usize = 2048;
 
 /// The style of this process's own lines, which the lines that it relays get too.
@@ -72,9 +73,9 @@ fn init_with(role: &str, style: Style) {
     }
 }
 
-/// Logs a line that a supervised process has written, under that process's name. Takes any bytes: bytes that are not text, and
-/// characters that would control a terminal, are replaced. Lines without a level, which libraries write as they end a process,
-/// are warnings.
+/// Logs a line that a supervised process has written, under that process's name. Takes any bytes: bytes that
+/// are not text, and characters that would control a terminal, are replaced. Lines without a level, which
+/// libraries write as they end a process, are warnings.
 pub fn relay(role: &str, line: &[u8]) {
     let style = STYLE.get().copied().unwrap_or(Style::Timed);
     let (level, message) = parse(line);
@@ -158,7 +159,8 @@ impl Logger {
     }
 }
 
-/// Whether the character neither controls a terminal nor changes the direction in which the text behind it is read.
+/// Whether the character neither controls a terminal nor changes the direction in which the text behind it is
+/// read.
 fn is_safe(c: char) -> bool {
     !c.is_control()
         && !matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
@@ -187,8 +189,8 @@ fn push_time(line: &mut String, now: SystemTime) {
     );
 }
 
-/// Gregorian date of a day counted from 1970-01-01. Years are counted from 1 March, so that the leap day is the
-/// last of its year and month lengths follow from one linear formula.
+/// Gregorian date of a day counted from 1970-01-01. Years are counted from 1 March, so that the leap day is
+/// the last of its year and month lengths follow from one linear formula.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468; // from 0000-03-01
     let era_day = days % 146_097; // 400 years
@@ -236,8 +238,8 @@ mod tests {
         assert!(long.len() <= MAX_RELAYED && long.ends_with('\n'));
     }
 
-    /// For any bytes that a supervised process writes, the output is one line with its role, without characters that control a
-    /// terminal.
+    /// For any bytes that a supervised process writes, the output is one line with its role, without
+    /// characters that control a terminal.
     #[test]
     fn what_a_child_writes_reaches_no_terminal_as_it_is() {
         for bytes in [

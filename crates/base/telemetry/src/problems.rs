@@ -1,7 +1,8 @@
 //! Problems that last, told to the log once: when they begin, change and end, and every hour.
 //!
-//! A port whose interface is missing is tried again and again, and says so each time. Told each time, one port fills a page a minute, and
-//! a few hundred hide all other lines. So whoever tries keeps the present problem of each thing, and this decides what is new:
+//! A port whose interface is missing is tried again and again, and says so each time. Told each time, one
+//! port fills a page a minute, and a few hundred hide all other lines. So whoever tries keeps the present
+//! problem of each thing, and this decides what is new:
 //!
 //! | what | told |
 //! |---|---|
@@ -67,7 +68,7 @@ impl<P: Clone + Eq + Display> Problems<P> {
         }
     }
 
-    /// These are the present problems, by name, and no others. Returns lines for the log.
+    /// Replaces the present problems by these, and no others. Returns lines for the log.
     pub fn update<'a>(&mut self, present: impl Iterator<Item = (&'a str, &'a P)>, now_ms: u64) -> Vec<String>
     where
         P: 'a,

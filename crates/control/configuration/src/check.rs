@@ -222,7 +222,8 @@ fn check_vhost_user(port: &PortConfig, place: &[PathSegment], seen: &mut Seen) -
     Ok(())
 }
 
-/// Whether the kernel can give a TAP this MTU, or else the switch's, with these addresses; or the key that is wrong, and why.
+/// Whether the kernel can give a TAP this MTU, or else the switch's, with these addresses; or the key that is
+/// wrong, and why.
 fn check_mtu(
     own: Option<Mtu>,
     switch: &SwitchConfig,

@@ -1,7 +1,7 @@
 //! Reading a configuration file.
 //!
-//! Errors of single values carry the parser's span. Contradictions between values are found afterwards, on the
-//! typed configuration; their path is then looked up in the file's syntax tree to find the line.
+//! Errors of single values carry the parser's span. Contradictions between values are found afterwards, on
+//! the typed configuration; their path is then looked up in the file's syntax tree to find the line.
 
 use crate::check::PathSegment;
 use crate::schema::Config;

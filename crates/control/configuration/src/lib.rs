@@ -1,8 +1,8 @@
 //! The configuration of users: schema, checks and file.
 //!
-//! * `schema`: the same types describe a TOML file and the objects that requests add at run time, and they check
-//!   themselves: a value that exists is in range (`value`). [`Config::check`] makes the checks that span several values (names
-//!   that clash, an uplink that is missing).
+//! * `schema`: the same types describe a TOML file and the objects that requests add at run time, and they
+//!   check themselves: a value that exists is in range (`value`). [`Config::check`] makes the checks that
+//!   span several values (names that clash, an uplink that is missing).
 //! * [`parse`] reads a file and puts file, line and column in front of every error.
 
 #![forbid(unsafe_code)]

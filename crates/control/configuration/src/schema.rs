@@ -36,12 +36,12 @@ fn is_default<T: Default + PartialEq>(part: &T) -> bool {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct OvsConfig {
-    /// It may.
+    /// Whether ovs-vswitchd may drive the data plane.
     pub enabled: bool,
     /// The socket of its database; default: that of `hyperswitch ovs start`, or else the system's.
     pub database: Option<PathBuf>,
-    /// It is told that connections can be tracked, without which ovn-controller installs nothing. They cannot: packets that would
-    /// have to be tracked are dropped.
+    /// Whether ovs-vswitchd is told that connections can be tracked, without which ovn-controller installs
+    /// nothing. They cannot: packets that would have to be tracked are dropped.
     pub claim_connections: bool,
 }
 
@@ -98,10 +98,10 @@ pub enum SwitchKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ContestedMacs {
-    /// They go to all of these ports, so that the right one gets them.
+    /// Frames go to all of these ports, so that the right one gets them.
     #[default]
     Deliver,
-    /// They are dropped (`contested`), so that no wrong one gets them.
+    /// Frames are dropped (`contested`), so that no wrong port gets them.
     Drop,
 }
 
@@ -109,7 +109,7 @@ pub enum ContestedMacs {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HostConfig {
-    /// Its name; default: the first 15 bytes of the switch's name.
+    /// Name of the interface; default: the first 15 bytes of the switch's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<InterfaceName>,
     /// Addresses to assign.
@@ -162,8 +162,8 @@ pub struct PortConfig {
     /// (`miss-rate`).
     #[serde(default)]
     pub miss_rate: MissRate,
-    /// Broadcasts per second that the port may send, as many multicasts, and as many frames to unknown unicast addresses; further
-    /// ones are dropped (`storm-control`). 0: no limit.
+    /// Broadcasts per second that the port may send, as many multicasts, and as many frames to unknown
+    /// unicast addresses; further ones are dropped (`storm-control`). 0: no limit.
     #[serde(default)]
     pub storm_control: StormControl,
     /// Addresses that are on this port and nowhere else; they neither age nor move, nor count to `mac-limit`.
@@ -217,8 +217,8 @@ pub enum VlanConfig {
     Untagged,
     /// `{ access = 10 }`: untagged frames, which belong to that VLAN.
     Access(VlanId),
-    /// `{ trunk = [10, 20], native = 10 }` or `{ trunk = "all" }`: tagged frames of those VLANs. Untagged frames
-    /// belong to the native VLAN, whose frames leave untagged. Without `native`, untagged frames are
+    /// `{ trunk = [10, 20], native = 10 }` or `{ trunk = "all" }`: tagged frames of those VLANs. Untagged
+    /// frames belong to the native VLAN, whose frames leave untagged. Without `native`, untagged frames are
     /// dropped by a port with listed VLANs, and pass untagged through one with all.
     Trunk {
         /// The VLANs.
@@ -233,7 +233,7 @@ pub enum VlanConfig {
 pub enum Trunk {
     /// All of them, and untagged frames.
     All,
-    /// These.
+    /// The VLANs listed.
     Listed(BTreeSet<VlanId>),
 }
 

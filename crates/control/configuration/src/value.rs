@@ -107,7 +107,8 @@ number! {
 }
 
 number! {
-    /// Seconds after which a MAC address that was not seen is forgotten, 10 to 1000000 (IEEE 802.1Q-2018 table 8-6).
+    /// Seconds after which a MAC address that was not seen is forgotten, 10 to 1000000 (IEEE 802.1Q-2018
+    /// table 8-6).
     AgeingSeconds(u32) = 10..=1_000_000, default 300, "an ageing time in seconds, 10 to 1000000"
 }
 

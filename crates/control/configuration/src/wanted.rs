@@ -1,7 +1,8 @@
 //! What each key of a file wants, for users who gave something else.
 //!
-//! Values with types of their own say that themselves (`value`). Tables, lists and plain values do not: the parser's words for them are
-//! those of its programming language. Their shapes are checked first, since the parser takes a list for a table.
+//! Values with types of their own say that themselves (`value`). Tables, lists and plain values do not: the
+//! parser's words for them are those of its programming language. Their shapes are checked first, since the
+//! parser takes a list for a table.
 
 use std::ops::Range;
 use toml::Spanned;
@@ -45,7 +46,8 @@ enum Shape {
     Tables,
 }
 
-/// Plain values. Keys of the same name want the same, but for `mode` and `type`, whose tables have other names.
+/// Plain values. Keys of the same name want the same, but for `mode` and `type`, whose tables have other
+/// names.
 const PLAIN: &[(&str, &str, &str)] = &[
     ("switch", "type", "\"private\", \"internal\" or \"external\""),
     ("port", "type", "\"vhost-user\" or \"tap\""),

@@ -291,7 +291,8 @@ fn keys(table: &str) -> Vec<String> {
     keys.collect()
 }
 
-/// Whatever is given instead of whichever value: the message has the place, and no words of the programming language.
+/// Whatever is given instead of whichever value: the message has the place, and no words of the programming
+/// language.
 #[test]
 fn every_wrong_value_of_every_key_is_refused_in_words_of_users() {
     let switch = "[[switch]]\nname = \"a\"\ntype = \"internal\"\n";

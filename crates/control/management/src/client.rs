@@ -1,8 +1,8 @@
 //! The user's end of the management socket. Blocking, for a bounded time; one request at a time.
 //!
-//! The control process answers. When it does not, the supervisor is asked which process does not work ([`Supervision`]): it has a
-//! socket of its own, and asking there makes it look at all processes. A request that changes nothing is made again when the
-//! control process ended before it answered.
+//! The control process answers. When it does not, the supervisor is asked which process does not work
+//! ([`Supervision`]): it has a socket of its own, and asking there makes it look at all processes. A request
+//! that changes nothing is made again when the control process ended before it answered.
 
 use crate::reply::{Reply, Response, Supervision};
 use crate::request::Request;
@@ -111,7 +111,8 @@ impl Client {
     /// Asks and waits for the answer.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] when the control process refuses the request, the others when there is no usable answer.
+    /// [`ClientError::Refused`] when the control process refuses the request, the others when there is no
+    /// usable answer.
     pub fn call(&mut self, request: &Request) -> Result<Reply, ClientError> {
         let deadline = Instant::now() + self.limit;
         loop {

@@ -21,7 +21,8 @@ pub use request::{Hex, MAX_REQUEST, PortChanges, Request};
 
 use std::path::{Path, PathBuf};
 
-/// Where the supervisor listens: a connection makes it look at all processes, and yields a [`Supervision`] as one line of JSON.
+/// Where the supervisor listens: a connection makes it look at all processes, and yields a [`Supervision`] as
+/// one line of JSON.
 pub fn supervisor_socket(run_dir: &Path) -> PathBuf {
     run_dir.join("supervisor.sock")
 }

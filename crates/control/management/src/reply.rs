@@ -1,5 +1,5 @@
-//! Replies to users. Everything is plain data with names instead of numbers, fit to be printed as JSON; the CLI
-//! formats tables.
+//! Replies to users. Everything is plain data with names instead of numbers, fit to be printed as JSON; the
+//! CLI formats tables.
 
 use configuration::{PortConfig, PortKind, SwitchConfig};
 use control_protocol::work::WorkReport;
@@ -162,7 +162,7 @@ impl From<&control_protocol::supervisor::ProcessStatus> for Process {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct VmStateStatus {
-    /// They do.
+    /// Whether the eBPF programs publish states.
     pub published: bool,
     /// Why they do not.
     pub reason: Option<String>,
@@ -258,9 +258,9 @@ pub struct SwitchInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct PortInfo {
-    /// Its name.
+    /// Name of the port.
     pub name: String,
-    /// Its switch.
+    /// Name of the port's switch.
     pub switch: String,
     /// Number in the data plane.
     pub number: u32,
@@ -277,8 +277,8 @@ pub struct PortInfo {
     pub interface: Option<String>,
     /// TAP: its network namespace, if not the host's.
     pub netns: Option<String>,
-    /// TAP or uplink: the addresses that the interface had when it was opened or changed, with prefix lengths, but for those of
-    /// the link alone. Those of the host's interfaces are always those of now.
+    /// TAP or uplink: the addresses that the interface had when it was opened or changed, with prefix
+    /// lengths, but for those of the link alone. Those of the host's interfaces are always those of now.
     pub addresses: Vec<String>,
     /// TAP or uplink: the hardware address, as the addresses. vhost-user: the one that is offered, if any.
     pub mac: Option<String>,
@@ -294,14 +294,16 @@ pub struct PortInfo {
     pub features: u64,
     /// Threads of its VMM that run the guest, or the one that serves its interface, as far as they are known.
     pub vcpus: Vec<u32>,
-    /// Their state: `running`, `runnable` or `blocked`, each `on core N`. `None` when it is not known.
+    /// State of the guest's threads: `running`, `runnable` or `blocked`, each `on core N`. `None` when it is
+    /// not known.
     pub guest: Option<String>,
-    /// Work for it that its VMM makes costly, and that is done seldom or by other threads than those that forward packets.
+    /// Work for it that its VMM makes costly, and that is done seldom or by other threads than those that
+    /// forward packets.
     #[serde(default)]
     pub costly: Vec<String>,
     /// MAC addresses learned or static on it.
     pub macs: usize,
-    /// Those of them that other ports use as well.
+    /// Number of these addresses that other ports use as well.
     pub contested_macs: usize,
 }
 
@@ -341,7 +343,7 @@ pub struct FlowInfo {
     pub actions: Vec<String>,
     /// Packets that matched.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
     /// Milliseconds since the last match; `None` when nothing ever matched.
     pub idle_ms: Option<u64>,
@@ -363,7 +365,7 @@ pub struct Stats {
 pub struct PortStats {
     /// Port.
     pub port: String,
-    /// Its switch.
+    /// Name of the port's switch.
     pub switch: String,
     /// Since the data plane knows the port.
     pub counters: Counters,
@@ -407,19 +409,19 @@ macro_rules! counters {
 counters! {
     /// Packets the guest sent.
     received,
-    /// Their bytes.
+    /// Bytes of the packets received.
     received_bytes,
     /// Packets the control process sent back into the data plane.
     injected,
     /// Additional copies made of this port's packets.
     copies,
-    /// This port's packets that reached a receiver.
+    /// Packets from the port that reached a receiver.
     delivered,
-    /// This port's packets that went to the control process.
+    /// Packets from the port that went to the control process.
     upcalls,
     /// Packets written to the guest.
     transmitted,
-    /// Their bytes.
+    /// Bytes of the packets transmitted.
     transmitted_bytes,
     /// Bytes of frames copied on their way: heads when read, everything when written.
     copied_bytes,
@@ -435,7 +437,7 @@ counters! {
     kicks,
     /// Times a ring's kicks were not received for a millisecond, since too many of them had led to nothing.
     kick_pauses;
-    /// This port's packets that were dropped, wherever that was.
+    /// Packets from the port that were dropped, wherever that was.
     dropped,
     /// Packets the control process decided to drop.
     discarded,

@@ -28,7 +28,7 @@ pub enum Request {
     },
     /// Deletes a switch that was added at run time, with its ports.
     SwitchDel {
-        /// Its name.
+        /// Name of the switch.
         switch: String,
     },
     /// Answer: [`Reply::Switches`](crate::Reply::Switches).
@@ -42,19 +42,19 @@ pub enum Request {
     },
     /// Deletes a port that was added at run time.
     PortDel {
-        /// Its name.
+        /// Name of the port.
         port: String,
     },
     /// Changes a port; for one from the configuration file until the next reload.
     PortSet {
-        /// Its name.
+        /// Name of the port.
         port: String,
         /// What to change.
         changes: PortChanges,
     },
     /// Answer: [`Reply::Ports`](crate::Reply::Ports) with one port.
     PortShow {
-        /// Its name.
+        /// Name of the port.
         port: String,
     },
     /// Answer: [`Reply::Ports`](crate::Reply::Ports).
@@ -90,18 +90,19 @@ pub enum Request {
         /// Ethernet frame, 14 to 65,553 bytes.
         frame: Hex,
     },
-    /// Copies a port's packets to the `SOCK_SEQPACKET` socket sent along with the request. The data plane writes
-    /// postcard-encoded [`CapturedPacket`](control_protocol::data_plane::CapturedPacket)s until its peer is closed.
+    /// Copies a port's packets to the `SOCK_SEQPACKET` socket sent along with the request. The data plane
+    /// writes postcard-encoded [`CapturedPacket`](control_protocol::data_plane::CapturedPacket)s until its
+    /// peer is closed.
     Capture {
-        /// Its name.
+        /// Name of the port.
         port: String,
         /// Bytes kept of each frame, at most 65,553.
         snap_length: u32,
     },
     /// Reads the configuration file again. Answer: [`Reply::Reloaded`](crate::Reply::Reloaded).
     Reload,
-    /// Reads the configuration file, and changes nothing. Answer: [`Reply::Reloaded`](crate::Reply::Reloaded), with what a
-    /// reload would change.
+    /// Reads the configuration file, and changes nothing. Answer:
+    /// [`Reply::Reloaded`](crate::Reply::Reloaded), with what a reload would change.
     ReloadPlan,
     /// Later requests of this connection may take so long before they are given up, at most a day.
     Patience {
@@ -188,7 +189,7 @@ impl PortChanges {
         set(&mut port.flood, &self.flood);
     }
 
-    /// These changes with later ones on top.
+    /// Merges later changes into these; where both name a value, the later one wins.
     pub fn then(self, later: PortChanges) -> PortChanges {
         PortChanges {
             mtu: later.mtu.or(self.mtu),

@@ -1,12 +1,13 @@
 //! The memory of frames on their way to the data plane: a chunk for each descriptor.
 //!
 //! The size of a frame is known only after it was read, so every chunk has room for the largest one:
-//! [`TransmitArea::reserve`] returns the next free one, and [`TransmitArea::commit`] takes it for a descriptor. Frames come back
-//! in any order, and each chunk is free as soon as its own frame is back: a frame that a slow receiver holds takes
-//! its descriptor and nothing else from all others behind the interface. (In a ring of bytes, which would need less room, all
-//! later frames would wait for it.) The chunk that came back last is used first, so that light traffic
-//! stays within a few pages, and in the cache; memory is sparse, and pages that were never used cost nothing. Chunks are an odd
-//! number of cache lines long: heads of frames are in different sets of the cache.
+//! [`TransmitArea::reserve`] returns the next free one, and [`TransmitArea::commit`] takes it for a
+//! descriptor. Frames come back in any order, and each chunk is free as soon as its own frame is back: a
+//! frame that a slow receiver holds takes its descriptor and nothing else from all others behind the
+//! interface. (In a ring of bytes, which would need less room, all later frames would wait for it.) The chunk
+//! that came back last is used first, so that light traffic stays within a few pages, and in the cache;
+//! memory is sparse, and pages that were never used cost nothing. Chunks are an odd number of cache lines
+//! long: heads of frames are in different sets of the cache.
 //!
 //! Used by one thread.
 
@@ -41,8 +42,8 @@ impl TransmitArea {
         }
     }
 
-    /// Where the next frame may be put, without taking the place. `None` while as many are under way as there are
-    /// descriptors.
+    /// Where the next frame may be put, without taking the place. `None` while as many are under way as there
+    /// are descriptors.
     pub fn reserve(&self) -> Option<usize> {
         let chunk = *self.free.last()?;
         Some(self.start + usize::from(chunk) * self.chunk)
@@ -70,8 +71,8 @@ mod tests {
     const LEN: usize = 3000;
 
     proptest! {
-        /// Against a list of intervals: reservations lie in the area and touch nothing under way, and there is room for
-        /// as many frames as there are descriptors, whichever of them came back.
+        /// Against a list of intervals: reservations lie in the area and touch nothing under way, and there
+        /// is room for as many frames as there are descriptors, whichever of them came back.
         #[test]
         fn never_overlaps(steps in proptest::collection::vec((any::<bool>(), any::<usize>()), 1..400)) {
             const COUNT: u16 = 16;

@@ -1,8 +1,9 @@
-//! One controller, as the main thread serves it: its channel, and the messages that wait for it besides the states of its
-//! interfaces.
+//! One controller, as the main thread serves it: its channel, and the messages that wait for it besides the
+//! states of its interfaces.
 //!
-//! The thread does not wait for a controller that does not read: it keeps the number of lists to be sent, and a bounded number
-//! of refusals. A controller's interfaces outlive its channel; a successor asks for their list.
+//! The thread does not wait for a controller that does not read: it keeps the number of lists to be sent, and
+//! a bounded number of refusals. A controller's interfaces outlive its channel; a successor asks for their
+//! list.
 
 use control_protocol::driver::{FromDriver, InterfaceState, ToDriver};
 use control_protocol::{Channel, ChannelError};
@@ -42,7 +43,7 @@ impl Controller {
         }
     }
 
-    /// Its next message.
+    /// The controller's next message.
     pub fn receive(&mut self) -> Received {
         let Some(channel) = &self.channel else {
             return Received::Nothing;

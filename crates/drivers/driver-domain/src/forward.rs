@@ -1,9 +1,9 @@
 //! Frames between an interface and the data plane, a batch at a time.
 //!
-//! Each batch ends with one publication and at most one kick. Transmit buffers that the data plane returned are
-//! collected at the beginning of the next batch; only when they run out do we ask to be called, once half of the frames
-//! under way are back. Until then the interface is not read, and its own queue (of a TAP: `txqueuelen`)
-//! buffers or drops frames.
+//! Each batch ends with one publication and at most one kick. Transmit buffers that the data plane returned
+//! are collected at the beginning of the next batch; only when they run out do we ask to be called, once half
+//! of the frames under way are back. Until then the interface is not read, and its own queue (of a TAP:
+//! `txqueuelen`) buffers or drops frames.
 
 use crate::nic::{Arrival, Nic};
 use crate::session::{Session, SessionError};
@@ -13,7 +13,8 @@ use virtqueue::driver::{Access, MAX_SPANS, Span, Used};
 
 /// Frames per batch at most.
 const BATCH: usize = 64;
-/// Bytes after which a batch to the data plane is published although more may follow, so that it starts working.
+/// Bytes after which a batch to the data plane is published although more may follow, so that it starts
+/// working.
 const BATCH_BYTES: usize = 128 << 10;
 
 /// Offset of `num_buffers` in the virtio-net header.

@@ -6,9 +6,9 @@
 //! | open | none | `Disconnected`, or `Failed` if the data plane broke a rule; until the next `Attach` | none |
 //! | open | up | `Up` | both ways |
 //!
-//! The two sides fail independently. A stream that arrives while the interface is closed waits for it, so that
-//! the data plane sees a port as running only when it leads somewhere. A connection that was up stays up while the interface
-//! is gone, since only the control process could bring a new one.
+//! The two sides fail independently. A stream that arrives while the interface is closed waits for it, so
+//! that the data plane sees a port as running only when it leads somewhere. A connection that was up stays up
+//! while the interface is gone, since only the control process could bring a new one.
 //!
 //! The worker sleeps in `epoll_wait`, without timeout unless the interface is to be tried again. While frames
 //! flow it asks without waiting, between batches.
@@ -153,8 +153,8 @@ impl Worker {
                 self.open();
             }
             self.connect();
-            // The next command may make this state obsolete: the control process must not take the end of a stream that it has
-            // replaced for the end of the new one.
+            // The next command may make this state obsolete: the control process must not take the end of a
+            // stream that it has replaced for the end of the new one.
             next = self.start.commands.try_recv().ok();
             if next.is_some() {
                 continue;
@@ -180,7 +180,8 @@ impl Worker {
         self.specify(spec, tap);
     }
 
-    /// Takes on a specification, which may be the one it has. The device changes in place if it is open and the same one.
+    /// Takes on a specification, which may be the one it has. The device changes in place if it is open and
+    /// the same one.
     fn specify(&mut self, spec: InterfaceSpec, tap: Option<OwnedFd>) {
         let old = std::mem::replace(&mut self.start.spec, spec);
         let spec = &self.start.spec;
@@ -294,7 +295,8 @@ impl Worker {
             return;
         }
         let (port, name) = (self.start.port, &self.start.spec.name);
-        // The controller tells users, once: each of its attempts makes the state new here, with the same outcome most often.
+        // The controller tells users, once: each of its attempts makes the state new here, with the same
+        // outcome most often.
         log::debug!("port {port} ({name}): {state:?}");
         self.told = Some(state.clone());
         self.start.tell(News::State(state));

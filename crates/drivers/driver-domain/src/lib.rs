@@ -1,8 +1,9 @@
 //! The driver domain process: joins network interfaces to the data plane.
 //!
 //! To the data plane an interface is one more guest: this process is a vhost-user *front end*, with memory
-//! and virtqueues of its own, and the driver of a virtio network device whose other side happens to be a TAP or a
-//! packet socket. So the data plane needs no code for devices, and a crash here is a guest that disconnects.
+//! and virtqueues of its own, and the driver of a virtio network device whose other side happens to be a TAP
+//! or a packet socket. So the data plane needs no code for devices, and a crash here is a guest that
+//! disconnects.
 //!
 //! ```text
 //!   process    the main thread: channels to supervisor and controllers, one worker per port

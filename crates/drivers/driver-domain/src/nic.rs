@@ -1,8 +1,8 @@
 //! An open interface of either kind: one frame in, one frame out, between descriptor and shared memory.
 //!
-//! On its way to the data plane a frame lies behind a virtio-net header as a driver must write it (VIRTIO 1.2,
-//! 5.1.6.2): no flag but NEEDS_CSUM, no buffer count. On the way out the header goes to the kernel as the data
-//! plane wrote it; the kernel checks it.
+//! On its way to the data plane a frame lies behind a virtio-net header as a driver must write it (VIRTIO
+//! 1.2, 5.1.6.2): no flag but NEEDS_CSUM, no buffer count. On the way out the header goes to the kernel as
+//! the data plane wrote it; the kernel checks it.
 
 use control_protocol::driver::{InterfaceKind, InterfaceSpec};
 use nic_packet::{
@@ -23,8 +23,8 @@ const ETHERNET_HEADER_LEN: usize = 14;
 const MAC_ADDRESSES_LEN: usize = 12;
 const VLAN_TAG_LEN: usize = 4;
 
-/// Room that [`Nic::receive`] needs: for a VLAN tag to be put back, the header, the frame, and one byte that shows that a
-/// frame is too long.
+/// Room that [`Nic::receive`] needs: for a VLAN tag to be put back, the header, the frame, and one byte that
+/// shows that a frame is too long.
 pub const RECEIVE_ROOM: usize = VLAN_TAG_LEN + VNET_HEADER_LEN + MAX_FRAME + 1;
 
 const NEEDS_CSUM: u8 = 1;
@@ -45,7 +45,8 @@ pub enum Nic {
 pub enum Arrival {
     /// Header and frame lie here.
     Frame(Span),
-    /// A frame came that cannot be forwarded: too short, too long, or with offloads that no virtio-net header expresses.
+    /// A frame came that cannot be forwarded: too short, too long, or with offloads that no virtio-net header
+    /// expresses.
     Unusable,
     /// Nothing is there.
     Nothing,
@@ -70,7 +71,8 @@ impl Nic {
         }
     }
 
-    /// Changes the open device in place, from one specification of it to another. False if it has to be opened again for that.
+    /// Changes the open device in place, from one specification of it to another. False if it has to be
+    /// opened again for that.
     pub fn change(&self, old: &InterfaceSpec, new: &InterfaceSpec) -> Result<bool, NicError> {
         match (self, tap_spec(old), tap_spec(new)) {
             _ if old == new => Ok(true),
@@ -93,7 +95,8 @@ impl Nic {
         Tap::from_descriptor(descriptor, name).map(Nic::Tap)
     }
 
-    /// Sets the offloads that the data plane accepts. They have no effect on an uplink, which hands out frames as they come.
+    /// Sets the offloads that the data plane accepts. They have no effect on an uplink, which hands out
+    /// frames as they come.
     pub fn set_offloads(&self, offloads: Offloads) -> Result<(), NicError> {
         match self {
             Nic::Tap(tap) => tap.set_offloads(offloads),

@@ -1,9 +1,10 @@
 //! The main thread: serves supervisor and controllers, and keeps one worker per port.
 //!
-//! It never waits for anything but its channels and its workers' ends. A worker that is to end, or whose stream is
-//! replaced, may be waiting for the data plane; shutting the stream down ends that wait. The thread does not wait for a
-//! controller that does not read either: it keeps the state to be reported, one per port. Controllers take turns, and
-//! each reaches its own ports only: a port belongs to the controller in whose range its number is.
+//! It never waits for anything but its channels and its workers' ends. A worker that is to end, or whose
+//! stream is replaced, may be waiting for the data plane; shutting the stream down ends that wait. The thread
+//! does not wait for a controller that does not read either: it keeps the state to be reported, one per port.
+//! Controllers take turns, and each reaches its own ports only: a port belongs to the controller in whose
+//! range its number is.
 
 use crate::controller::{Controller, Received};
 use crate::interface::{Command, News, Report, Start, Worker};
@@ -40,9 +41,9 @@ pub enum DriverError {
 /// Messages of a controller that are read before others get their turn.
 const BATCH: usize = 16;
 
-/// Runs the driver domain until the supervisor asks it to end, or is gone. Then TAPs made by this process, or taken
-/// over by it, disappear; `owner` is the instance whose they are. Takes CAP_NET_ADMIN, CAP_NET_RAW and, to enter network
-/// namespaces, CAP_SYS_ADMIN.
+/// Runs the driver domain until the supervisor asks it to end, or is gone. Then TAPs made by this process, or
+/// taken over by it, disappear; `owner` is the instance whose they are. Takes CAP_NET_ADMIN, CAP_NET_RAW and,
+/// to enter network namespaces, CAP_SYS_ADMIN.
 pub fn run(supervisor: Channel, owner: Owner) -> Result<(), DriverError> {
     let mut domain = Domain::new(owner)?;
     let result = domain.serve(&supervisor);
@@ -68,10 +69,10 @@ struct Domain {
 struct Port {
     spec: InterfaceSpec,
     state: InterfaceState,
-    /// This state has not been reported to its controller.
+    /// The controller has not yet been told this state.
     unreported: bool,
     addresses: Option<Addresses>,
-    /// These addresses have not been reported to its controller.
+    /// The controller has not yet been told these addresses.
     unreported_addresses: bool,
     generation: u64,
     commands: Sender<Command>,
@@ -273,7 +274,8 @@ impl Domain {
         port.stream = spare;
     }
 
-    /// Changes the interface of a port, if it has one. Otherwise the controller attaches one with this specification.
+    /// Changes the interface of a port, if it has one. Otherwise the controller attaches one with this
+    /// specification.
     fn change(&mut self, id: PortId, spec: InterfaceSpec) {
         if let Some(port) = self.ports.get_mut(&id) {
             port.spec = spec.clone();

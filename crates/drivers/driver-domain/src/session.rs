@@ -2,10 +2,10 @@
 //! `docs/interop/vhost-user.rst`; VIRTIO 1.2, 5.1).
 //!
 //! Each session has memory of its own, freshly made, which is given to the data plane as the only region:
-//! `[receive ring | transmit ring | receive buffers | transmit area]`. It is sparse: an interface without traffic costs the
-//! pages of its rings. We accept those of the features below that the data plane offers, and can do without
-//! all of them except VERSION_1: without mergeable buffers the receive ring has fewer and larger buffers, without
-//! segmentation offload the TAP has the kernel segment.
+//! `[receive ring | transmit ring | receive buffers | transmit area]`. It is sparse: an interface without
+//! traffic costs the pages of its rings. We accept those of the features below that the data plane offers,
+//! and can do without all of them except VERSION_1: without mergeable buffers the receive ring has fewer and
+//! larger buffers, without segmentation offload the TAP has the kernel segment.
 
 use crate::area::{TransmitArea, chunk};
 use crate::nic::{MAX_FRAME, RECEIVE_ROOM};
@@ -29,12 +29,12 @@ const WANTED: u64 = feature::NET_CSUM
 
 /// Descriptors and buffer size of the receive ring: 2 MiB, 30 frames of the largest size.
 const MERGED_BUFFERS: (u16, usize) = (512, 4096);
-/// The same without mergeable buffers, where each must hold the largest frame.
+/// Number and size of receive buffers without mergeable buffers, where each must hold the largest frame.
 const WHOLE_BUFFERS: (u16, usize) = (64, (VNET_HEADER_LEN + MAX_FRAME).next_multiple_of(4096));
 
 const TRANSMIT_DESCRIPTORS: u16 = 256;
-/// Room for a frame of the largest size per descriptor: 16 MiB, of which only as many chunks are touched as frames were under
-/// way at once.
+/// Room for a frame of the largest size per descriptor: 16 MiB, of which only as many chunks are touched as
+/// frames were under way at once.
 const TRANSMIT_AREA: usize = TRANSMIT_DESCRIPTORS as usize * chunk(RECEIVE_ROOM);
 
 /// Why there is no session.

@@ -68,10 +68,10 @@ pub enum NicError {
     Foreign {
         /// The interface.
         name: String,
-        /// The other instance's run directory.
+        /// Run directory of the instance that has it.
         owner: String,
     },
-    /// It is a port of a bridge or the like already.
+    /// The interface is a port of a bridge or the like already.
     #[error("interface '{0}' is another device's port")]
     Owned(String),
     /// The interface is administratively down.

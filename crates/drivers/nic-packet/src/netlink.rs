@@ -208,7 +208,8 @@ impl Netlink {
         Ok(answer)
     }
 
-    /// Sends one request and passes on the bodies of its answers, until it is acknowledged or, if it is for a list, ends.
+    /// Sends one request and passes on the bodies of its answers, until it is acknowledged or, if it is for a
+    /// list, ends.
     fn exchange(
         &mut self,
         kind: u16,
@@ -274,7 +275,7 @@ fn link_body(index: u32, flags: u32) -> Vec<u8> {
     link_body_with(index, flags, flags)
 }
 
-/// The same, with those flags that change.
+/// The body of a message about a link, with those flags that change.
 fn link_body_with(index: u32, flags: u32, changed: u32) -> Vec<u8> {
     let mut body = vec![0; 4];
     body.extend(index.to_ne_bytes());

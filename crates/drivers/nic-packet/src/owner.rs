@@ -1,9 +1,10 @@
 //! Whose a device is: an instance of the switch marks the devices that it makes with their aliases.
 //!
-//! Several instances run side by side in one network namespace. Each is known by its run directory, which stays the same when its
-//! processes, or the service, are started again. A device of another instance is neither used nor removed, also while no process
-//! has it open, since its process may be about to come back. Aliases of earlier versions name no instance: such a device is
-//! used if it is asked for by name and idle, and never removed for being idle.
+//! Several instances run side by side in one network namespace. Each is known by its run directory, which
+//! stays the same when its processes, or the service, are started again. A device of another instance is
+//! neither used nor removed, also while no process has it open, since its process may be about to come back.
+//! Aliases of earlier versions name no instance: such a device is used if it is asked for by name and idle,
+//! and never removed for being idle.
 
 use crate::NicError;
 use std::path::Path;
@@ -47,7 +48,8 @@ impl Owner {
         format!("{} of {}", made.text(), self.0)
     }
 
-    /// Whether a device with this alias was made as one of that kind by this instance, or by an earlier version.
+    /// Whether a device with this alias was made as one of that kind by this instance, or by an earlier
+    /// version.
     ///
     /// # Errors
     ///

@@ -38,8 +38,8 @@ impl PlaceholderTaps {
         })
     }
 
-    /// Makes one, which has that address, or takes an idle one over as it is. It shows a link while it is open, unless set
-    /// otherwise.
+    /// Makes one, which has that address, or takes an idle one over as it is. It shows a link while it is
+    /// open, unless set otherwise.
     ///
     /// # Errors
     ///
@@ -85,8 +85,9 @@ impl PlaceholderTaps {
         Ok(self.netlink.link(name)?.map(|link| state(&link)))
     }
 
-    /// From now on a placeholder is silent, and up; or it is the host's, and down until the administrator sets it up. No change
-    /// for one that is so already. What the host had sent through a silent one is thrown away.
+    /// From now on a placeholder is silent, and up; or it is the host's, and down until the administrator
+    /// sets it up. No change for one that is so already. What the host had sent through a silent one is
+    /// thrown away.
     ///
     /// # Errors
     ///
@@ -120,7 +121,8 @@ impl PlaceholderTaps {
         }
     }
 
-    /// Has the kernel tell all who watch devices of a change: ARP is switched over and back, which does nothing while it is down.
+    /// Has the kernel tell all who watch devices of a change: ARP is switched over and back, which does
+    /// nothing while it is down.
     ///
     /// # Errors
     ///
@@ -152,8 +154,8 @@ impl PlaceholderTaps {
         self.netlink.delete(index).map_err(refused)
     }
 
-    /// Removes those that an earlier process of this instance has made and no process has open, and returns their names. Devices
-    /// whose aliases do not name this instance stay.
+    /// Removes those that an earlier process of this instance has made and no process has open, and returns
+    /// their names. Devices whose aliases do not name this instance stay.
     ///
     /// # Errors
     ///
@@ -194,8 +196,8 @@ fn set_ipv6(name: &str, on: bool) -> Result<(), NicError> {
         Ok(()) => Ok(()),
         // The kernel has no IPv6.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // A service whose kernel settings are protected: the host's settings for new devices stay in force. Nobody reads what
-        // is sent through a silent device.
+        // A service whose kernel settings are protected: the host's settings for new devices stay in force.
+        // Nobody reads what is sent through a silent device.
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(()),
         Err(error) => Err(NicError::refused(path, error)),
     }

@@ -1,8 +1,9 @@
 //! Settings of a TAP that change while it is in use: hardware address, MTU, addresses.
 //!
-//! Only what differs between two specifications is changed, so that whatever a user has set besides stays. Routes stay, too, as
-//! far as the kernel allows. It forgets all IPv4 routes of an interface with its last IPv4 address, and takes secondary
-//! addresses away with their primary one, so an address is never taken from an interface before another one holds its place.
+//! Only what differs between two specifications is changed, so that whatever a user has set besides stays.
+//! Routes stay, too, as far as the kernel allows. It forgets all IPv4 routes of an interface with its last
+//! IPv4 address, and takes secondary addresses away with their primary one, so an address is never taken from
+//! an interface before another one holds its place.
 
 use crate::NicError;
 use crate::netlink::{Change, Netlink};

@@ -1,11 +1,12 @@
 //! TAP devices (`Documentation/networking/tuntap.rst`, `linux/if_tun.h`).
 //!
-//! A TAP of ours is persistent: it outlives the process, with its addresses and the settings that users have added, and
-//! the next process that opens it takes it over. Its alias says which instance made it (`owner`), so that we only ever remove
-//! devices that we have made. TAPs that we make have one queue: the kernel opens it for one process at a time, and a multi-queue TAP
-//! takes 6 MB of the kernel's memory and 10 ms to make (room for 256 queues and their disciplines). A multi-queue TAP that
-//! was there before is used as well; since any process can add a queue to it, and the kernel then spreads packets over the
-//! queues, one that has another queue already is refused as busy.
+//! A TAP of ours is persistent: it outlives the process, with its addresses and the settings that users have
+//! added, and the next process that opens it takes it over. Its alias says which instance made it (`owner`),
+//! so that we only ever remove devices that we have made. TAPs that we make have one queue: the kernel opens
+//! it for one process at a time, and a multi-queue TAP takes 6 MB of the kernel's memory and 10 ms to make
+//! (room for 256 queues and their disciplines). A multi-queue TAP that was there before is used as well;
+//! since any process can add a queue to it, and the kernel then spreads packets over the queues, one that has
+//! another queue already is refused as busy.
 //!
 //! States: absent -> `open` -> ours and open -> drop -> ours and idle -> `open` ...; `remove` -> absent. A
 //! device that another program prepared goes idle again on `remove`.
@@ -28,13 +29,14 @@ const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
 pub struct TapSpec {
     /// Interface name, at most 15 bytes.
     pub name: String,
-    /// Network namespace: a name under `/run/netns`, a path, or `None` for the caller's. The kernel does not let us
-    /// follow a path under `/proc` to a process with more capabilities than ours; such a namespace needs a name.
+    /// Network namespace: a name under `/run/netns`, a path, or `None` for the caller's. The kernel does not
+    /// let us follow a path under `/proc` to a process with more capabilities than ours; such a namespace
+    /// needs a name.
     pub netns: Option<String>,
     /// Hardware address.
     pub mac: Option<[u8; 6]>,
-    /// Hardware address of a device that is made, if none is given; `None`: the kernel's choice. A device that exists keeps its
-    /// own.
+    /// Hardware address of a device that is made, if none is given; `None`: the kernel's choice. A device
+    /// that exists keeps its own.
     pub initial_mac: Option<[u8; 6]>,
     /// Largest IP packet in bytes, 68 to 65,521 (what the kernel takes).
     pub mtu: Option<u16>,
@@ -90,8 +92,8 @@ impl Tap {
         })
     }
 
-    /// Creates a device in the namespace of `netlink`, or takes an idle one over, as it is. Returns what it is, and whether it
-    /// is new.
+    /// Creates a device in the namespace of `netlink`, or takes an idle one over, as it is. Returns what it
+    /// is, and whether it is new.
     pub(crate) fn take(
         netlink: &mut Netlink,
         name: &str,
@@ -221,8 +223,8 @@ impl Tap {
         &self.name
     }
 
-    /// Runs `work` in the network namespace in which the device is now, with the name that it has now: users move and rename
-    /// devices.
+    /// Runs `work` in the network namespace in which the device is now, with the name that it has now: users
+    /// move and rename devices.
     pub(crate) fn where_it_is<T: Send>(
         &self,
         work: impl FnOnce(&str) -> Result<T, NicError> + Send,
@@ -285,7 +287,8 @@ impl Tap {
 
     fn set_int(&self, what: &str, request: libc::Ioctl, value: usize) -> Result<(), NicError> {
         let value = libc::c_int::try_from(value).expect("small constants");
-        // SAFETY: all requests it is called with read one int through the pointer, which is valid during the call.
+        // SAFETY: all requests it is called with read one int through the pointer, which is valid during the
+        // call.
         let result = unsafe { libc::ioctl(self.file.as_raw_fd(), request, &raw const value) };
         self.check(what, result)
     }
@@ -321,7 +324,8 @@ fn check_takeover(name: &str, link: &Link) -> Result<(), NicError> {
     }
 }
 
-/// Opens a queue of the TAP, which creates it if need be. The kernel wants to be told whether an existing one has several.
+/// Opens a queue of the TAP, which creates it if need be. The kernel wants to be told whether an existing one
+/// has several.
 fn attach(name: &str, existing: Option<&Link>) -> Result<OwnedFd, NicError> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open("/dev/net/tun", flags, Mode::empty())

@@ -1,14 +1,14 @@
 //! Packet sockets on existing interfaces (`packet(7)`).
 //!
 //! An uplink sees everything that arrives at its interface, whatever the destination address, and nothing
-//! that the host itself sends. The host's own stack receives the same frames, unless the interface is *hidden*; so an
-//! interface that is given to a switch should have no addresses.
+//! that the host itself sends. The host's own stack receives the same frames, unless the interface is
+//! *hidden*; so an interface that is given to a switch should have no addresses.
 //!
-//! A hidden interface is a port of a bridge of the kernel's that is down, and forwards nothing and hands nothing to the host
-//! (`br_handle_frame`: a disabled port drops). Packet sockets come before that. Frames to addresses of the link alone
-//! (01:80:c2:00:00:0x, such as LLDP) have no protocol of the host's that would take them. An interface has one such
-//! owner at a time, so an interface that is a port of another device is refused, and other owners are refused from then on. It
-//! stays hidden when the process dies.
+//! A hidden interface is a port of a bridge of the kernel's that is down, and forwards nothing and hands
+//! nothing to the host (`br_handle_frame`: a disabled port drops). Packet sockets come before that. Frames to
+//! addresses of the link alone (01:80:c2:00:00:0x, such as LLDP) have no protocol of the host's that would
+//! take them. An interface has one such owner at a time, so an interface that is a port of another device is
+//! refused, and other owners are refused from then on. It stays hidden when the process dies.
 //!
 //! The kernel takes the outer VLAN tag out of a received frame and reports it beside, in a
 //! control message; [`vlan_tag`] finds it there, for the caller to put back.
@@ -81,8 +81,8 @@ impl Uplink {
     ///
     /// # Errors
     ///
-    /// As [`Uplink::open`]; [`NicError::Owned`] for one that is another device's port, [`NicError::Foreign`] for one that
-    /// another instance has hidden.
+    /// As [`Uplink::open`]; [`NicError::Owned`] for one that is another device's port, [`NicError::Foreign`]
+    /// for one that another instance has hidden.
     pub fn open_hidden(name: &str, mtu: Option<u16>, owner: &Owner) -> Result<Uplink, NicError> {
         check_name(name)?;
         let mut netlink = Netlink::new()?;
@@ -129,7 +129,8 @@ impl Uplink {
         opened
     }
 
-    /// Gives an interface back to the host's stack; no error if this instance has not hidden it, or it does not exist any more.
+    /// Gives an interface back to the host's stack; no error if this instance has not hidden it, or it does
+    /// not exist any more.
     ///
     /// # Errors
     ///
@@ -147,7 +148,8 @@ impl Uplink {
             .map_err(|error| NicError::refused(format!("{name}: giving it back"), error))
     }
 
-    /// Length of the header in front of each frame in bytes: [`VNET_HEADER_LEN`], or two less on kernels before 6.4.
+    /// Length of the header in front of each frame in bytes: [`VNET_HEADER_LEN`], or two less on kernels
+    /// before 6.4.
     pub fn header_len(&self) -> usize {
         self.header_len
     }
@@ -159,7 +161,8 @@ impl AsFd for Uplink {
     }
 }
 
-/// The bridge that hides an interface: it depends on the interface's name alone, so that the next process finds it (FNV-1a).
+/// The bridge that hides an interface: it depends on the interface's name alone, so that the next process
+/// finds it (FNV-1a).
 fn hiding_name(name: &str) -> String {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -1,5 +1,5 @@
-//! Changes of the interfaces of a network namespace and of their addresses, as rtnetlink reports them (`RTNLGRP_LINK`,
-//! `RTNLGRP_IPV4_IFADDR`, `RTNLGRP_IPV6_IFADDR`).
+//! Changes of the interfaces of a network namespace and of their addresses, as rtnetlink reports them
+//! (`RTNLGRP_LINK`, `RTNLGRP_IPV4_IFADDR`, `RTNLGRP_IPV6_IFADDR`).
 
 use crate::NicError;
 use crate::netlink::{Link, address_index, messages, parse_link};
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 /// An interface as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkState {
-    /// Its index in the watched namespace.
+    /// Interface index in the watched namespace.
     pub index: u32,
     /// Whether it is administratively up (`IFF_UP`).
     pub up: bool,
@@ -23,15 +23,15 @@ pub struct LinkState {
 /// A change of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
-    /// It was made, or changed.
+    /// A link was made, or changed.
     Is(LinkState),
-    /// It was moved to another namespace.
+    /// A link was moved to another namespace.
     Moved {
         /// The index that it had.
         index: u32,
-        /// The other namespace, by its number in this one (`RTM_NEWNSID`).
+        /// The new namespace, by its number in the watched one (`RTM_NEWNSID`).
         namespace: i32,
-        /// Its index there.
+        /// The index in the new namespace.
         index_there: u32,
     },
     /// One of its addresses came, changed or went.

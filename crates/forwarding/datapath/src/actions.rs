@@ -150,7 +150,7 @@ impl<K: Sink> OnPacket<'_, K> {
         self.metadata.marks.no_ethernet() == 0
     }
 
-    /// Its key and context, as they are now.
+    /// Key and context of the packet, as they are now.
     fn now(&mut self) -> Result<(FlowKey, Context), DropReason> {
         let (key, context) = self.key()?;
         Ok((*key, *context))

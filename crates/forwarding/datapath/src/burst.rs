@@ -12,7 +12,7 @@ pub(crate) struct Burst {
     pub packets: Vec<Unique<Packet>>,
     /// For each packet its key, and the decision about it.
     pub keys: Box<[ExactKey; BURST]>,
-    /// Those that look-ups in the megaflow table need.
+    /// Keys that look-ups in the megaflow table need.
     pub flow_keys: Box<[FlowKey; BURST]>,
     pub verdicts: [Verdict; BURST],
     /// Decisions of the burst that are not just to output to a port.
@@ -75,11 +75,11 @@ pub(crate) fn change(packet: &mut Packet, edited: &Edited) -> bool {
 /// The decision about a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It just goes to a port.
+    /// The packet just goes to a port.
     Output(PortId),
     /// A decision, by its place in `decisions`.
     Actions(u32),
-    /// It has to be walked from flow to flow.
+    /// The packet has to be walked from flow to flow.
     Walk,
     /// A meter has dropped it, for this reason.
     Metered(DropReason),

@@ -38,11 +38,11 @@ const ENDED_PERIOD: Duration = Duration::from_millis(1);
 pub(crate) struct Controller {
     pub id: ControllerId,
     channel: Option<Channel>,
-    /// It has sent `Hello`, which ends the upcalls that its predecessor held.
+    /// The controller has sent `Hello`, which ends the upcalls that its predecessor held.
     greeted: bool,
     /// Messages that were not sent yet.
     outbox: VecDeque<FromDataPlane>,
-    /// They did not all fit: the controller is to read first.
+    /// Messages did not all fit: the controller is to read first.
     is_blocked: bool,
     turns: Turns,
     /// Upcalls that it was sent and has not answered, besides those that were written off.
@@ -88,7 +88,7 @@ impl Controller {
         }
     }
 
-    /// It has this channel from now on. Upcalls that its predecessor held are lost.
+    /// Gives the controller this channel. Upcalls that its predecessor held are lost.
     pub fn connect(&mut self, channel: Channel, datapath: &Datapath) {
         self.lose(datapath);
         self.channel = Some(channel);
@@ -105,7 +105,7 @@ impl Controller {
         self.write_off(datapath);
     }
 
-    /// It has sent `Hello`: it holds no upcalls, and gets misses from now on. The built-in one hears of others' ports.
+    /// Handles `Hello`: the controller holds no upcalls, and gets misses from now on. The built-in one hears of others' ports.
     pub fn greet(&mut self, datapath: &Datapath) {
         self.write_off(datapath);
         self.greeted = true;
@@ -116,7 +116,7 @@ impl Controller {
         }
     }
 
-    /// It has ended an upcall.
+    /// Notes that the controller has ended an upcall.
     pub fn note_answer(&mut self) {
         self.unanswered = self.unanswered.saturating_sub(1);
     }

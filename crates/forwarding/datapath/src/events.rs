@@ -35,7 +35,7 @@ pub(crate) struct Events {
 #[derive(Debug)]
 struct Told {
     bucket: TokenBucket,
-    /// It has changed since its state was read.
+    /// The port has changed since its state was read.
     changed: bool,
     last: Option<Sent>,
 }

@@ -36,7 +36,7 @@ struct Look {
 /// One thread's means of looking packets up, kept from burst to burst.
 pub(crate) struct LookUp {
     microflows: MicroflowCache,
-    /// Those of the present burst.
+    /// Look-ups of the present burst.
     looks: Box<[Look; BURST]>,
     walker: Walker,
     /// Actions behind the look-up ask them as well.

@@ -227,7 +227,7 @@ mod tests {
         MeterSpec::new(unit, band)
     }
 
-    /// The same in one thread, with numbers that do not overflow.
+    /// A meter in one thread, with numbers that do not overflow.
     struct Twin {
         rate: u128,
         full: u128,

@@ -42,11 +42,11 @@ struct Sent {
 
 /// The outcome for a packet offered to the queue.
 pub(crate) enum Queued {
-    /// It is the only one waiting: the channel thread must be notified.
+    /// The packet is the only one waiting: the channel thread must be notified.
     First,
-    /// It waits behind others.
+    /// The packet waits behind others.
     Behind,
-    /// It must not: no room, or too many lately.
+    /// The packet is not queued: no room, or too many lately.
     Refused(DropReason),
 }
 

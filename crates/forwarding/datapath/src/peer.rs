@@ -1,4 +1,4 @@
-//! The other end of a port: the thread that serves its VMM or the driver domain, and connections.
+//! Peers of ports: the thread that serves a port's VMM or the driver domain, and connections.
 //!
 //! One session thread per port speaks vhost-user. Before a VMM's connection stands a gate: a thread with a descriptor table
 //! of its own, which receives the VMM's descriptors (`vnic::gate`).
@@ -40,7 +40,7 @@ const ENDING_TIME: Duration = Duration::from_secs(5);
 
 const NAP: Duration = Duration::from_millis(20);
 
-/// The other end of a port.
+/// The process at the other end of a port.
 pub(crate) struct Peer {
     vnic: Arc<Vnic>,
     config: DeviceConfig,

@@ -51,9 +51,9 @@ pub(crate) struct Pipeline {
     ports: Option<Arc<Ports>>,
     ports_version: u64,
     walk: Walk,
-    /// Those of the step.
+    /// Receivers that got packets in this step.
     receivers: PortSet,
-    /// This thread's part in grace periods: it flushes what it counted into flows' statistics.
+    /// Membership of this thread in grace periods: it flushes what it counted into flows' statistics.
     member: Member,
     /// When what the microflow cache counted was added to flows last.
     flushed_ms: u64,

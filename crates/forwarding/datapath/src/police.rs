@@ -27,7 +27,7 @@ pub(crate) struct AtMeter {
 
 /// Where the packets are to be counted.
 enum Counts {
-    /// They are already.
+    /// Packets are counted already.
     Done,
     /// With those of the cache entry.
     Cached(Place),

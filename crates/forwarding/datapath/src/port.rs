@@ -30,7 +30,7 @@ pub(crate) struct Switch {
 pub(crate) struct Port {
     pub vnic: Arc<Vnic>,
     pub switch: Arc<Switch>,
-    /// Those of the switch that are for this port's packets.
+    /// Flows of the switch that are for this port's packets.
     pub flows: PortFlows,
     pub misses: MissQueue,
     /// Packets whose headers may still be copied from behind their heads.

@@ -186,7 +186,7 @@ impl Serving<'_> {
             .ok_or(Refusal::NoPort(port))
     }
 
-    /// The same, or for the built-in controller any port.
+    /// A port of this controller, or for the built-in controller any port.
     fn any_port(&self, port: PortId) -> Result<Arc<Port>, Refusal> {
         match self.controller.id {
             ControllerId::BUILT_IN => self.engine.datapath.port(port).ok_or(Refusal::NoPort(port)),

@@ -38,12 +38,12 @@ impl Ports {
         self.table.get(port.0 as usize)?.as_ref()
     }
 
-    /// Those that exist.
+    /// Ports that exist.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Port>> {
         self.present.iter().filter_map(|port| self.get(*port))
     }
 
-    /// Those of a controller.
+    /// Ports of a controller.
     pub fn of(&self, controller: ControllerId) -> impl Iterator<Item = &Arc<Port>> {
         self.iter().filter(move |port| controller.owns(port.id()))
     }

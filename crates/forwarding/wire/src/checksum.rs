@@ -1,9 +1,9 @@
 //! The Internet checksum (RFC 1071), over data that comes in pieces.
 //!
-//! Ones' complement addition does not care about byte order as long as it is the same throughout, and does not
-//! care about the width of the words as long as carries return. So bytes are added as native 32-bit words
-//! into 64 bits, four of which a compiler turns into vector additions, and swapped once at the end. A
-//! piece that begins at an odd position of the whole has its sum swapped before it is added.
+//! Ones' complement addition does not care about byte order as long as it is the same throughout, and does
+//! not care about the width of the words as long as carries return. So bytes are added as native 32-bit words
+//! into 64 bits, four of which a compiler turns into vector additions, and swapped once at the end. A piece
+//! that begins at an odd position of the whole has its sum swapped before it is added.
 
 /// The sum of a sequence of bytes, continued piece by piece.
 #[derive(Clone, Copy, Debug, Default)]

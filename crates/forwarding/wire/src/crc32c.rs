@@ -1,8 +1,8 @@
 //! How a CRC32c changes with bytes that it covers (RFC 9260, appendix A).
 //!
-//! The CRC is linear: the CRCs of two messages of the same length differ by the CRC, without initial value and inversion,
-//! of the messages' difference. Zero bytes that follow multiply a CRC by a power of x, which takes as many steps as their
-//! number has bits.
+//! The CRC is linear: the CRCs of two messages of the same length differ by the CRC, without initial value
+//! and inversion, of the messages' difference. Zero bytes that follow multiply a CRC by a power of x, which
+//! takes as many steps as their number has bits.
 
 /// The polynomial of Castagnoli, bit-reversed as SCTP has it.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -22,8 +22,8 @@ fn multiply(mut left: u32, right: u32) -> u32 {
     product
 }
 
-/// The change of the CRC when four bytes, read as a little-endian number, change by `difference` and `zeros` bytes follow
-/// them.
+/// The change of the CRC when four bytes, read as a little-endian number, change by `difference` and `zeros`
+/// bytes follow them.
 pub(crate) fn carried(difference: u32, zeros: usize) -> u32 {
     // The four bytes themselves carry the number by 32 bits.
     let mut bits = (zeros + 4) * 8;

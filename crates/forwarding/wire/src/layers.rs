@@ -42,8 +42,8 @@ pub enum L4 {
 pub struct Layers {
     /// Network layer: behind the Ethernet type (behind LLC/SNAP, if there is one).
     pub l3: u16,
-    /// Transport layer: behind IP header, options and extension headers. Known for every sound IP packet except a later
-    /// fragment, whatever its protocol.
+    /// Transport layer: behind IP header, options and extension headers. Known for every sound IP packet
+    /// except a later fragment, whatever its protocol.
     pub l4: u16,
     /// Payload: behind the L4 header; known only when `l4_kind` is.
     pub payload: u16,
@@ -56,8 +56,8 @@ pub struct Layers {
     /// An IPv6 routing header is present, so the destination in the header may not be the one that the
     /// pseudo header means (RFC 8200 8.1).
     pub routed: bool,
-    /// Bytes of headers that were pushed before what the other fields tell of, since the packet was parsed. What is behind
-    /// such headers may still have to be segmented, or its checksum completed.
+    /// Bytes of headers that were pushed before what the other fields tell of, since the packet was parsed.
+    /// What is behind such headers may still have to be segmented, or its checksum completed.
     pub pushed: u16,
 }
 
@@ -85,8 +85,8 @@ impl Layers {
         }
     }
 
-    /// The layers after the outermost header, of `len` bytes, was removed; `None` if it was there when the packet was parsed,
-    /// and only parsing can tell what it hid.
+    /// The layers after the outermost header, of `len` bytes, was removed; `None` if it was there when the
+    /// packet was parsed, and only parsing can tell what it hid.
     #[must_use]
     pub fn uncovered(&self, len: u16) -> Option<Layers> {
         Some(Layers {

@@ -5,7 +5,8 @@
 //!
 //! The path through the crate is the packet's: [`parse`] turns the head into a key and the offsets of its
 //! [`Layers`]; [`Offload::check`] compares what the sender's [`VnetHeader`] asks for with what was parsed; a
-//! receiver without the offload gets [`segments`] or [`finish_checksum`]. [`set_field`] changes header fields as flows say.
+//! receiver without the offload gets [`segments`] or [`finish_checksum`]. [`set_field`] changes header fields
+//! as flows say.
 //!
 //! All offsets come from bytes a guest wrote. Where they are used, slices are taken with `get`, so that a
 //! wrong offset costs an answer and never a panic.

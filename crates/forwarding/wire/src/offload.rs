@@ -6,11 +6,11 @@
 //! that a checksum was verified. The safe direction is to reject; the packet is then dropped as
 //! [`flow::DropReason::BadOffload`].
 //!
-//! The switch offers, and therefore accepts, TCP segmentation over IPv4 and IPv6, with or without ECN, and checksum
-//! completion anywhere behind the IP header, so that a tunnel's inner checksum can be left to the switch. Kernels send more
-//! than that through a packet socket, whose peer they do not ask: UDP segmentation, and TCP inside a tunnel. The
-//! checksum field may lie deeper than the head: then the caller that completes it has to write it where the rest of the
-//! frame is ([`crate::finish_checksum`] refuses).
+//! The switch offers, and therefore accepts, TCP segmentation over IPv4 and IPv6, with or without ECN, and
+//! checksum completion anywhere behind the IP header, so that a tunnel's inner checksum can be left to the
+//! switch. Kernels send more than that through a packet socket, whose peer they do not ask: UDP segmentation,
+//! and TCP inside a tunnel. The checksum field may lie deeper than the head: then the caller that completes
+//! it has to write it where the rest of the frame is ([`crate::finish_checksum`] refuses).
 
 use crate::layers::{L3, L4, Layers};
 use crate::tunnel::inner;
@@ -113,7 +113,8 @@ impl Offload {
         self.header.flags & NEEDS_CSUM != 0
     }
 
-    /// Whether the checksum to be completed covers the bytes from `start` on, and is `offset` bytes behind `start`.
+    /// Whether the checksum to be completed covers the bytes from `start` on, and is `offset` bytes behind
+    /// `start`.
     #[inline]
     pub fn is_checksum_at(&self, start: usize, offset: usize) -> bool {
         let VnetHeader {
@@ -124,8 +125,8 @@ impl Offload {
         self.needs_checksum() && usize::from(csum_start) == start && usize::from(csum_offset) == offset
     }
 
-    /// The kind of segmentation needed, [`GSO_TCPV4`], [`GSO_TCPV6`] or [`GSO_UDP_L4`], without ECN bit; `None` for a frame that
-    /// goes as it is.
+    /// The kind of segmentation needed, [`GSO_TCPV4`], [`GSO_TCPV6`] or [`GSO_UDP_L4`], without ECN bit;
+    /// `None` for a frame that goes as it is.
     #[inline]
     pub fn segmentation(&self) -> Option<u8> {
         let kind = self.header.gso_type & !GSO_ECN;
@@ -200,7 +201,8 @@ fn check_checksum(header: &VnetHeader, layers: &Layers, frame_len: usize) -> Res
     if inside && fits { Ok(()) } else { Err(BadOffload) }
 }
 
-/// The frame is what `gso_type` says, with all headers in the head and payload behind them. Returns where that begins.
+/// The frame is what `gso_type` says, with all headers in the head and payload behind them. Returns where
+/// that begins.
 fn check_segmentation(
     header: &VnetHeader,
     layers: &Layers,

@@ -1,16 +1,17 @@
 //! From the head of a frame to a flow key.
 //!
 //! The meaning of every field is that of the Open vSwitch kernel datapath (`key_extract` in
-//! `net/openvswitch/flow.c`, described in `Documentation/networking/openvswitch.rst`), because rules made for it
-//! must match the same packets here. Where a frame contradicts itself, ovs-vswitchd's own parser counts (`miniflow_extract` in
-//! `lib/flow.c`), which differs from the kernel's: ovs-vswitchd decides about the first frame of a kind by what *it* found there, and
-//! all frames that have that frame's key get the decision. So the two parsers must see the same in each frame.
+//! `net/openvswitch/flow.c`, described in `Documentation/networking/openvswitch.rst`), because rules made for
+//! it must match the same packets here. Where a frame contradicts itself, ovs-vswitchd's own parser counts
+//! (`miniflow_extract` in `lib/flow.c`), which differs from the kernel's: ovs-vswitchd decides about the
+//! first frame of a kind by what *it* found there, and all frames that have that frame's key get the
+//! decision. So the two parsers must see the same in each frame.
 //!
-//! Above all: parsing never fails. A layer that is truncated or contradicts itself leaves its own fields zero and ends the parse, and
-//! the frame is switched by what is known about it.
+//! Above all: parsing never fails. A layer that is truncated or contradicts itself leaves its own fields zero
+//! and ends the parse, and the frame is switched by what is known about it.
 //!
-//! Only the bytes that the caller gives are looked at. Fields that lie behind them, in a frame that is longer, are
-//! [unknown](Unseen): their values in the key mean nothing, and nothing may be decided by them.
+//! Only the bytes that the caller gives are looked at. Fields that lie behind them, in a frame that is
+//! longer, are [unknown](Unseen): their values in the key mean nothing, and nothing may be decided by them.
 //!
 //! Worker threads parse every packet: one pass, no allocation, no loop that is not bounded by the
 //! length of the head.
@@ -23,8 +24,8 @@ use crate::layers::{L3, L4, Layers};
 use crate::snapshot::{SMALLEST_TYPE, is_vlan_tpid};
 use flow::{ExactKey, FlowKey, PortId, Unseen, VLAN_PRESENT, is_mpls};
 
-/// Bytes from the beginning of a frame in which headers are looked for where the head does not suffice. IPv6's are part of the
-/// first fragment, whole (RFC 7112), so no frame of a usual link has more.
+/// Bytes from the beginning of a frame in which headers are looked for where the head does not suffice.
+/// IPv6's are part of the first fragment, whole (RFC 7112), so no frame of a usual link has more.
 pub const MAX_HEADERS: usize = 4096;
 
 const ETHERNET_HEADER: usize = 14;
@@ -66,7 +67,8 @@ pub struct Parsed {
     pub unseen: Unseen,
 }
 
-/// Parses a frame of `frame_len` bytes that came in on `in_port`. `head` is its beginning. Bytes behind `frame_len` are ignored.
+/// Parses a frame of `frame_len` bytes that came in on `in_port`. `head` is its beginning. Bytes behind
+/// `frame_len` are ignored.
 pub fn parse(head: &[u8], frame_len: usize, in_port: PortId) -> Parsed {
     let mut parser = Parser {
         head: &head[..head.len().min(frame_len)],
@@ -90,8 +92,9 @@ pub fn parse(head: &[u8], frame_len: usize, in_port: PortId) -> Parsed {
     parser.parsed
 }
 
-/// Writes the exact key of a frame and its layers over earlier ones. It does what [`parse`] does, but does not take the
-/// headers of usual packets apart. The frame has `behind` more bytes than the head. Whether all fields are known.
+/// Writes the exact key of a frame and its layers over earlier ones. It does what [`parse`] does, but does
+/// not take the headers of usual packets apart. The frame has `behind` more bytes than the head. Whether all
+/// fields are known.
 #[inline]
 pub fn exact_key(
     head: &[u8],
@@ -238,8 +241,8 @@ impl Parser<'_> {
         self.parsed.unseen.is_nothing().then_some((ethertype, next))
     }
 
-    /// A tag where a type could be. What a short frame lacks of it counts as zeros: Ethernet pads short frames with
-    /// zeros, so the next switch on the wire sees a whole tag.
+    /// A tag where a type could be. What a short frame lacks of it counts as zeros: Ethernet pads short
+    /// frames with zeros, so the next switch on the wire sees a whole tag.
     #[inline]
     fn tag(&mut self, at: usize) -> Option<(u16, u16)> {
         let tpid = self.take_u16(at).filter(|&tpid| is_vlan_tpid(tpid))?;
@@ -250,8 +253,8 @@ impl Parser<'_> {
         Some((tpid, tci | VLAN_PRESENT))
     }
 
-    /// The Ethernet type, looked for behind an LLC/SNAP header with organisation 0 when there is a length in its
-    /// place (RFC 1042); 0 for any other 802.3 frame.
+    /// The Ethernet type, looked for behind an LLC/SNAP header with organisation 0 when there is a length in
+    /// its place (RFC 1042); 0 for any other 802.3 frame.
     #[inline]
     fn ethertype(&mut self, at: usize) -> Option<(u16, usize)> {
         let ethertype = self.take_u16(at)?;
@@ -343,8 +346,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Follows extension headers from one of type `next` at `at`; `None` when the chain leaves the packet or the head.
-    /// Every header is at least 8 bytes long, so the head bounds the loop.
+    /// Follows extension headers from one of type `next` at `at`; `None` when the chain leaves the packet or
+    /// the head. Every header is at least 8 bytes long, so the head bounds the loop.
     fn extension_headers(&mut self, mut next: u8, mut at: usize) -> Option<Chain> {
         let mut fragment = 0;
         loop {

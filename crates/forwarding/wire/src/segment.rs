@@ -1,18 +1,19 @@
 //! Software segmentation of TCP, also inside a tunnel, and of UDP, for a receiver that did not negotiate it.
 //!
 //! Cuts only headers: each [`Segment`] is a private copy of the frame's headers with lengths, IPv4
-//! identification and checksum, sequence number and flags set for it, and a range of the payload, which
-//! stays where it is until the caller copies it. The L4 checksum is left in the state of a frame with
-//! `NEEDS_CSUM`: the pseudo header's sum is in the field. The caller passes that on, or, knowing the sum of the
-//! payload from copying it, calls [`Segment::finish`].
+//! identification and checksum, sequence number and flags set for it, and a range of the payload, which stays
+//! where it is until the caller copies it. The L4 checksum is left in the state of a frame with `NEEDS_CSUM`:
+//! the pseudo header's sum is in the field. The caller passes that on, or, knowing the sum of the payload
+//! from copying it, calls [`Segment::finish`].
 //!
-//! What changes from segment to segment follows what senders do themselves (RFC 9293 3.8.3 with RFC 3168 6.1.2
-//! for CWR): FIN and PSH only on the last, CWR only on the first, IPv4 identification counted up. Of UDP each segment is a datagram
-//! of its own. Outer headers of a tunnel get lengths and identifications as well; an outer UDP checksum, if there was one, follows
-//! from the headers, since the inner segment adds up to the complement of its pseudo header (as in Linux: local checksum offload). The pseudo
-//! header's sum is computed from the addresses rather than taken from the sender, whose drivers disagree
-//! about the length in it. Behind an IPv6 routing header the addresses are the wrong ones, so that such
-//! a packet cannot be segmented here.
+//! What changes from segment to segment follows what senders do themselves (RFC 9293 3.8.3 with RFC 3168
+//! 6.1.2 for CWR): FIN and PSH only on the last, CWR only on the first, IPv4 identification counted up. Of
+//! UDP each segment is a datagram of its own. Outer headers of a tunnel get lengths and identifications as
+//! well; an outer UDP checksum, if there was one, follows from the headers, since the inner segment adds up
+//! to the complement of its pseudo header (as in Linux: local checksum offload). The pseudo header's sum is
+//! computed from the addresses rather than taken from the sender, whose drivers disagree about the length in
+//! it. Behind an IPv6 routing header the addresses are the wrong ones, so that such a packet cannot be
+//! segmented here.
 
 use crate::checksum::{Sum, finish_checksum, pseudo};
 use crate::layers::{L3, L4, Layers};
@@ -72,8 +73,8 @@ impl Segment {
         self.header_len + self.payload_len
     }
 
-    /// The virtio-net header for a receiver that completes checksums itself, with `num_buffers` 0. Do not use it after
-    /// [`finish`](Self::finish).
+    /// The virtio-net header for a receiver that completes checksums itself, with `num_buffers` 0. Do not use
+    /// it after [`finish`](Self::finish).
     #[inline]
     pub fn vnet_header(&self) -> VnetHeader {
         VnetHeader {
@@ -279,8 +280,8 @@ fn set_ipv4(header: &mut [u8], len: usize, number: u16) {
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Length and checksum of a tunnel's UDP header, around a segment at `l4` that will add up to the complement of `partial`. A checksum
-/// that was not there is not made (RFC 768).
+/// Length and checksum of a tunnel's UDP header, around a segment at `l4` that will add up to the complement
+/// of `partial`. A checksum that was not there is not made (RFC 768).
 fn set_outer_udp(header: &mut [u8], outer: &Headers, l4: usize, end: usize, partial: u16) {
     let udp = outer.l4;
     set_u16(&mut header[udp..], 4, end - udp);

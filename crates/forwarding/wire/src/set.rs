@@ -1,9 +1,9 @@
 //! Changes of header fields on the private head.
 //!
-//! A change moves a checksum by the difference that it makes (RFC 1624). So a right checksum stays right, a wrong one stays
-//! wrong, and the payload is not read. Where a checksum is still to be completed, its field holds the pseudo header's sum, which
-//! follows the addresses only. SCTP's CRC32c is linear as well: the change of two ports, carried through as many zero bytes as
-//! follow them, is the change of the CRC.
+//! A change moves a checksum by the difference that it makes (RFC 1624). So a right checksum stays right, a
+//! wrong one stays wrong, and the payload is not read. Where a checksum is still to be completed, its field
+//! holds the pseudo header's sum, which follows the addresses only. SCTP's CRC32c is linear as well: the
+//! change of two ports, carried through as many zero bytes as follow them, is the change of the CRC.
 //!
 //! A field that the packet does not have, or not in its head, is an error, and the head stays as it was.
 
@@ -48,7 +48,8 @@ impl Place {
     }
 }
 
-/// Gives bits of a field new values in the head of a frame of `frame_len` bytes. Metadata is not in the head: nothing happens.
+/// Gives bits of a field new values in the head of a frame of `frame_len` bytes. Metadata is not in the head:
+/// nothing happens.
 ///
 /// # Errors
 ///
@@ -222,7 +223,8 @@ impl Setter<'_> {
         *field = (sum.fold() ^ flip).to_be_bytes();
     }
 
-    /// Updates the transport checksum after a change of the transport header or of the addresses in its pseudo header.
+    /// Updates the transport checksum after a change of the transport header or of the addresses in its
+    /// pseudo header.
     fn l4_changed(&mut self, difference: u16, pseudo_header: bool) {
         let offset = match self.layers.l4_kind {
             L4::Tcp => TCP_CHECKSUM,
@@ -247,8 +249,8 @@ impl Setter<'_> {
         }
     }
 
-    /// Whether the pseudo header has another destination than the IPv6 header, as a routing header still names
-    /// further ones (RFC 8200 8.1).
+    /// Whether the pseudo header has another destination than the IPv6 header, as a routing header still
+    /// names further ones (RFC 8200 8.1).
     fn is_on_the_way(&self, field: FieldId) -> bool {
         if field != FieldId::IpDst || !self.layers.routed {
             return false;
@@ -294,7 +296,8 @@ impl Setter<'_> {
         Ok(())
     }
 
-    /// Bytes of the transport header and what it carries, as the IP header says; `None` if the frame ends before.
+    /// Bytes of the transport header and what it carries, as the IP header says; `None` if the frame ends
+    /// before.
     fn l4_len(&self, frame_len: usize) -> Option<usize> {
         let (l3, l4) = (usize::from(self.layers.l3), usize::from(self.layers.l4));
         let length = |at: usize| {

@@ -4,10 +4,10 @@
 //! once and from then on reads and changes only the copy. Header changes happen in place: free space before
 //! the first byte lets tags be pushed by moving twelve bytes of MAC addresses instead of the packet.
 //!
-//! Pushing or popping a tag or label makes the snapshot 4 bytes longer or shorter, and does not move the boundary between the copy
-//! and the rest of the frame in the sender's memory: the rest still begins after the bytes that were filled in. The
-//! caller that changes tags also moves the offsets that depend on them, see [`Layers::moved`](crate::Layers::moved) and
-//! [`Offload::moved`](crate::Offload::moved).
+//! Pushing or popping a tag or label makes the snapshot 4 bytes longer or shorter, and does not move the
+//! boundary between the copy and the rest of the frame in the sender's memory: the rest still begins after
+//! the bytes that were filled in. The caller that changes tags also moves the offsets that depend on them,
+//! see [`Layers::moved`](crate::Layers::moved) and [`Offload::moved`](crate::Offload::moved).
 //!
 //! A snapshot has one owner at a time; nothing here synchronises.
 
@@ -48,8 +48,8 @@ impl Default for Snapshot {
 impl Snapshot {
     /// Bytes of a frame that are copied; a shorter frame is complete in its snapshot.
     pub const CAPACITY: usize = 128;
-    /// Bytes free before the frame after [`fill`](Self::fill): room for an Ethernet header and a network service header. The head
-    /// begins on a cache line.
+    /// Bytes free before the frame after [`fill`](Self::fill): room for an Ethernet header and a network
+    /// service header. The head begins on a cache line.
     pub const HEADROOM: usize = 60;
     /// Most bytes a snapshot can ever hold.
     pub const MAX_LEN: usize = Self::HEADROOM + Self::CAPACITY;
@@ -70,8 +70,9 @@ impl Snapshot {
         self.fill_behind(0, len)
     }
 
-    /// As [`fill`](Self::fill), with `prefix` bytes before the head, at most [`HEADROOM`](Self::HEADROOM), to be
-    /// overwritten as well: what precedes a frame in a guest's memory comes over with it, but is not part of it.
+    /// As [`fill`](Self::fill), with `prefix` bytes before the head, at most [`HEADROOM`](Self::HEADROOM), to
+    /// be overwritten as well: what precedes a frame in a guest's memory comes over with it, but is not part
+    /// of it.
     #[inline]
     pub fn fill_behind(&mut self, prefix: usize, len: usize) -> &mut [u8] {
         let len = len.min(Self::CAPACITY);
@@ -141,8 +142,8 @@ impl Snapshot {
         true
     }
 
-    /// Inserts an MPLS label stack entry behind the Ethernet type, and changes that to `eth_type`. The snapshot grows by 4
-    /// bytes; `false` and unchanged when there is no room, or no Ethernet type.
+    /// Inserts an MPLS label stack entry behind the Ethernet type, and changes that to `eth_type`. The
+    /// snapshot grows by 4 bytes; `false` and unchanged when there is no room, or no Ethernet type.
     pub fn push_mpls(&mut self, lse: u32, eth_type: u16) -> bool {
         let Some(at) = self.ethertype_at().filter(|_| usize::from(self.start) >= TAG) else {
             return false;
@@ -152,8 +153,8 @@ impl Snapshot {
         true
     }
 
-    /// Removes the outermost MPLS label stack entry, and changes the Ethernet type to `eth_type`. The snapshot shrinks by 4
-    /// bytes; `false` and unchanged when there is none.
+    /// Removes the outermost MPLS label stack entry, and changes the Ethernet type to `eth_type`. The
+    /// snapshot shrinks by 4 bytes; `false` and unchanged when there is none.
     pub fn pop_mpls(&mut self, eth_type: u16) -> bool {
         let has_label = |at: &usize| {
             let label = self.bytes().get(*at..*at + 2 + TAG);
@@ -167,8 +168,8 @@ impl Snapshot {
         true
     }
 
-    /// Puts an MPLS label stack entry before the packet, which has no Ethernet header then; `false` and unchanged if there is no
-    /// room.
+    /// Puts an MPLS label stack entry before the packet, which has no Ethernet header then; `false` and
+    /// unchanged if there is no room.
     fn add_mpls(&mut self, lse: u32, eth_type: u16, has_ethernet: bool) -> bool {
         if !has_ethernet {
             return self.push_mpls(lse, eth_type);
@@ -183,8 +184,8 @@ impl Snapshot {
         true
     }
 
-    /// Removes the label stack entry that a packet without an Ethernet header begins with, so that it has one; `false` and
-    /// unchanged if there is none.
+    /// Removes the label stack entry that a packet without an Ethernet header begins with, so that it has
+    /// one; `false` and unchanged if there is none.
     fn pop_mpls_to_eth(&mut self) -> bool {
         let bytes = self.bytes();
         let has_label = self.ethertype_at() == Some(MAC_BYTES)
@@ -196,7 +197,8 @@ impl Snapshot {
         true
     }
 
-    /// Where the Ethernet type lies, behind up to two tags; `None` for 802.3 frames, which have a length there.
+    /// Where the Ethernet type lies, behind up to two tags; `None` for 802.3 frames, which have a length
+    /// there.
     fn ethertype_at(&self) -> Option<usize> {
         let word = |at: usize| {
             let bytes = self.bytes().get(at..at + 2)?;
@@ -208,8 +210,8 @@ impl Snapshot {
         word(at).filter(|&word| word >= SMALLEST_TYPE).map(|_| at)
     }
 
-    /// Changes what the packet begins with. Says whether it has an Ethernet header then; `None` and unchanged if it does not begin
-    /// as the change needs it, or there is no room.
+    /// Changes what the packet begins with. Says whether it has an Ethernet header then; `None` and unchanged
+    /// if it does not begin as the change needs it, or there is no room.
     pub fn encapsulate(&mut self, change: &Encapsulation, has_ethernet: bool) -> Option<bool> {
         match change {
             Encapsulation::PushEth { dst, src } if !has_ethernet => self.push_eth(*dst, *src).then_some(true),
@@ -234,8 +236,9 @@ impl Snapshot {
         true
     }
 
-    /// Removes the Ethernet header, of which the type is kept, with zeros for addresses: what knows only of packets with
-    /// such a header can handle others as well. `false` and unchanged for tagged packets and 802.3 frames.
+    /// Removes the Ethernet header, of which the type is kept, with zeros for addresses: what knows only of
+    /// packets with such a header can handle others as well. `false` and unchanged for tagged packets and
+    /// 802.3 frames.
     fn pop_eth(&mut self) -> bool {
         if self.ethertype_at() != Some(MAC_BYTES) {
             return false;
@@ -244,8 +247,8 @@ impl Snapshot {
         true
     }
 
-    /// Puts a network service header before the packet, which has no Ethernet header then. `false` and unchanged if there is no
-    /// room, or the header cannot name what follows.
+    /// Puts a network service header before the packet, which has no Ethernet header then. `false` and
+    /// unchanged if there is no room, or the header cannot name what follows.
     fn push_nsh(&mut self, header: &NshHeader, has_ethernet: bool) -> bool {
         let header = header.bytes();
         let next = if has_ethernet {
@@ -269,8 +272,9 @@ impl Snapshot {
         true
     }
 
-    /// Removes the network service header of a packet without an Ethernet header. Says whether the packet has one then; `None`
-    /// and unchanged if there is no such header, it is cut off, or what follows it has an unknown number.
+    /// Removes the network service header of a packet without an Ethernet header. Says whether the packet has
+    /// one then; `None` and unchanged if there is no such header, it is cut off, or what follows it has an
+    /// unknown number.
     fn pop_nsh(&mut self) -> Option<bool> {
         let word = |at: usize| Some(u16::from_be_bytes(*self.bytes().get(at..)?.first_chunk()?));
         let len = usize::from(word(ETHERNET_HEADER)? & 0x3f) * 4;

@@ -1,9 +1,9 @@
 //! TCP inside a tunnel of the sender's, in a frame that is still to be segmented.
 //!
-//! A kernel that sends TCP through a tunnel (VXLAN, Geneve, GRE, IP in IP) leaves segmentation to the device, and tells a packet
-//! socket no more of it than where the *inner* TCP header begins. So the inner IP header is looked for before that place, and
-//! must agree with it and with the length of the frame. What lies between is repeated in each segment as it is, except for the outer
-//! lengths and checksum.
+//! A kernel that sends TCP through a tunnel (VXLAN, Geneve, GRE, IP in IP) leaves segmentation to the device,
+//! and tells a packet socket no more of it than where the *inner* TCP header begins. So the inner IP header
+//! is looked for before that place, and must agree with it and with the length of the frame. What lies
+//! between is repeated in each segment as it is, except for the outer lengths and checksum.
 
 use crate::layers::{L3, L4, Layers};
 
@@ -11,10 +11,11 @@ const TCP: u8 = 6;
 const GRE: u8 = 47;
 /// IPv4 and IPv6 in IP.
 const IN_IP: [u8; 2] = [4, 41];
-/// GRE's flags for a checksum, routing and sequence numbers, which differ from segment to segment (RFC 2784, RFC 2890).
+/// GRE's flags for a checksum, routing and sequence numbers, which differ from segment to segment (RFC 2784,
+/// RFC 2890).
 const GRE_CHANGING: u8 = 0xd0;
-/// Most bytes between the outer transport header and the inner IP header: a tunnel's header with options and two tags, and no further
-/// tunnel.
+/// Most bytes between the outer transport header and the inner IP header: a tunnel's header with options and
+/// two tags, and no further tunnel.
 const MOST_BETWEEN: usize = 64;
 
 /// Inner headers, by their offsets in the frame.
@@ -26,8 +27,8 @@ pub(crate) struct Inner {
     pub payload: usize,
 }
 
-/// The headers of a TCP packet whose TCP header is at `l4`, behind the outer headers of `layers`; `None` if there is no such packet
-/// which `ends` where it should in the frame, or segments cannot be made of it.
+/// The headers of a TCP packet whose TCP header is at `l4`, behind the outer headers of `layers`; `None` if
+/// there is no such packet which `ends` where it should in the frame, or segments cannot be made of it.
 pub(crate) fn inner(head: &[u8], layers: &Layers, l4: usize, ends: impl Fn(usize) -> bool) -> Option<Inner> {
     let outer = usize::from(layers.l4);
     let begin = match layers.l4_kind {

@@ -4,7 +4,8 @@
 //! fields may be believed is decided by [`Offload::check`](crate::Offload::check), and nothing read from a
 //! guest should be passed on without that.
 
-/// `flags`: the checksum at `csum_start + csum_offset` holds only the pseudo header's sum and must be completed.
+/// `flags`: the checksum at `csum_start + csum_offset` holds only the pseudo header's sum and must be
+/// completed.
 pub const NEEDS_CSUM: u8 = 1;
 /// `flags`: the checksum was verified (device to driver only).
 pub const DATA_VALID: u8 = 2;

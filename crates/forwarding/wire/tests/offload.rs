@@ -77,7 +77,8 @@ fn a_header_that_asks_for_anything_is_seen_to() {
     ] {
         assert!(Offload::is_wanted(&with(at, value)), "byte {at} is {value:#x}");
     }
-    // What a receiver may be told of a checksum says nothing about a request; congestion bits alone do not either.
+    // What a receiver may be told of a checksum says nothing about a request; congestion bits alone do not
+    // either.
     for (at, value) in [(0, 0), (0, !NEEDS_CSUM), (1, GSO_ECN)] {
         assert!(!Offload::is_wanted(&with(at, value)), "byte {at} is {value:#x}");
     }
@@ -292,7 +293,8 @@ fn headers_that_leave_the_head_cannot_be_repeated() {
     );
 }
 
-/// Segments get lengths of their own, so that a wrong one would show the parser another packet than receivers get.
+/// Segments get lengths of their own, so that a wrong one would show the parser another packet than receivers
+/// get.
 #[test]
 fn the_length_that_ip_tells_of_is_that_of_the_frame() {
     let tso6 = VnetHeader {

@@ -1,5 +1,6 @@
-//! Our parser beside ovs-vswitchd's own, which `ovs-ofctl parse-pcap` runs: the same fields in each frame, however the frame
-//! contradicts itself. ovs-vswitchd decides by what its parser finds, and the decision is for all frames that have the same key here.
+//! Our parser beside ovs-vswitchd's own, which `ovs-ofctl parse-pcap` runs: the same fields in each frame,
+//! however the frame contradicts itself. ovs-vswitchd decides by what its parser finds, and the decision is
+//! for all frames that have the same key here.
 //!
 //! Left out where Open vSwitch is not installed, unless `HYPERSWITCH_OVS=require`.
 

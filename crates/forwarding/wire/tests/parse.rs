@@ -181,7 +181,8 @@ fn lengths_are_not_types_unless_snap_says_one() {
     let found = parsed(&ethernet(&[], 36, &snap));
     assert_eq!(found.key, with_ports(ipv4_key(17), 1000, 53));
     assert_eq!((found.layers.l3, found.layers.l4), (22, 42));
-    // Another organisation's numbers are not Ethernet types, nor is anything in a frame that is not of unnumbered information.
+    // Another organisation's numbers are not Ethernet types, nor is anything in a frame that is not of
+    // unnumbered information.
     for (at, byte) in [(4, 1), (2, 0)] {
         let mut other = snap.clone();
         other[at] = byte;
@@ -644,8 +645,8 @@ proptest! {
         check_offsets(&found.layers, head.len().min(frame_len), frame_len)?;
     }
 
-    /// Cutting a frame never adds or changes anything about the layers that are still complete; what is cut off
-    /// becomes zero.
+    /// Cutting a frame never adds or changes anything about the layers that are still complete; what is cut
+    /// off becomes zero.
     #[test]
     fn a_cut_frame_has_no_made_up_fields(frame in plausible_frames(), len in 14usize..128) {
         let whole = parse(head(&frame), frame.len(), PortId(1));

@@ -489,7 +489,7 @@ proptest! {
         prop_assert_eq!(made, twin.naive_segments(usize::from(gso_size)));
     }
 
-    /// The other way a checksum is completed: a frame that is not cut, its payload summed elsewhere.
+    /// A frame that is not cut gets its checksum too, from a payload that was summed elsewhere.
     #[test]
     fn a_whole_frame_gets_its_checksum(recipe in recipes()) {
         let complete = recipe.whole();

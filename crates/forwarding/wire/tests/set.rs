@@ -1,5 +1,5 @@
-//! Fields that are set, beside a twin that knows nothing of differences: the parser says what must be there, and all checksums
-//! are computed anew.
+//! Fields that are set, beside a twin that knows nothing of differences: the parser says what must be there,
+//! and all checksums are computed anew.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,5 +1,5 @@
-//! A parser that sees a part of a frame beside one that sees all of it: what the first one says is right, or it says that it does not
-//! know.
+//! A parser that sees a part of a frame beside one that sees all of it: what the first one says is right, or
+//! it says that it does not know.
 
 mod common;
 

@@ -1,14 +1,16 @@
 //! Bounds for the part of the data plane's address space that guests' memory takes.
 //!
-//! A memory file's size costs its owner nothing: a sparse one of 2^47 bytes fills our whole address space, and then other
-//! ports cannot be mapped and the next allocation fails. So both bytes and regions are counted, per port and in all.
+//! A memory file's size costs its owner nothing: a sparse one of 2^47 bytes fills our whole address space,
+//! and then other ports cannot be mapped and the next allocation fails. So both bytes and regions are
+//! counted, per port and in all.
 //!
-//! Every port has a share of each that is set aside for it: whatever other ports do, a guest within its share is mapped.
-//! Larger guests take from a common pool, up to a limit per port. Usual guests need the pool only for their bytes. Using
-//! the pool up takes several ports at their limits, and keeps out only guests that are larger than their share.
+//! Every port has a share of each that is set aside for it: whatever other ports do, a guest within its share
+//! is mapped. Larger guests take from a common pool, up to a limit per port. Usual guests need the pool only
+//! for their bytes. Using the pool up takes several ports at their limits, and keeps out only guests that are
+//! larger than their share.
 //!
-//! A port holds what is mapped on its behalf until it is unmapped: a new table counts beside the old one, and so do
-//! tables in which packets under way lie.
+//! A port holds what is mapped on its behalf until it is unmapped: a new table counts beside the old one, and
+//! so do tables in which packets under way lie.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,16 +31,16 @@ struct Limits {
     common: u64,
 }
 
-/// Bytes: 32 TiB in shares and 64 TiB in common leave a quarter of the 128 TiB that a process has on x86-64 for
-/// everything else. A guest of 8 TiB can replace its whole memory table at once.
+/// Bytes: 32 TiB in shares and 64 TiB in common leave a quarter of the 128 TiB that a process has on x86-64
+/// for everything else. A guest of 8 TiB can replace its whole memory table at once.
 const BYTES: Limits = Limits {
     share: 8 * GIB,
     most: 16 * TIB,
     common: 64 * TIB,
 };
 
-/// Regions, each of which is a mapping: the system allows a process 65,530 (`vm.max_map_count`), of which threads take
-/// some. A port may replace a table of 64 by another one while packets lie in a third.
+/// Regions, each of which is a mapping: the system allows a process 65,530 (`vm.max_map_count`), of which
+/// threads take some. A port may replace a table of 64 by another one while packets lie in a third.
 const REGIONS: Limits = Limits {
     share: 4,
     most: 192,

@@ -31,9 +31,10 @@ impl GuestMemory {
         len
     }
 
-    /// As [`write`](Self::write), for the first `at` bytes of `prefix` and then `from`, which has those that the prefix has
-    /// behind them at least. A range that is shorter than the prefix gets nothing of `from`. Nothing is put together before: to
-    /// read what was written a moment ago in other pieces makes a processor wait.
+    /// As [`write`](Self::write), for the first `at` bytes of `prefix` and then `from`, which has those that
+    /// the prefix has behind them at least. A range that is shorter than the prefix gets nothing of `from`.
+    /// Nothing is put together before: to read what was written a moment ago in other pieces makes a
+    /// processor wait.
     #[inline]
     pub fn write_both<const PREFIX: usize>(
         &self,
@@ -48,7 +49,8 @@ impl GuestMemory {
             _ => return self.write(range, &prefix[..at]),
         };
         let len = from.len().min(room - at);
-        // SAFETY: as in `read`, the other way round; the range has `PREFIX` bytes, and `len` from byte `at` on.
+        // SAFETY: as in `read`, the other way round; the range has `PREFIX` bytes, and `len` from byte `at`
+        // on.
         unsafe {
             copy_block::<PREFIX>(prefix.as_ptr(), to.as_ptr());
             copy_apart(from.as_ptr(), to.as_ptr().add(at), len);
@@ -86,8 +88,9 @@ fn prefetch_line(start: NonNull<u8>, at: u32, access: Access) {
     prefetch(start.as_ptr().wrapping_add(at as usize), access);
 }
 
-/// Copies bytes. Short copies, such as heads, need no call: whole blocks of a size that is known here, then one more block
-/// that ends with the last byte. So some bytes may be copied twice, the second time as they are by then.
+/// Copies bytes. Short copies, such as heads, need no call: whole blocks of a size that is known here, then
+/// one more block that ends with the last byte. So some bytes may be copied twice, the second time as they
+/// are by then.
 ///
 /// # Safety
 ///

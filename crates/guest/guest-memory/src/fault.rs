@@ -3,11 +3,11 @@
 //! The handler may run at any instruction that touches guest memory, in any thread. It reads a fixed table of
 //! atomics and makes one system call; both are allowed in a signal handler.
 //!
-//! Each place of the table is a sequence lock: a version that is odd while start and length change. A reader that sees
-//! two versions, or an odd one, takes nothing from that place, so it never joins one mapping's start with another one's
-//! length. It need not look again: the mapping that it is after is held by the thread that faulted, was entered before
-//! that thread could touch it, and does not change meanwhile. Entries are cleared before their mapping goes, and so
-//! before their addresses can belong to another mapping.
+//! Each place of the table is a sequence lock: a version that is odd while start and length change. A reader
+//! that sees two versions, or an odd one, takes nothing from that place, so it never joins one mapping's
+//! start with another one's length. It need not look again: the mapping that it is after is held by the
+//! thread that faulted, was entered before that thread could touch it, and does not change meanwhile. Entries
+//! are cleared before their mapping goes, and so before their addresses can belong to another mapping.
 
 use crate::budget::ALL_REGIONS;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -175,8 +175,9 @@ extern "C" fn on_bus_error(_signal: libc::c_int, info: *mut libc::siginfo_t, _co
 mod tests {
     use super::*;
 
-    /// Places change between a large mapping and a small one far above it; an address shortly behind the small one is
-    /// in neither, but would be in what has the one's start and the other's length. (No real mapping is up there.)
+    /// Places change between a large mapping and a small one far above it; an address shortly behind the
+    /// small one is in neither, but would be in what has the one's start and the other's length. (No real
+    /// mapping is up there.)
     #[test]
     fn no_mapping_is_made_of_two() {
         const LARGE: (usize, usize) = (1 << 52, 1 << 40);

@@ -1,23 +1,25 @@
 //! Guest memory as the data plane sees it. Unsafe code lives here.
 //!
 //! A [`GuestMemory`] is an immutable set of mapped regions. Changing a guest's memory makes a new set that
-//! shares the mappings that stayed. A mapping ends with the last set that has it, so a packet that is
-//! still queued keeps the memory it lies in. Everything outside names memory by [`GuestRange`] - region, offset,
-//! length, never a pointer - and every access checks the range against the set it is used with.
-//! Guests write their memory whenever they like; accesses here are plain byte copies of which each byte is
-//! some value the guest had there, and callers never read a byte twice to decide.
+//! shares the mappings that stayed. A mapping ends with the last set that has it, so a packet that is still
+//! queued keeps the memory it lies in. Everything outside names memory by [`GuestRange`] - region, offset,
+//! length, never a pointer - and every access checks the range against the set it is used with. Guests write
+//! their memory whenever they like; accesses here are plain byte copies of which each byte is some value the
+//! guest had there, and callers never read a byte twice to decide.
 //!
-//! A VMM can shorten the file behind a mapping. Touching a page that is gone raises SIGBUS; [`survive_truncation`]
-//! installs a handler that replaces the whole mapping by anonymous zero pages, remembers that it did
-//! ([`GuestMemory::is_broken`]), and lets the access go on. So the worst a VMM can do this way is to
-//! break its own port. How much may be mapped is bounded (`budget.rs`), and a thread of its own unmaps (`unmap.rs`).
+//! A VMM can shorten the file behind a mapping. Touching a page that is gone raises SIGBUS;
+//! [`survive_truncation`] installs a handler that replaces the whole mapping by anonymous zero pages,
+//! remembers that it did ([`GuestMemory::is_broken`]), and lets the access go on. So the worst a VMM can do
+//! this way is to break its own port. How much may be mapped is bounded (`budget.rs`), and a thread of its
+//! own unmaps (`unmap.rs`).
 //!
-//! A VMM can still punch holes. The next thread that touches such a page gets a zeroed one from the kernel, which
-//! takes 7 us for 4 KiB (Linux 6.18) and grows with the size of huge pages: a page of 2 MiB costs as much as copying it,
-//! one of 1 GiB holds a forwarding thread for a tenth of a second or more. No seal forbids it as long as the guest may
-//! write, and pages that a guest has never touched are as good as holes, so they cannot be refused. A turn's time bounds
-//! it for pages up to 2 MiB; guests with larger pages are trusted so far. The kernel charges pages to the process that
-//! touched them first, so the data plane must not be given a memory limit that guests can fill.
+//! A VMM can still punch holes. The next thread that touches such a page gets a zeroed one from the kernel,
+//! which takes 7 us for 4 KiB (Linux 6.18) and grows with the size of huge pages: a page of 2 MiB costs as
+//! much as copying it, one of 1 GiB holds a forwarding thread for a tenth of a second or more. No seal
+//! forbids it as long as the guest may write, and pages that a guest has never touched are as good as holes,
+//! so they cannot be refused. A turn's time bounds it for pages up to 2 MiB; guests with larger pages are
+//! trusted so far. The kernel charges pages to the process that touched them first, so the data plane must
+//! not be given a memory limit that guests can fill.
 
 mod budget;
 mod copy;
@@ -127,7 +129,7 @@ impl GuestMemory {
         Self::default()
     }
 
-    /// The same with one region more. Errors when it overlaps another one, in guest physical or front-end
+    /// A copy with one region more. Errors when it overlaps another one, in guest physical or front-end
     /// addresses, or there are [`MAX_REGIONS`] already.
     pub fn with(&self, region: Region) -> Result<GuestMemory, MapError> {
         if self.regions.len() >= MAX_REGIONS {
@@ -141,7 +143,7 @@ impl GuestMemory {
         Ok(GuestMemory::of(regions))
     }
 
-    /// The same without the region that has exactly this place and size; `None` if there is none.
+    /// A copy without the region that has exactly this place and size; `None` if there is none.
     pub fn without(&self, guest_address: u64, front_end_address: u64, size: u64) -> Option<GuestMemory> {
         let position = self.regions.iter().position(|mapped| {
             let region = &mapped.region;
@@ -166,8 +168,8 @@ impl GuestMemory {
         }
     }
 
-    /// Whether memory of this set vanished under us and was replaced by zeros. The regions are checked once for each
-    /// mapping that any guest of the process loses, and otherwise this is a comparison.
+    /// Whether memory of this set vanished under us and was replaced by zeros. The regions are checked once
+    /// for each mapping that any guest of the process loses, and otherwise this is a comparison.
     #[inline]
     pub fn is_broken(&self) -> bool {
         let faults = fault_count();

@@ -87,9 +87,9 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// Maps `size` bytes at `offset` of `file`, readable and writable, which the guest knows at
-    /// `guest_address` and the VMM at `front_end_address`. Any offset will do, page-aligned or not, and any page size.
-    /// The file must be one that lives in memory: other files may make a thread that touches their pages wait, even for ever.
-    /// (Swapped pages are read by our own system.)
+    /// `guest_address` and the VMM at `front_end_address`. Any offset will do, page-aligned or not, and any
+    /// page size. The file must be one that lives in memory: other files may make a thread that touches their
+    /// pages wait, even for ever. (Swapped pages are read by our own system.)
     pub fn map(
         guest_address: u64,
         front_end_address: u64,

@@ -1,9 +1,10 @@
 //! Unmapping apart from forwarding.
 //!
-//! The last reference to a departed guest's memory may be that of a packet, which a forwarding thread drops. Unmapping
-//! then walks the page tables of the whole region and, if the VMM has gone, frees the file's pages: for a large guest
-//! that takes seconds, which other guests' packets would wait for. So mappings are handed to a thread that does nothing
-//! else. They are counted until they are gone (`budget.rs`), so that not more wait here than are allowed.
+//! The last reference to a departed guest's memory may be that of a packet, which a forwarding thread drops.
+//! Unmapping then walks the page tables of the whole region and, if the VMM has gone, frees the file's pages:
+//! for a large guest that takes seconds, which other guests' packets would wait for. So mappings are handed
+//! to a thread that does nothing else. They are counted until they are gone (`budget.rs`), so that not more
+//! wait here than are allowed.
 
 use crate::mapping::Mapping;
 use std::sync::OnceLock;
@@ -15,8 +16,8 @@ static UNMAPPER: OnceLock<Sender<Mapping>> = OnceLock::new();
 /// Handed over and not unmapped yet.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// Starts the thread that unmaps from now on, as long as the process lives. Without it, the thread that drops the last
-/// reference unmaps.
+/// Starts the thread that unmaps from now on, as long as the process lives. Without it, the thread that drops
+/// the last reference unmaps.
 ///
 /// # Errors
 /// The thread cannot be started.

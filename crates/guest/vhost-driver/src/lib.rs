@@ -1,12 +1,14 @@
-//! The driver's half of a vhost-user connection, for processes other than VMMs that use a virtio network device of a switch.
+//! The driver's half of a vhost-user connection, for processes other than VMMs that use a virtio network
+//! device of a switch.
 //!
-//! The driver domain joins its interfaces to the data plane in this way, and so do the polling guests of the test
-//! bed. The order is always the same: [`Connection::negotiate`] features, lay out rings and buffers in memory of one's
-//! own ([`virtqueue::driver`]), [`Connection::share`] it, [`Connection::start`] the queues. The device belongs to this
-//! end as long as the connection is kept (vhost-user protocol of QEMU, `docs/interop/vhost-user.rst`; VIRTIO 1.2, 5.1).
+//! The driver domain joins its interfaces to the data plane in this way, and so do the polling guests of the
+//! test bed. The order is always the same: [`Connection::negotiate`] features, lay out rings and buffers in
+//! memory of one's own ([`virtqueue::driver`]), [`Connection::share`] it, [`Connection::start`] the queues.
+//! The device belongs to this end as long as the connection is kept (vhost-user protocol of QEMU,
+//! `docs/interop/vhost-user.rst`; VIRTIO 1.2, 5.1).
 //!
-//! Calls take as long as the other side takes to answer; shutting the stream down from elsewhere ends the wait. Nothing
-//! here is on the path of packets.
+//! Calls take as long as the other side takes to answer; shutting the stream down from elsewhere ends the
+//! wait. Nothing here is on the path of packets.
 
 #![forbid(unsafe_code)]
 
@@ -21,17 +23,17 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use virtqueue::driver::{Doorbell, Layout, SharedMemory};
 pub use virtqueue::net::{RECEIVE_QUEUE, TRANSMIT_QUEUE};
 
-/// Where the other side believes our memory to be. Any address will do; not zero, which some back ends take for
-/// "not set".
+/// Where the other side believes our memory to be. Any address will do; not zero, which some back ends take
+/// for "not set".
 pub const GUEST_BASE: u64 = 1 << 32;
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The other side broke the protocol, refused a request, or is gone.
+    /// The peer broke the protocol, refused a request, or is gone.
     #[error("vhost-user: {0}")]
     Protocol(#[from] vhost::Error),
-    /// It speaks only the protocol of before VIRTIO 1.
+    /// The peer speaks only the protocol of before VIRTIO 1.
     #[error("no VIRTIO 1 is offered (features {0:#x})")]
     NoVersion1(u64),
     /// A descriptor could not be made.

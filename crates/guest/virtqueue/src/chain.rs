@@ -6,9 +6,9 @@ use guest_memory::{GuestMemory, GuestRange};
 /// 4 KiB pages, other drivers somewhat more.
 pub const MAX_SEGMENTS: usize = 64;
 
-/// Most descriptors that are examined for one chain, in a table or not. Contiguous buffers are joined, so that
-/// [`MAX_SEGMENTS`] does not bound them: a driver could have a chain of 32,768 descriptors of one byte each, and all its
-/// chains could share them.
+/// Most descriptors that are examined for one chain, in a table or not. Contiguous buffers are joined, so
+/// that [`MAX_SEGMENTS`] does not bound them: a driver could have a chain of 32,768 descriptors of one byte
+/// each, and all its chains could share them.
 pub const MAX_DESCRIPTORS: usize = 256;
 
 /// Bytes after which a chain is long enough for any frame with its headers, and is not walked on.
@@ -66,8 +66,8 @@ impl Chain {
         &self.segments[..usize::from(self.count)]
     }
 
-    /// How many descriptors were examined, 1 to [`MAX_DESCRIPTORS`]; one that spans several memory regions counts for
-    /// each. Also meaningful after an error: it is what the chain has cost.
+    /// How many descriptors were examined, 1 to [`MAX_DESCRIPTORS`]; one that spans several memory regions
+    /// counts for each. Also meaningful after an error: it is what the chain has cost.
     #[inline]
     pub fn walked(&self) -> u32 {
         u32::from(self.further) + 1

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 /// Largest queue size, as `SPECIFICATION.md` promises and as QEMU limits it. VIRTIO (1.2, 2.7) has 32,768.
 pub const MAX_QUEUE_SIZE: u16 = 1024;
 
-/// Most descriptors in an indirect table, which is the largest queue size of VIRTIO (1.2, 2.7.5.3.1). Of a large table only
-/// [`MAX_DESCRIPTORS`](crate::MAX_DESCRIPTORS) are examined.
+/// Most descriptors in an indirect table, which is the largest queue size of VIRTIO (1.2, 2.7.5.3.1). Of a
+/// large table only [`MAX_DESCRIPTORS`](crate::MAX_DESCRIPTORS) are examined.
 const MAX_INDIRECT: u32 = 32_768;
 
 const DESC_SIZE: u32 = DESC_LEN as u32;
@@ -84,13 +84,14 @@ pub struct DeviceQueue {
     early: Early,
     /// Used index that was written to the ring last.
     shown_used: u16,
-    /// Whether reads of the driver's notification suppression are sure to come after it could see `shown_used`.
+    /// Whether reads of the driver's notification suppression are sure to come after it could see
+    /// `shown_used`.
     ordered: bool,
     /// Used index as of the last [`publish`](Self::publish).
     published_used: u16,
     /// Used index when the driver was last notified, or would have been; `None` forces the next notification.
     signalled_used: Option<u16>,
-    /// The same as of before the last [`publish`](Self::publish).
+    /// Value of `signalled_used` before the last [`publish`](Self::publish).
     signalled_before: Option<u16>,
     /// The driver's notification suppression when it was read last.
     seen_suppression: u16,
@@ -267,8 +268,8 @@ impl DeviceQueue {
         Ok(moved)
     }
 
-    /// Takes the next chain into `chain`; `None` when none is waiting. After an inner error the chain is taken
-    /// all the same, with only its head valid, and should be given back with length 0.
+    /// Takes the next chain into `chain`; `None` when none is waiting. After an inner error the chain is
+    /// taken all the same, with only its head valid, and should be given back with length 0.
     #[inline]
     pub fn take(
         &mut self,
@@ -287,8 +288,9 @@ impl DeviceQueue {
         Ok(Some(self.chain(head, direction, 0, chain)))
     }
 
-    /// Takes as many chains as are waiting and `heads` has room for, and returns their number. [`chain`](Self::chain), or
-    /// [`buffer`](Self::buffer), reads their descriptors one burst later, when these are in the cache.
+    /// Takes as many chains as are waiting and `heads` has room for, and returns their number.
+    /// [`chain`](Self::chain), or [`buffer`](Self::buffer), reads their descriptors one burst later, when
+    /// these are in the cache.
     #[inline]
     pub fn take_heads(&mut self, heads: &mut [u16]) -> Result<usize, QueueError> {
         let mut waiting = usize::from(self.seen_available.wrapping_sub(self.next_available));
@@ -313,8 +315,8 @@ impl DeviceQueue {
         Ok(count)
     }
 
-    /// Prefetches the descriptors of chains that are known to wait, about a burst of them, for the next time that heads are
-    /// taken. A driver that receives has many of them waiting, and they no longer change.
+    /// Prefetches the descriptors of chains that are known to wait, about a burst of them, for the next time
+    /// that heads are taken. A driver that receives has many of them waiting, and they no longer change.
     pub fn look_ahead(&self) {
         let waiting = self.seen_available.wrapping_sub(self.next_available);
         let mask = self.addresses.size - 1;
@@ -331,8 +333,8 @@ impl DeviceQueue {
         prefetch(self.descriptors.as_ptr().wrapping_add(head.into()), Access::Read);
     }
 
-    /// Walks a chain that was taken into `chain`, and prefetches the first `ahead` bytes of its first buffer. After an error only
-    /// its head is valid, and it should be given back with length 0.
+    /// Walks a chain that was taken into `chain`, and prefetches the first `ahead` bytes of its first buffer.
+    /// After an error only its head is valid, and it should be given back with length 0.
     #[inline]
     pub fn chain(
         &self,
@@ -357,8 +359,8 @@ impl DeviceQueue {
         self.walk(head, direction, chain)
     }
 
-    /// The only buffer of a chain that was taken from a receive queue, of which the first `ahead` bytes are prefetched;
-    /// `None` for a chain that has several, or is malformed.
+    /// The only buffer of a chain that was taken from a receive queue, of which the first `ahead` bytes are
+    /// prefetched; `None` for a chain that has several, or is malformed.
     #[inline]
     pub fn buffer(&self, head: u16, ahead: u32) -> Option<GuestRange> {
         let first = self.descriptor(head);
@@ -370,7 +372,8 @@ impl DeviceQueue {
             .then_some(range)
     }
 
-    /// Moves back by `count` chains that were taken last and are not in the used ring: they will be taken again.
+    /// Moves back by `count` chains that were taken last and are not in the used ring: they will be taken
+    /// again.
     pub fn rewind(&mut self, count: u16) {
         self.next_available = self.next_available.wrapping_sub(count);
     }
@@ -459,8 +462,8 @@ impl DeviceQueue {
         self.next_used != self.published_used
     }
 
-    /// Shows the driver the chains given back so far, without waiting until it can see them. The driver is not notified before
-    /// [`publish`](Self::publish).
+    /// Shows the driver the chains given back so far, without waiting until it can see them. The driver is
+    /// not notified before [`publish`](Self::publish).
     #[inline]
     pub fn show(&mut self) {
         if self.next_used != self.shown_used {
@@ -469,8 +472,8 @@ impl DeviceQueue {
         }
     }
 
-    /// As [`show`](Self::show) for two queues, with a fence after which both drivers can see the chains. It takes the place of
-    /// the fences of each one's [`publish`](Self::publish).
+    /// As [`show`](Self::show) for two queues, with a fence after which both drivers can see the chains. It
+    /// takes the place of the fences of each one's [`publish`](Self::publish).
     #[inline]
     pub fn show_both(&mut self, other: &mut DeviceQueue) {
         self.show();
@@ -487,10 +490,11 @@ impl DeviceQueue {
         let (shown, ordered) = (self.shown_used == self.next_used, self.ordered);
         (self.shown_used, self.ordered) = (self.next_used, true);
         let suppression = self.suppression();
-        // The index must be visible before the driver's suppression is read, or both sides could wait (2.7.10).
+        // The index must be visible before the driver's suppression is read, or both sides could wait
+        // (2.7.10).
         if !shown {
-            // One order for these two accesses costs less than a fence for all. Both cache lines are fetched at the same
-            // time.
+            // One order for these two accesses costs less than a fence for all. Both cache lines are fetched
+            // at the same time.
             prefetch(suppression, Access::Read);
             self.used_word(1).store(self.next_used.to_le(), Ordering::SeqCst);
         } else if !ordered {
@@ -522,8 +526,9 @@ impl DeviceQueue {
         }
     }
 
-    /// The notification that [`publish`](Self::publish) asked for is put off: it and [`wants_notification`](Self::wants_notification) go on
-    /// asking for it until the driver has looked at the used ring, or [`notified`](Self::notified).
+    /// The notification that [`publish`](Self::publish) asked for is put off: it and
+    /// [`wants_notification`](Self::wants_notification) go on asking for it until the driver has looked at
+    /// the used ring, or [`notified`](Self::notified).
     pub fn put_off_notification(&mut self) {
         self.signalled_used = self.signalled_before;
     }
@@ -539,14 +544,14 @@ impl DeviceQueue {
         self.is_wanted(self.signalled_used)
     }
 
-    /// The driver's event index, or its flags, when they were read last. The event index has moved if the driver has looked at the
-    /// used ring and waits for more of it.
+    /// The driver's event index, or its flags, when they were read last. The event index has moved if the
+    /// driver has looked at the used ring and waits for more of it.
     pub fn suppression_seen(&self) -> u16 {
         self.seen_suppression
     }
 
-    /// Asks the driver to kick when it makes a chain available beyond those that were seen last. Returns whether it
-    /// has done so already, in which case no kick may come.
+    /// Asks the driver to kick when it makes a chain available beyond those that were seen last. Returns
+    /// whether it has done so already, in which case no kick may come.
     pub fn enable_kicks(&mut self) -> Result<bool, QueueError> {
         let seen = self.seen_available;
         if self.event_idx {

@@ -253,7 +253,8 @@ fn too_many_segments_are_refused() {
     assert_eq!(take(&mut queue), Ok(Some(Err(ChainError::TooLong))));
 }
 
-/// Fills a table at `BUFFERS` with descriptors of `len` bytes that lie behind each other from 0x8000 on, and offers it.
+/// Fills a table at `BUFFERS` with descriptors of `len` bytes that lie behind each other from 0x8000 on, and
+/// offers it.
 fn offer_table(guest: &mut Guest, count: u16, len: u32) {
     guest.descriptor(0, BUFFERS, 16 * u32::from(count), DESC_F_INDIRECT, 0);
     for index in 0..count {
@@ -264,7 +265,8 @@ fn offer_table(guest: &mut Guest, count: u16, len: u32) {
     guest.offer(0);
 }
 
-/// Descriptors that lie behind each other become one segment, however many there are: their number has a bound of its own.
+/// Descriptors that lie behind each other become one segment, however many there are: their number has a
+/// bound of its own.
 #[test]
 fn a_chain_costs_no_more_than_its_bound() {
     let mut guest = Guest::new();

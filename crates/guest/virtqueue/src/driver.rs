@@ -1,5 +1,5 @@
-//! The driver side of a split virtqueue (VIRTIO 1.2, 2.7): the part of a guest's kernel, in memory that we own and share with
-//! the device.
+//! The driver side of a split virtqueue (VIRTIO 1.2, 2.7): the part of a guest's kernel, in memory that we
+//! own and share with the device.
 //!
 //! Little endian, without legacy layouts. A buffer is one descriptor; nothing here needs chains, because a
 //! header and its frame lie in one piece, and receive buffers are merged by the device. The driver keeps a
@@ -7,11 +7,11 @@
 //! can influence is the used ring, and each entry of it is checked: index, identifier and length. An
 //! error means that the device is broken or hostile; the queue must not be used any further.
 //!
-//! Adding is free of side effects until [`DriverQueue::publish`], which makes all added buffers visible
-//! at once and returns whether the device asked for a kick. Notifications of the device are off until
-//! [`DriverQueue::enable_notifications`], which reports when buffers have been returned already, so that the caller does not
-//! sleep over them. Missing a suppression costs a wake-up; missing a notification would cost a stall. So in doubt both sides
-//! notify.
+//! Adding is free of side effects until [`DriverQueue::publish`], which makes all added buffers visible at
+//! once and returns whether the device asked for a kick. Notifications of the device are off until
+//! [`DriverQueue::enable_notifications`], which reports when buffers have been returned already, so that the
+//! caller does not sleep over them. Missing a suppression costs a wake-up; missing a notification would cost
+//! a stall. So in doubt both sides notify.
 //!
 //! One thread at a time calls; the other side is another process.
 
@@ -123,7 +123,7 @@ struct Held {
 /// A buffer that the device has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
-    /// Its descriptor, free again.
+    /// The buffer's descriptor, free again.
     pub id: u16,
     /// The buffer as it was added.
     pub buffer: Span,
@@ -189,8 +189,8 @@ impl DriverQueue {
         self.layout.size - u16::try_from(self.free.len()).expect("no more free descriptors than descriptors")
     }
 
-    /// Adds a buffer, to be given to the device by the next [`publish`](Self::publish). Returns its descriptor,
-    /// or `None` when the device holds all of them.
+    /// Adds a buffer, to be given to the device by the next [`publish`](Self::publish). Returns its
+    /// descriptor, or `None` when the device holds all of them.
     pub fn add(&mut self, buffer: Span, access: Access) -> Option<u16> {
         let len = u32::try_from(buffer.len).expect("buffers are shorter than 4 GiB");
         let id = self.free.pop()?;
@@ -226,7 +226,8 @@ impl DriverQueue {
         self.memory
             .atomic_u16(self.layout.available_index())
             .store(self.added.to_le(), Ordering::Release);
-        // The device stores its notification suppression and then loads our index; we do the opposite. One sees the other.
+        // The device stores its notification suppression and then loads our index; we do the opposite. One
+        // sees the other.
         fence(Ordering::SeqCst);
         if self.event_idx {
             let event = self.load(self.layout.available_event(), Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Unsafe code lives here: split virtqueues (VIRTIO 1.2, 2.7), the device side and the driver side.
 //!
-//! * [`DeviceQueue`] is ours towards a guest: it trusts nothing the ring says, reads every descriptor once, and
-//!   names guest buffers by `guest_memory::GuestRange`.
+//! * [`DeviceQueue`] is ours towards a guest: it trusts nothing the ring says, reads every descriptor once,
+//!   and names guest buffers by `guest_memory::GuestRange`.
 //! * [`driver`] is ours towards a device: a driver domain uses it to be a "guest" of the data plane.
 //! * [`net`] has the numbers of network devices that both sides need.
 //!

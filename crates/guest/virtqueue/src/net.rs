@@ -1,4 +1,5 @@
-//! Network devices: feature bits (VIRTIO 1.2, 5.1.3 and 6) and numbers of queues (5.1.2), for device and driver alike.
+//! Network devices: feature bits (VIRTIO 1.2, 5.1.3 and 6) and numbers of queues (5.1.2), for device and
+//! driver alike.
 
 /// Device handles packets with partial checksum (VIRTIO 1.2, 5.1.3).
 pub const NET_CSUM: u64 = 1 << 0;

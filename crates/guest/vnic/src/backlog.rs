@@ -16,17 +16,19 @@
 //! | in time | at first; or nothing has waited long for [`FORGOTTEN_US`] | everything, for [`LENT_US`] if there is room for copies | everything |
 //! | slow | a packet has waited for buffers longer than it may, or the receiver has held up others for longer than it may | nothing; copies wait for [`COPY_AGE_US`] | everything, for [`MAX_AGE_US`] |
 //!
-//! The receiver earns the time that a packet may wait: [`CREDIT_US`] for each packet that it took since it last let one wait,
-//! within the bounds of [`PATIENCE_US`]. So a guest that takes a ring full at once and then has to wait for its core is in
-//! time, and a guest that posts a buffer now and then is not.
+//! The receiver earns the time that a packet may wait: [`CREDIT_US`] for each packet that it took since it
+//! last let one wait, within the bounds of [`PATIENCE_US`]. So a guest that takes a ring full at once and
+//! then has to wait for its core is in time, and a guest that posts a buffer now and then is not.
 //!
-//! A guest that takes a ring full and then nothing for a while, again and again, is in time as well. Where copies have no room,
-//! it may hold up senders that serve several for one [`HELD_ONE_IN`]th of the time, and is slow if it does so for longer.
+//! A guest that takes a ring full and then nothing for a while, again and again, is in time as well. Where
+//! copies have no room, it may hold up senders that serve several for one [`HELD_ONE_IN`]th of the time, and
+//! is slow if it does so for longer.
 //!
 //! Packets beyond that are dropped as `receiver-slow`, newest first. A receiver that has taken
 //! nothing at all since a packet came is handled by [`Wait`](crate::Wait).
 //!
-//! Senders are served in turn, and each has a share of the places and of the room for copies, see [`fair_queue`].
+//! Senders are served in turn, and each has a share of the places and of the room for copies, see
+//! [`fair_queue`].
 //!
 //! A packet for several receivers is copied by each of them that lets it wait. Waiting for a core is not
 //! waiting for buffers: the clock starts when a packet was found to lack them.
@@ -42,15 +44,15 @@ use flow::{DropReason, PortId};
 use lock_free::Shared;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// How long packets may wait for a receiver that is not slow, at least and at most, in microseconds: longer than it takes to
-/// wake a guest on a free core, and than a guest usually waits for a contended core.
+/// How long packets may wait for a receiver that is not slow, at least and at most, in microseconds: longer
+/// than it takes to wake a guest on a free core, and than a guest usually waits for a contended core.
 const PATIENCE_US: (u64, u64) = (1000, 20_000);
 
 /// Part of that which a receiver earns with each packet, in microseconds.
 const CREDIT_US: u64 = 100;
 
-/// Part of the time in which a receiver may take nothing while it holds packets of senders that serve several, after a first
-/// wait of the longest patience. Time up to the least patience is not counted.
+/// Part of the time in which a receiver may take nothing while it holds packets of senders that serve
+/// several, after a first wait of the longest patience. Time up to the least patience is not counted.
 const HELD_ONE_IN: u64 = 16;
 
 /// How long a packet of a sender that serves several waits in the sender's memory, in microseconds. A sender
@@ -64,8 +66,8 @@ const COPIED_MOST: usize = 1 << 20;
 /// How long such a copy waits for a slow receiver, in microseconds.
 const COPY_AGE_US: u64 = 100_000;
 
-/// How long it holds any packet, in microseconds. The next receiver of a sender is not known while all the sender's slots are
-/// held.
+/// How long it holds any packet, in microseconds. The next receiver of a sender is not known while all the
+/// sender's slots are held.
 const MAX_AGE_US: u64 = 1_000_000;
 
 /// After how long without packets that waited so long a receiver is no longer slow, in microseconds.
@@ -148,7 +150,8 @@ impl Now {
     }
 }
 
-/// See the module's description. The packet whose turn it is is kept by the receive side, and not counted here.
+/// See the module's description. The packet whose turn it is is kept by the receive side, and not counted
+/// here.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     queue: FairQueue,
@@ -221,8 +224,8 @@ impl Backlog {
             .then_some(wait_us + wait_us / 8)
     }
 
-    /// Appends a packet. If there is no room, gives it, or others of senders that have more, to `refuse`. `now` if the packet waits for
-    /// buffers, and not just for its turn.
+    /// Appends a packet. If there is no room, gives it, or others of senders that have more, to `refuse`.
+    /// `now` if the packet waits for buffers, and not just for its turn.
     pub fn push(
         &mut self,
         packet: Shared<Packet>,
@@ -249,8 +252,9 @@ impl Backlog {
         }
     }
 
-    /// Copies a packet that waits for buffers if its sender lends it no longer. False if there is no room for the copy of a
-    /// packet for a slow receiver. `reserved`: bytes of copies that are not in the queue at present.
+    /// Copies a packet that waits for buffers if its sender lends it no longer. False if there is no room for
+    /// the copy of a packet for a slow receiver. `reserved`: bytes of copies that are not in the queue at
+    /// present.
     fn settle(
         &mut self,
         waiting: &mut Waiting,
@@ -290,7 +294,8 @@ impl Backlog {
         true
     }
 
-    /// Adds up for how long the receiver, which has taken nothing since `last_us`, holds up senders that serve several.
+    /// Adds up for how long the receiver, which has taken nothing since `last_us`, holds up senders that
+    /// serve several.
     fn charge(&mut self, last_us: u64, now: Now) {
         let (least, most) = PATIENCE_US;
         let held_us = now.since(self.charged_us.max(last_us + least));
@@ -338,8 +343,8 @@ impl Backlog {
     }
 
     /// Copies the packets that senders lend no longer, and takes out those that wait no longer, which it
-    /// gives to `refuse`. Does so when packets begin to wait for buffers, when the receiver has just become slow, and now and
-    /// then. `last_us` as in [`is_overdue`](Self::is_overdue).
+    /// gives to `refuse`. Does so when packets begin to wait for buffers, when the receiver has just become
+    /// slow, and now and then. `last_us` as in [`is_overdue`](Self::is_overdue).
     pub fn review(&mut self, last_us: u64, now: Now, mut refuse: impl FnMut(Shared<Packet>, DropReason)) {
         let period_us = if self.has_lent { LENT_US } else { REVIEW_US };
         if std::mem::replace(&mut self.waits, true) && now.since(self.reviewed_us) < period_us {
@@ -541,8 +546,8 @@ mod tests {
         assert_eq!(source.free(), Source::SLOTS);
     }
 
-    /// A receiver that takes all that there is, and then nothing for `nap_us` while so many packets come, again and again: when
-    /// it is found to be slow.
+    /// A receiver that takes all that there is, and then nothing for `nap_us` while so many packets come,
+    /// again and again: when it is found to be slow.
     fn nap(nap_us: u64, every_us: u64, times: u64, packets: usize) -> Option<u64> {
         let (mut backlog, mut source) = (Backlog::default(), gateway(1));
         (0..times).find(|time| {

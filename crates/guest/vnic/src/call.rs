@@ -11,7 +11,8 @@ use rustix::net::{SendFlags, send};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-/// How to call a driver: an eventfd (a UNIX socket, with User Mode Linux), or nothing for a driver that polls.
+/// How to call a driver: an eventfd (a UNIX socket, with User Mode Linux), or nothing for a driver that
+/// polls.
 #[derive(Clone, Debug, Default)]
 pub struct Call(Option<Arc<Bell>>);
 
@@ -23,7 +24,8 @@ pub(crate) struct Callee {
     pub cost: Arc<CallCost>,
     /// The process at the other end leaves the eventfd's flags and counter alone.
     pub trusted: bool,
-    /// The connection by which the descriptor came. Its gate closes the last descriptor of a socket, whose `close` may wait.
+    /// The connection by which the descriptor came. Its gate closes the last descriptor of a socket, whose
+    /// `close` may wait.
     #[expect(dead_code, reason = "held until the descriptor is closed")]
     pub line: Option<Arc<UnixStream>>,
 }
@@ -37,9 +39,10 @@ pub(crate) struct Bell {
 }
 
 impl Call {
-    /// Takes the descriptor a front end passed. Only kinds that never make a forwarding thread wait are accepted: UNIX
-    /// sockets, to which nothing is sent that would have to wait, and eventfds, which are signalled as in crate `eventfd`,
-    /// full or not. A trusted eventfd is written to, which takes half the time.
+    /// Takes the descriptor a front end passed. Only kinds that never make a forwarding thread wait are
+    /// accepted: UNIX sockets, to which nothing is sent that would have to wait, and eventfds, which are
+    /// signalled as in crate `eventfd`, full or not. A trusted eventfd is written to, which takes half the
+    /// time.
     pub(crate) fn new(fd: Option<OwnedFd>, callee: Callee) -> Result<Call, WrongKind> {
         let Some(fd) = fd else { return Ok(Call(None)) };
         let kind = descriptor::bell(fd.as_fd(), "call")?;
@@ -51,7 +54,8 @@ impl Call {
         Ok(Call(Some(Arc::new(Bell { fd, kind, callee }))))
     }
 
-    /// Calls the driver if `wanted`. A descriptor that made the thread wait until it was interrupted is not used again.
+    /// Calls the driver if `wanted`. A descriptor that made the thread wait until it was interrupted is not
+    /// used again.
     pub(crate) fn notify(&mut self, wanted: bool, account: &Calls) {
         if !wanted {
             add_alone(&account.suppressed, 1);
@@ -114,8 +118,9 @@ impl Bell {
         eventfd::signal(self.fd.as_fd()).or_else(|_| self.write())
     }
 
-    /// Used with a trusted peer, or where no asynchronous I/O context is available. A flag prevents waiting, but it is shared
-    /// with the other end, which may clear it and fill the counter at any moment: forwarding threads have a watchdog for that.
+    /// Used with a trusted peer, or where no asynchronous I/O context is available. A flag prevents waiting,
+    /// but it is shared with the other end, which may clear it and fill the counter at any moment: forwarding
+    /// threads have a watchdog for that.
     fn write(&self) -> Result<(), Errno> {
         rustix::io::write(&self.fd, &1u64.to_ne_bytes()).map(drop)
     }

@@ -1,8 +1,9 @@
 //! What a port's calls cost, and which thread makes them.
 //!
-//! The front end determines the cost of a call: the kernel walks all that wait for the descriptor, with interrupts off, and a
-//! descriptor of which nobody else knows may have a million waiters. So calls are timed, and a port whose calls cost too much
-//! gets them from a thread that does nothing else (`call_thread`).
+//! The front end determines the cost of a call: the kernel walks all that wait for the descriptor, with
+//! interrupts off, and a descriptor of which nobody else knows may have a million waiters. So calls are
+//! timed, and a port whose calls cost too much gets them from a thread that does nothing else
+//! (`call_thread`).
 //!
 //! | state | a call is made by | the state ends |
 //! |---|---|---|
@@ -10,14 +11,15 @@
 //! | [`Watched`](Maker::Watched) | the same thread, which also asks the kernel for its processor time: a thread that merely lost its core to another one has used none | after a while, or with more debt than [`BURST_NS`], with which the port is `Apart` |
 //! | [`Apart`](Maker::Apart) | the call thread | when half of that is left and the last [`CHEAP`] calls were cheap, after which the port is `Watched` |
 //!
-//! A costly call is a *debt* of the port: the time beyond the limit, and more than proportionally more for a long one, as a thread
-//! that waits for the core at any moment waits for half of it on average. The port pays with time, at [`PAYMENT`], and at most
-//! [`PAYING`] ports at full rate: so all ports together cannot have forwarding threads make costly calls for more than a small part
-//! of the time, whatever they do to be `Usual` again. A watch is longer each time that it begins soon after the last one, since
-//! the first costly call is not charged. The safe direction of error is `Apart`, which costs a port some latency.
+//! A costly call is a *debt* of the port: the time beyond the limit, and more than proportionally more for a
+//! long one, as a thread that waits for the core at any moment waits for half of it on average. The port pays
+//! with time, at [`PAYMENT`], and at most [`PAYING`] ports at full rate: so all ports together cannot have
+//! forwarding threads make costly calls for more than a small part of the time, whatever they do to be
+//! `Usual` again. A watch is longer each time that it begins soon after the last one, since the first costly
+//! call is not charged. The safe direction of error is `Apart`, which costs a port some latency.
 //!
-//! An attacker may have many ports. It takes two calls to tell that a port's calls are costly; while that was found of one port a
-//! moment ago, others are `Apart` as soon as they are suspected.
+//! An attacker may have many ports. It takes two calls to tell that a port's calls are costly; while that was
+//! found of one port a moment ago, others are `Apart` as soon as they are suspected.
 
 use crate::call_thread::{self, Waiting};
 use cpu::{Deadline, processor_ns};
@@ -51,7 +53,8 @@ const WATCH_US: (u64, u64) = (1_000_000, 1 << 30);
 /// Time in microseconds that a call takes in an attack.
 const ATTACK_US: u64 = 1000;
 
-/// For how long others are suspected after such a call in microseconds: by the cycle counter, and by processor time.
+/// For how long others are suspected after such a call in microseconds: by the cycle counter, and by
+/// processor time.
 const SUSPICION_US: (u64, u64) = (1_000_000, 10_000_000);
 
 /// Until when a port that is suspected is `Apart` at once, in microseconds of [`cpu::now_us`].
@@ -117,7 +120,8 @@ impl CallCost {
         result
     }
 
-    /// Makes a call of a port that is [`Apart`](Maker::Apart); returns how long it took, in nanoseconds. For the call thread.
+    /// Makes a call of a port that is [`Apart`](Maker::Apart); returns how long it took, in nanoseconds. For
+    /// the call thread.
     pub fn measure_apart(&self, call: impl FnOnce()) -> u64 {
         let start_ns = processor_ns();
         call();
@@ -342,8 +346,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a front end does, also if it knows who makes its calls and how, the threads that owe them spend a small part of
-        /// their time on costly ones.
+        /// Whatever a front end does, also if it knows who makes its calls and how, the threads that owe them
+        /// spend a small part of their time on costly ones.
         #[test]
         fn the_time_of_forwarding_threads_is_bounded(
             calls in prop::collection::vec((0u64..30_000_000, 20u64..200_000), 1..3000),
@@ -371,7 +375,8 @@ mod tests {
                 }
                 spent_ns += over_ns;
             }
-            // What a port may owe, a call that is charged and one that is not each time the watch gets longer, and a hundredth of all time.
+            // What a port may owe, a call that is charged and one that is not each time the watch gets
+            // longer, and a hundredth of all time.
             let watches = 2 + (now_us / WATCH_US.0).max(1).ilog2();
             let most_ns = BURST_NS + 30_000_000 * 2 * u64::from(watches) + now_us * 1000 / PAYMENT;
             prop_assert!(spent_ns <= most_ns, "{spent_ns} ns of {now_us} us, not {most_ns}");

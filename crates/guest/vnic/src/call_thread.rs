@@ -1,7 +1,8 @@
 //! The thread that makes costly calls, in the normal class.
 //!
-//! Ports whose calls cost too much (`call_cost`) leave them to this thread, which holds no claim while it calls. A call that waits
-//! here stands for all that its ring is owed meanwhile. There are pauses between costly calls (`pause`).
+//! Ports whose calls cost too much (`call_cost`) leave them to this thread, which holds no claim while it
+//! calls. A call that waits here stands for all that its ring is owed meanwhile. There are pauses between
+//! costly calls (`pause`).
 
 use crate::call::Bell;
 use crate::call_cost::CallCost;
@@ -48,7 +49,8 @@ impl Waiting {
         lock(&self.bells)
     }
 
-    /// Forgets the call that waits for a ring: its driver is called by another descriptor from now on, or not at all.
+    /// Forgets the call that waits for a ring: its driver is called by another descriptor from now on, or not
+    /// at all.
     pub fn forget(&self, ring: usize) {
         let bell = self.bells().rings.get_mut(ring).and_then(Option::take);
         drop(bell);
@@ -198,7 +200,8 @@ mod tests {
         assert!(QUEUE.long_work.free_us(1_000_000) <= cpu::now_us());
     }
 
-    /// However often they are owed, one call of each ring waits, and not at all once the ring has another descriptor.
+    /// However often they are owed, one call of each ring waits, and not at all once the ring has another
+    /// descriptor.
     #[test]
     fn one_call_of_each_ring_waits() {
         let cost = port();

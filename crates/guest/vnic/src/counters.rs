@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const REASONS: usize = DropReason::ALL.len();
 
-/// A port's account as a sender and receiver: [`PortCounters`] to which any thread may add, except for those that belong to
-/// a side. Callers add once per batch where they can.
+/// A port's account as a sender and receiver: [`PortCounters`] to which any thread may add, except for those
+/// that belong to a side. Callers add once per batch where they can.
 #[derive(Debug)]
 #[allow(missing_docs)] // Field by field as in `PortCounters`.
 pub struct Counters {
@@ -77,8 +77,8 @@ impl Default for Counters {
     }
 }
 
-/// Adds to a counter that only the holder of one side of a port changes, without the locked operation that a shared counter
-/// needs.
+/// Adds to a counter that only the holder of one side of a port changes, without the locked operation that a
+/// shared counter needs.
 #[inline]
 pub(crate) fn add_alone(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);

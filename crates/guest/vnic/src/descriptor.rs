@@ -1,8 +1,8 @@
 //! The kind of descriptors from outside, found out without asking the files themselves.
 //!
-//! A descriptor can be of any file: one on a FUSE mount whose daemon is the VMM itself and may not answer; a nested
-//! epoll instance; a socket that lingers. `fstat`, `poll` and `epoll_ctl` would call the file's own operations. This module
-//! uses calls for which the kernel only compares its own tables of operations.
+//! A descriptor can be of any file: one on a FUSE mount whose daemon is the VMM itself and may not answer; a
+//! nested epoll instance; a socket that lingers. `fstat`, `poll` and `epoll_ctl` would call the file's own
+//! operations. This module uses calls for which the kernel only compares its own tables of operations.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::FileType;
@@ -15,8 +15,8 @@ use std::fmt;
 pub(crate) enum Kind {
     /// An eventfd: never makes an epoll instance wait, and can be signalled without waiting.
     Eventfd,
-    /// A connected UNIX socket: sending with `MSG_DONTWAIT` takes spinning locks only, where sockets of other families
-    /// have locks to sleep on.
+    /// A connected UNIX socket: sending with `MSG_DONTWAIT` takes spinning locks only, where sockets of other
+    /// families have locks to sleep on.
     UnixSocket,
     /// A file that lives in memory, for which the kernel itself answers.
     Memory,

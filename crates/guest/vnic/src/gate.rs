@@ -1,20 +1,22 @@
 //! The gate between a VMM's socket and the session that serves it.
 //!
-//! A thread that receives a descriptor must close it eventually, and `close` runs code of the file: a FUSE daemon that does not
-//! answer holds the caller, and the end of its process, for as long as it likes; a socket may linger, and so may a socket that
-//! waits to be received from another one. So a thread with a descriptor table of its own receives descriptors
-//! (`process::spawn_apart`), and no other thread waits for it. It passes on descriptors that cannot hold a thread up -
-//! eventfds, UNIX sockets, memory files - and puts a harmless descriptor of no such kind in place of each other one, which the
-//! session then refuses. It keeps the descriptors that it may not close at once, and closes them after all other threads
-//! have dropped the connection; if a `close` then waits, only this thread does.
+//! A thread that receives a descriptor must close it eventually, and `close` runs code of the file: a FUSE
+//! daemon that does not answer holds the caller, and the end of its process, for as long as it likes; a
+//! socket may linger, and so may a socket that waits to be received from another one. So a thread with a
+//! descriptor table of its own receives descriptors (`process::spawn_apart`), and no other thread waits for
+//! it. It passes on descriptors that cannot hold a thread up - eventfds, UNIX sockets, memory files - and
+//! puts a harmless descriptor of no such kind in place of each other one, which the session then refuses. It
+//! keeps the descriptors that it may not close at once, and closes them after all other threads have dropped
+//! the connection; if a `close` then waits, only this thread does.
 //!
 //! The gate also keeps time. A message that has begun must be complete within [`HALF_MESSAGE`]. Messages have
 //! a rate ([`Allowance`]), so a large number of VMMs does not keep the process busy, nor delay VMMs that send
 //! little. Further messages wait in the VMM's own socket. Replies pass unchanged.
 //!
-//! To receive from the VMM's socket, to reply and to close it has the kernel ask all that wait for its other end, a million if
-//! the VMM likes. Other files may be as costly to close. So there are pauses after what took long (`pause`), which outlive the
-//! connection. After work that took far too long, a message is read byte by byte: the VMM may have sent each for itself.
+//! To receive from the VMM's socket, to reply and to close it has the kernel ask all that wait for its other
+//! end, a million if the VMM likes. Other files may be as costly to close. So there are pauses after what
+//! took long (`pause`), which outlive the connection. After work that took far too long, a message is read
+//! byte by byte: the VMM may have sent each for itself.
 
 mod allowance;
 mod pacer;
@@ -180,8 +182,8 @@ impl Gate {
         Ok(Some((received.bytes, files)))
     }
 
-    /// Reads the remaining bytes of a header or payload; false when the VMM is gone. Descriptors that come with them are
-    /// discarded.
+    /// Reads the remaining bytes of a header or payload; false when the VMM is gone. Descriptors that come
+    /// with them are discarded.
     fn complete(&mut self, mut rest: &mut [u8], end: Instant) -> Result<bool, End> {
         while !rest.is_empty() {
             let left = end.saturating_duration_since(Instant::now());
@@ -213,8 +215,8 @@ impl Gate {
         Ok(true)
     }
 
-    /// Closes everything, descriptors whose `close` may wait last. The VMM's end is closed only when the session has closed its
-    /// own, since it too may hold descriptors that wait to be received.
+    /// Closes everything, descriptors whose `close` may wait last. The VMM's end is closed only when the
+    /// session has closed its own, since it too may hold descriptors that wait to be received.
     fn close(self) {
         let Gate {
             vmm,

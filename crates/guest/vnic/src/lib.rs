@@ -5,8 +5,8 @@
 //! copies them into that guest's buffers. [`Session`] is the other user of an interface: one thread per
 //! connected VMM (behind a [`gate`]) that runs the vhost-user protocol and starts and stops the rings.
 //!
-//! A guest can be wrong in two ways. A bad chain costs that packet. A bad ring, or memory that vanished, stops
-//! the interface until the guest sets it up again. Neither is visible to other interfaces.
+//! A guest can be wrong in two ways. A bad chain costs that packet. A bad ring, or memory that vanished,
+//! stops the interface until the guest sets it up again. Neither is visible to other interfaces.
 
 #![forbid(unsafe_code)]
 

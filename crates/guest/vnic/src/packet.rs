@@ -33,8 +33,8 @@ pub struct Packet {
     pub offload: Offload,
     /// Offsets in the frame as it is now.
     pub layers: Layers,
-    /// The part of the tail that lies in `chain`, from byte `tail_start` on. The origin's ring still has to get the chain back if
-    /// there is one.
+    /// The part of the tail that lies in `chain`, from byte `tail_start` on. The origin's ring still has to
+    /// get the chain back if there is one.
     pub(crate) in_chain: InChain,
     /// The tail, or its front, lies `elsewhere`.
     is_copy: bool,
@@ -46,8 +46,9 @@ pub struct Packet {
     memory: Arc<GuestMemory>,
     pub(crate) chain: Chain,
     elsewhere: Elsewhere,
-    /// Room for a tail that was copied out of its guest's memory, kept by the slot: slots that come back last are used first,
-    /// so it is in the cache. As long as the longest tail so far; what is behind the present one is left from others.
+    /// Room for a tail that was copied out of its guest's memory, kept by the slot: slots that come back last
+    /// are used first, so it is in the cache. As long as the longest tail so far; what is behind the present
+    /// one is left from others.
     copy: Vec<u8>,
 }
 
@@ -65,8 +66,8 @@ pub(crate) enum InChain {
 /// Where a tail is that does not lie in the packet's own chain.
 #[derive(Debug, Default)]
 enum Elsewhere {
-    /// The front in our memory, which no guest can change while decisions are made on it. What is behind lies where that packet has
-    /// it, or in the own chain.
+    /// The front in our memory, which no guest can change while decisions are made on it. What is behind lies
+    /// where that packet has it, or in the own chain.
     Front(Box<[u8]>, Option<Shared<Packet>>),
     /// Where another packet has it, of which this one is a copy with another head.
     Of(Shared<Packet>),
@@ -111,8 +112,8 @@ impl Packet {
     ///
     /// # Errors
     ///
-    /// There is more to be done: the head does not hold all headers, as the key tells, or the header contradicts the frame. See
-    /// [`parse_again`](Self::parse_again).
+    /// There is more to be done: the head does not hold all headers, as the key tells, or the header
+    /// contradicts the frame. See [`parse_again`](Self::parse_again).
     #[inline]
     pub fn parse(&mut self, key: &mut ExactKey) -> Result<(), BadOffload> {
         let (head, behind) = (self.head.bytes(), self.tail_len as usize);
@@ -123,8 +124,8 @@ impl Packet {
         }
     }
 
-    /// Goes on where [`parse`](Self::parse) made this key and did not succeed. Fields that are unknown and that `is_read` stay
-    /// so no longer: the front of the tail, where they are, is copied to our memory.
+    /// Goes on where [`parse`](Self::parse) made this key and did not succeed. Fields that are unknown and
+    /// that `is_read` stay so no longer: the front of the tail, where they are, is copied to our memory.
     ///
     /// # Errors
     ///
@@ -189,7 +190,8 @@ impl Packet {
         Offload::check(&header, &self.layers, headers, self.frame_len())
     }
 
-    /// The flow key of the frame as it is now; `None` if fields are unknown, as their headers lie in memory of a guest or are too deep.
+    /// The flow key of the frame as it is now; `None` if fields are unknown, as their headers lie in memory
+    /// of a guest or are too deep.
     pub fn key(&self) -> Option<FlowKey> {
         let Parsed { key, unseen, .. } = self.parsed();
         unseen.is_nothing().then_some(key)
@@ -215,8 +217,9 @@ impl Packet {
         }
     }
 
-    /// The flow key of the frame as it is now, of which all fields are known, and its layers. What the head lacks for
-    /// that is copied from the guest's memory, so that it stays as it was when the packet was decided about.
+    /// The flow key of the frame as it is now, of which all fields are known, and its layers. What the head
+    /// lacks for that is copied from the guest's memory, so that it stays as it was when the packet was
+    /// decided about.
     ///
     /// # Errors
     ///
@@ -320,7 +323,8 @@ impl Packet {
         self.offload.l3_len(&self.layers, self.frame_len()) + usize::from(self.layers.l3)
     }
 
-    /// Forgets what is behind the first `len` bytes, and what was left to do with the whole. The packet is a copy.
+    /// Forgets what is behind the first `len` bytes, and what was left to do with the whole. The packet is a
+    /// copy.
     pub fn truncate(&mut self, len: u32) {
         debug_assert!(self.in_chain == InChain::Nothing);
         let head = u32::try_from(self.head.len()).unwrap_or(u32::MAX);
@@ -445,7 +449,8 @@ impl Packet {
                 done += piece.len();
             }
         });
-        // What could not be read is zeros, as memory that vanished is: an earlier packet is nobody's business.
+        // What could not be read is zeros, as memory that vanished is: an earlier packet is nobody's
+        // business.
         copy[done..len].fill(0);
         self.copy = copy;
         self.elsewhere = Elsewhere::Copied;
@@ -529,7 +534,8 @@ impl Packet {
         self.account = account.clone();
     }
 
-    /// Forgets the tail, so that a slot at rest keeps no other packet, no guest's memory, and of ours only its `copy`.
+    /// Forgets the tail, so that a slot at rest keeps no other packet, no guest's memory, and of ours only
+    /// its `copy`.
     #[inline]
     pub(crate) fn clear(&mut self) {
         if self.is_copy {

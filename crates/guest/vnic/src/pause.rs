@@ -1,9 +1,10 @@
 //! Pauses after work whose cost the other end determines.
 //!
-//! The kernel asks all that wait for a descriptor, with interrupts off, when it is signalled, read or closed. That stops everything
-//! else on the core, whichever thread does it. So the next such work for the same port waits for a [pause](pause_us), and work
-//! that takes far too long waits for the pauses of all ports: a thread that wants that core at any moment waits for 5 us longer
-//! on average. The safe direction of error is too long a pause, which only the port notices.
+//! The kernel asks all that wait for a descriptor, with interrupts off, when it is signalled, read or closed.
+//! That stops everything else on the core, whichever thread does it. So the next such work for the same port
+//! waits for a [pause](pause_us), and work that takes far too long waits for the pauses of all ports: a
+//! thread that wants that core at any moment waits for 5 us longer on average. The safe direction of error is
+//! too long a pause, which only the port notices.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -66,7 +67,8 @@ pub(crate) fn pause_us(took_us: u64) -> u64 {
     took_us * (took_us / FREE_US).min(LONGEST)
 }
 
-/// Time in microseconds that work of a thread of one port's own takes without a pause: several times what a message takes.
+/// Time in microseconds that work of a thread of one port's own takes without a pause: several times what a
+/// message takes.
 const COSTLY_US: u64 = 200;
 
 /// Time in microseconds after the last pause for which work is taken to be as costly as before.
@@ -81,7 +83,8 @@ pub(crate) struct Forgiven {
     pub work_us: u64,
 }
 
-/// The pauses of one port whose work several threads do, one after the other. Times are in microseconds of [`cpu::now_us`].
+/// The pauses of one port whose work several threads do, one after the other. Times are in microseconds of
+/// [`cpu::now_us`].
 #[derive(Debug)]
 pub(crate) struct Pace {
     long_work: &'static LongWork,
@@ -178,7 +181,8 @@ mod tests {
         }
     }
 
-    /// Ports that do costly work as often as they may use a small part of the time together, and are forgiven in the end.
+    /// Ports that do costly work as often as they may use a small part of the time together, and are forgiven
+    /// in the end.
     #[test]
     fn costly_work_takes_a_small_part_of_the_time() {
         const TOOK_US: u64 = 20_000;

@@ -6,8 +6,8 @@
 //!   features are offered, where the crate wants them accepted.
 //! * QEMU says the MTU that it gives its guest (NET_SET_MTU), which the crate does not know.
 //!
-//! Such a message is recognised by a look at the socket before the crate reads it, and taken from there. The formats are
-//! the vhost-user specification's, "Front-end message types".
+//! Such a message is recognised by a look at the socket before the crate reads it, and taken from there. The
+//! formats are the vhost-user specification's, "Front-end message types".
 
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recv, recvmsg};
@@ -37,7 +37,7 @@ pub(crate) struct Taken {
     need_reply: bool,
 }
 
-/// Its contents.
+/// A message that is read here instead of by the `vhost` crate.
 pub(crate) enum Message {
     MemoryTable {
         regions: Vec<VhostUserMemoryRegion>,
@@ -134,8 +134,8 @@ fn skip_header(stream: &UnixStream) -> std::io::Result<Vec<File>> {
     }
 }
 
-/// Replies whether a message was accepted, if the front end asked for a reply. (A front end that sets the flag has negotiated
-/// REPLY_ACK.)
+/// Replies whether a message was accepted, if the front end asked for a reply. (A front end that sets the
+/// flag has negotiated REPLY_ACK.)
 pub(crate) fn acknowledge(
     stream: &mut UnixStream,
     code: u32,

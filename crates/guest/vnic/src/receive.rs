@@ -11,13 +11,13 @@
 //! | `Renotified(t)` | the driver was owed a call | try again on a kick; after [`STALL_TIMEOUT_MS`] become `Stalled` |
 //! | `Stalled` | the time was up | everything queued is dropped, new packets are dropped at once; a buffer ends it |
 //!
-//! A packet that waits keeps the buffers that were found for it, so that each is examined once, and only buffers that are
-//! posted later are a reason to try again.
+//! A packet that waits keeps the buffers that were found for it, so that each is examined once, and only
+//! buffers that are posted later are a reason to try again.
 //!
-//! So a receiver that posts no buffers holds its senders' chains once, for a bounded time. One that posts some now and then
-//! holds no more than `backlog` says. The second notification is for guests that
-//! miss an interrupt now and then (User Mode Linux does, when it comes just before an idle processor sleeps): they would
-//! sleep on a full ring until something else wakes them.
+//! So a receiver that posts no buffers holds its senders' chains once, for a bounded time. One that posts
+//! some now and then holds no more than `backlog` says. The second notification is for guests that miss an
+//! interrupt now and then (User Mode Linux does, when it comes just before an idle processor sleeps): they
+//! would sleep on a full ring until something else wakes them.
 //!
 //! ```text
 //!   burst    packets that fit one buffer each and need no offload in software: the short way
@@ -65,7 +65,7 @@ const RENOTIFY_MS: u64 = STALL_TIMEOUT_MS / 5;
 pub trait Observer {
     /// The packet is in the receiver's ring.
     fn delivered(&mut self, packet: &Packet);
-    /// It was dropped on the receiver's side.
+    /// The packet was dropped on the receiver's side.
     fn dropped(&mut self, packet: &Packet, reason: DropReason);
 }
 
@@ -83,7 +83,8 @@ pub enum Wait {
 }
 
 impl Wait {
-    /// When the receive side must run next even if no buffers come, if at all (the caller's clock, milliseconds).
+    /// When the receive side must run next even if no buffers come, if at all (the caller's clock,
+    /// milliseconds).
     pub fn until(self) -> Option<u64> {
         match self {
             Wait::Since(since) => Some(since + RENOTIFY_MS),
@@ -118,7 +119,7 @@ struct Pending {
     done: usize,
     /// When it was found to lack buffers, or came behind one that did, by [`cpu::now_us`].
     since_us: Option<u64>,
-    /// Its sender lends it no longer.
+    /// The packet is a copy, for which its sender lends nothing.
     is_copy: bool,
 }
 
@@ -294,10 +295,11 @@ impl ReceiveSide {
         self.wait
     }
 
-    /// Delivers packets of one port without a detour through the inbox: as many as possible from the first on. Returns their
-    /// number. The caller holds the port's transmit side, and no other thread has seen the packets. The caller must queue the
-    /// others: packets that need more than copying, all if packets are queued already, and those that meet a malformed ring,
-    /// so that one place deals with it. The driver sees them after [`publish_with`](Self::publish_with).
+    /// Delivers packets of one port without a detour through the inbox: as many as possible from the first
+    /// on. Returns their number. The caller holds the port's transmit side, and no other thread has seen the
+    /// packets. The caller must queue the others: packets that need more than copying, all if packets are
+    /// queued already, and those that meet a malformed ring, so that one place deals with it. The driver sees
+    /// them after [`publish_with`](Self::publish_with).
     pub fn deliver_now(&mut self, packets: &[Unique<Packet>]) -> usize {
         let queued = self.pending.is_some() || self.wait != Wait::No || self.has_others();
         let Some(ring) = self.ring.as_mut().filter(|_| !queued) else {
@@ -327,8 +329,8 @@ impl ReceiveSide {
     }
 
     /// Delivers queued packets, as far as the turn goes, and publishes them to the guest, whose driver may be
-    /// [owed a call](Self::owes_call) afterwards. Returns whether there is more to do at once. On an error the ring
-    /// is gone.
+    /// [owed a call](Self::owes_call) afterwards. Returns whether there is more to do at once. On an error
+    /// the ring is gone.
     pub fn run(
         &mut self,
         now_ms: u64,
@@ -378,7 +380,8 @@ impl ReceiveSide {
                 self.queue_up(now(now_ms), observer);
                 break;
             }
-            // Attempts count as well: a driver could post too few buffers again and again, faster than they are examined.
+            // Attempts count as well: a driver could post too few buffers again and again, faster than they
+            // are examined.
             turn.spend(
                 self.ring
                     .as_mut()
@@ -416,7 +419,8 @@ impl ReceiveSide {
         !self.backlog.is_empty() || !self.inbox.is_empty()
     }
 
-    /// The packet whose turn it is waits for buffers: the packets behind it wait too, as far as their senders lend them.
+    /// The packet whose turn it is waits for buffers: the packets behind it wait too, as far as their senders
+    /// lend them.
     fn queue_up(&mut self, now: Now, observer: &mut impl Observer) {
         let account = &*self.account;
         let refuse = |packet: Shared<Packet>, reason| drop_packet(account, &packet, reason, observer);
@@ -424,8 +428,8 @@ impl ReceiveSide {
         self.sort_inbox(now.ms, observer);
     }
 
-    /// Moves the packets that came last from the inbox, where they lie in the order in which they came, to the backlog, where
-    /// senders have turns. So the inbox fills up only while no thread serves this side.
+    /// Moves the packets that came last from the inbox, where they lie in the order in which they came, to
+    /// the backlog, where senders have turns. So the inbox fills up only while no thread serves this side.
     fn sort_inbox(&mut self, now_ms: u64, observer: &mut impl Observer) {
         if self.inbox.is_empty() {
             return;
@@ -441,15 +445,15 @@ impl ReceiveSide {
         }
     }
 
-    /// In how many microseconds the receive side should run even if no buffers come, because the receiver may be slow by then and
-    /// hold up others.
+    /// In how many microseconds the receive side should run even if no buffers come, because the receiver may
+    /// be slow by then and hold up others.
     pub fn watch_us(&self, now_ms: u64) -> Option<u64> {
         let oldest = self.pending.as_ref().filter(|_| self.wait.until().is_some())?;
         self.backlog.watch_us(&oldest.packet, oldest.is_copy, now(now_ms))
     }
 
-    /// After a failed delivery: asks for a kick if there are still no buffers, and advances `wait`. Returns whether the
-    /// packet is to be dropped instead, and why.
+    /// After a failed delivery: asks for a kick if there are still no buffers, and advances `wait`. Returns
+    /// whether the packet is to be dropped instead, and why.
     fn must_wait(&mut self, now: Now, packet: &mut Pending) -> Result<MustWait, QueueError> {
         let Some(ring) = &mut self.ring else {
             return Ok(MustWait::Yes);
@@ -489,7 +493,8 @@ impl ReceiveSide {
         Ok(MustWait::Yes)
     }
 
-    /// Buffers have come, or no packet needs them any more: the guest need not kick for each buffer that it posts.
+    /// Buffers have come, or no packet needs them any more: the guest need not kick for each buffer that it
+    /// posts.
     fn wait_no_more(&mut self) {
         if self.wait != Wait::No {
             self.wait = Wait::No;
@@ -536,8 +541,9 @@ impl ReceiveSide {
         drop_packet(&self.account, packet, reason, observer);
     }
 
-    /// Publishes the packets that were [delivered](Self::deliver_now) to the receiver, and their chains to the sender, with one
-    /// fence for both. The receiver's driver may be [owed a call](Self::owes_call) afterwards.
+    /// Publishes the packets that were [delivered](Self::deliver_now) to the receiver, and their chains to
+    /// the sender, with one fence for both. The receiver's driver may be [owed a call](Self::owes_call)
+    /// afterwards.
     pub fn publish_with(&mut self, sender: &mut TransmitSide) {
         self.count();
         if let Some(ring) = &mut self.ring {
@@ -573,8 +579,8 @@ impl ReceiveSide {
         }
     }
 
-    /// Whether the driver asked to be called for the published packets. The thread that delivered calls it, with
-    /// [`call`](Self::call), at once or soon.
+    /// Whether the driver asked to be called for the published packets. The thread that delivered calls it,
+    /// with [`call`](Self::call), at once or soon.
     #[inline]
     pub fn owes_call(&self) -> bool {
         self.ring.as_ref().is_some_and(|ring| ring.owes_call)

@@ -1,9 +1,10 @@
-//! One connection of a VMM: the vhost-user protocol, whose messages the `vhost` crate reads, and the rings that run.
+//! One connection of a VMM: the vhost-user protocol, whose messages the `vhost` crate reads, and the rings
+//! that run.
 //!
-//! A ring runs when it has everything: addresses, a kick descriptor, memory in which the addresses lie, and it
-//! is enabled (by message, or from the start for a front end that does not know protocol features, as UML's).
-//! Each message changes one of these, and then [`Session::settle`] starts or stops rings accordingly. So any order of
-//! messages ends in the right state, or in an error that closes the connection.
+//! A ring runs when it has everything: addresses, a kick descriptor, memory in which the addresses lie, and
+//! it is enabled (by message, or from the start for a front end that does not know protocol features, as
+//! UML's). Each message changes one of these, and then [`Session::settle`] starts or stops rings accordingly.
+//! So any order of messages ends in the right state, or in an error that closes the connection.
 
 use crate::call::Callee;
 use crate::features::{Features, NET_MAC, NET_MTU, NET_STATUS, OFFERED, VHOST_USER_PROTOCOL};
@@ -50,7 +51,7 @@ pub struct DeviceConfig {
     pub mac: Option<[u8; 6]>,
     /// Feature bits not to offer.
     pub masked_features: u64,
-    /// The other end is our own driver domain.
+    /// The peer is our own driver domain.
     pub trusted: bool,
 }
 
@@ -70,7 +71,7 @@ struct Ring {
 struct Progress {
     /// When it asked for the number of queues.
     asked_queues: Option<Instant>,
-    /// It has given its memory.
+    /// The front end has given its memory.
     has_memory: bool,
     /// What was refused in this connection.
     refused: Vec<Wish>,
@@ -84,7 +85,8 @@ pub struct Session {
     memory: Arc<GuestMemory>,
     features: Features,
     rings: [Ring; QUEUES],
-    /// The channel for our requests; kept open, since a front end may take its end for the end of the connection.
+    /// The channel for our requests; kept open, since a front end may take its end for the end of the
+    /// connection.
     requests: Option<Backend>,
     /// SET_OWNER has come.
     is_owned: bool,
@@ -204,8 +206,8 @@ impl Session {
         self.host.changed();
     }
 
-    /// Passes on a descriptor that was accepted. Others are refused, and the port's state shows it, as the VMM may not inform
-    /// its user.
+    /// Passes on a descriptor that was accepted. Others are refused, and the port's state shows it, as the
+    /// VMM may not inform its user.
     fn accept<T, E: std::fmt::Display>(&self, result: std::result::Result<T, E>) -> Result<T> {
         result.map_err(|error| {
             let port = self.vnic.port;
@@ -339,8 +341,8 @@ impl Session {
         self.memory = Arc::new(memory);
         self.goes_on();
         if self.vnic.move_to(&self.memory, DRAIN_MS).is_err() {
-            // A ring lies outside the new memory: it must not go on in memory that the VMM has taken back. It starts again, or
-            // is refused, below, and once more when there is memory for it.
+            // A ring lies outside the new memory: it must not go on in memory that the VMM has taken back. It
+            // starts again, or is refused, below, and once more when there is memory for it.
             (0..QUEUES).for_each(|index| self.stop(index, 0));
         }
         self.host.schedule();

@@ -1,8 +1,8 @@
 //! What a VMM wants and its port does not have.
 //!
-//! A VMM that is refused something often says nothing to its user: it asks again for ever, or goes on without a network. So the
-//! port says what the VMM wanted, and what to do. A text stays while the VMM connects again and again, and goes when the VMM
-//! wants what the port has.
+//! A VMM that is refused something often says nothing to its user: it asks again for ever, or goes on without
+//! a network. So the port says what the VMM wanted, and what to do. A text stays while the VMM connects again
+//! and again, and goes when the VMM wants what the port has.
 
 use std::sync::{Mutex, PoisonError};
 

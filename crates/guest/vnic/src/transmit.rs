@@ -121,7 +121,8 @@ impl TransmitSide {
     pub(crate) fn drain(&mut self) -> bool {
         self.draining = true;
         self.reclaim();
-        // Calling may wait for the VMM, and this may be the thread that has to end its session: left to a worker.
+        // Calling may wait for the VMM, and this may be the thread that has to end its session: left to a
+        // worker.
         self.publish();
         self.pool.outstanding() == 0
     }
@@ -136,8 +137,8 @@ impl TransmitSide {
         Ok(())
     }
 
-    /// Fills `burst`, which is empty and has room for [`BURST`] packets, from the ring. Chains that cannot become packets are
-    /// counted and given back.
+    /// Fills `burst`, which is empty and has room for [`BURST`] packets, from the ring. Chains that cannot
+    /// become packets are counted and given back.
     pub fn fetch(&mut self, burst: &mut Vec<Unique<Packet>>) -> Result<Fetched, QueueError> {
         if self.draining {
             return Ok(Fetched::Empty);
@@ -243,7 +244,8 @@ impl TransmitSide {
         let prefix = self.header_len as usize;
         let copy = packet.head.fill_behind(prefix, head_len as usize);
         packet.chain.read_at(self.queue.memory(), 0, copy);
-        // Behind a short header the frame begins, where others have `num_buffers`, which nobody reads from a sender.
+        // Behind a short header the frame begins, where others have `num_buffers`, which nobody reads from a
+        // sender.
         if let Some(header) = copy.first_chunk() {
             packet.header = *header;
         }
@@ -257,8 +259,8 @@ impl TransmitSide {
         Ok(frame_len)
     }
 
-    /// Copies the tails of packets to our memory and gives their chains back, as a switch does that does not share
-    /// memory with the receivers.
+    /// Copies the tails of packets to our memory and gives their chains back, as a switch does that does not
+    /// share memory with the receivers.
     pub fn detach(&mut self, burst: &mut [Unique<Packet>]) {
         for packet in burst
             .iter_mut()
@@ -320,7 +322,8 @@ impl TransmitSide {
         }
     }
 
-    /// A packet that is a copy with another head drops the original when it is reclaimed itself, which takes further rounds.
+    /// A packet that is a copy with another head drops the original when it is reclaimed itself, which takes
+    /// further rounds.
     #[inline(never)]
     fn reclaim_all(&mut self) {
         let queue = &mut self.queue;
@@ -334,7 +337,8 @@ impl TransmitSide {
         }
     }
 
-    /// Publishes the chains that were given back. The driver may be [owed a call](Self::owes_call) afterwards.
+    /// Publishes the chains that were given back. The driver may be [owed a call](Self::owes_call)
+    /// afterwards.
     #[inline]
     pub fn publish(&mut self) {
         let wanted = if self.queue.has_unpublished() {
@@ -353,15 +357,15 @@ impl TransmitSide {
         self.owes_call = wanted;
     }
 
-    /// Whether the driver wants to be called for chains that were given back. The thread that published calls it, with
-    /// [`call`](Self::call), at once or soon.
+    /// Whether the driver wants to be called for chains that were given back. The thread that published calls
+    /// it, with [`call`](Self::call), at once or soon.
     #[inline]
     pub fn owes_call(&self) -> bool {
         self.owes_call
     }
 
-    /// The time until which the call that is owed is put off, `interval_ns` after it was owed first at most and on the clock of `now_ns`;
-    /// `None`: it is to be made now.
+    /// The time until which the call that is owed is put off, `interval_ns` after it was owed first at most
+    /// and on the clock of `now_ns`; `None`: it is to be made now.
     pub fn put_off_call(&mut self, now_ns: u64, interval_ns: u64) -> Option<u64> {
         let received = self.account.transmitted.load(Ordering::Relaxed);
         let event = self.queue.suppression_seen();

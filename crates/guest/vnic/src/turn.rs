@@ -1,15 +1,17 @@
 //! Bounds for the cost of a turn at a ring.
 //!
-//! A guest determines the cost of a packet: its bytes, its descriptors, the buffers it needs at the receiver, the segments
-//! it is cut into. So a turn at a ring is bounded by *work* and by time, and not by packets alone: work is counted in bytes
-//! that are copied, and a descriptor or buffer counts for as many as take about as long. A turn that is over
-//! leaves the remaining packets for the next one, after other rings have had theirs.
+//! A guest determines the cost of a packet: its bytes, its descriptors, the buffers it needs at the receiver,
+//! the segments it is cut into. So a turn at a ring is bounded by *work* and by time, and not by packets
+//! alone: work is counted in bytes that are copied, and a descriptor or buffer counts for as many as take
+//! about as long. A turn that is over leaves the remaining packets for the next one, after other rings have
+//! had theirs.
 //!
 //! The clock is read only after an amount of work, since reading it has a cost as well.
 
 use cpu::Deadline;
 
-/// Bytes that take at most as long to copy as a descriptor does to read and translate, when neither is in the cache.
+/// Bytes that take at most as long to copy as a descriptor does to read and translate, when neither is in the
+/// cache.
 pub(crate) const DESCRIPTOR_WORK: u64 = 1024;
 
 /// Work after which a burst from a transmit ring ends: 256 descriptors, or four frames of the largest size.

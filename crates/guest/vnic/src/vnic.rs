@@ -16,8 +16,9 @@ use std::time::Duration;
 use virtqueue::QueueError;
 use virtqueue::net::{RECEIVE_QUEUE, TRANSMIT_QUEUE};
 
-/// Mapping a file takes a lock of the file while all other mapping in the process waits, and a VMM that has mapped the file a million
-/// times can hold that lock for seconds. The thread that maps may also have lost its core meanwhile.
+/// Mapping a file takes a lock of the file while all other mapping in the process waits, and a VMM that has
+/// mapped the file a million times can hold that lock for seconds. The thread that maps may also have lost
+/// its core meanwhile.
 const FORGIVEN_MAPPING: Forgiven = Forgiven {
     pauses_us: 6_000_000,
     work_us: 50_000,
@@ -29,8 +30,9 @@ const MAPPING_NAP_US: u64 = 10_000;
 /// Places in a port's internal receive queue.
 const INBOX: usize = 2048;
 
-/// Places of it for senders that have more than a burst of packets under way. The other places are for senders with fewer: while no
-/// worker sorts the queue by sender, a flood leaves room for a port that sends now and then.
+/// Places of it for senders that have more than a burst of packets under way. The other places are for
+/// senders with fewer: while no worker sorts the queue by sender, a flood leaves room for a port that sends
+/// now and then.
 const INBOX_OF_MANY: usize = 1024;
 
 /// In [`Vnic::open`]: the receive ring runs.
@@ -43,12 +45,12 @@ pub type Refused = (DropReason, Shared<Packet>);
 
 /// The two rings of a guest, its internal receive queue and its counters.
 ///
-/// A thread that is no worker changes rings through `claim_blocking`, and has a worker serve the port afterwards, as a
-/// worker that failed to claim meanwhile has gone on to other work.
+/// A thread that is no worker changes rings through `claim_blocking`, and has a worker serve the port
+/// afterwards, as a worker that failed to claim meanwhile has gone on to other work.
 pub struct Vnic {
     /// The port's number.
     pub port: PortId,
-    /// Its counters.
+    /// Counters of the port.
     pub account: Arc<Counters>,
     /// Of the guest's memory that is mapped.
     memory: Account,
@@ -171,13 +173,14 @@ impl Vnic {
         }
     }
 
-    /// Has a ring that stops not wait for packets under way, as a thread on which others depend waits for its session.
+    /// Has a ring that stops not wait for packets under way, as a thread on which others depend waits for its
+    /// session.
     pub fn set_ending(&self, ending: bool) {
         self.ending.store(ending, Ordering::Relaxed);
     }
 
-    /// Maps a region of the guest's memory, after the pauses that the port owes for regions that took long; `None` if the
-    /// connection is ended meanwhile.
+    /// Maps a region of the guest's memory, after the pauses that the port owes for regions that took long;
+    /// `None` if the connection is ended meanwhile.
     pub(crate) fn map(
         &self,
         map: impl FnOnce(&Account) -> Result<Region, MapError>,
@@ -301,7 +304,8 @@ impl Vnic {
         base
     }
 
-    /// Claims the transmit side when its packets under way have come back, or when the time is up. It fetches no more.
+    /// Claims the transmit side when its packets under way have come back, or when the time is up. It fetches
+    /// no more.
     fn claim_drained(&self, patience_ms: u32) -> Guard<'_, Option<TransmitSide>> {
         let mut left_ms = patience_ms;
         loop {
@@ -336,8 +340,8 @@ impl Vnic {
             .forget(if transmit { TRANSMIT_QUEUE } else { RECEIVE_QUEUE });
     }
 
-    /// Goes on with other memory. Waits, at most `patience_ms`, for packets under way to come back: the chains of those
-    /// that do not are the guest's loss. After an error the rings must be stopped.
+    /// Goes on with other memory. Waits, at most `patience_ms`, for packets under way to come back: the
+    /// chains of those that do not are the guest's loss. After an error the rings must be stopped.
     pub(crate) fn move_to(&self, memory: &Arc<GuestMemory>, patience_ms: u32) -> Result<(), QueueError> {
         self.claim_drained(patience_ms)
             .with(|side| side.as_mut().map_or(Ok(()), |side| side.move_to(memory.clone())))?;
@@ -346,8 +350,8 @@ impl Vnic {
             .with(|side| side.move_to(memory.clone()))
     }
 
-    /// How long the last call of its driver took, in nanoseconds of processor time, if calls cost so much that a thread of their
-    /// own makes them.
+    /// How long the last call of its driver took, in nanoseconds of processor time, if calls cost so much
+    /// that a thread of their own makes them.
     pub fn costly_call_ns(&self) -> Option<u64> {
         self.call_cost.apart_ns()
     }

@@ -1,9 +1,9 @@
 //! Netlink attributes: which ones a place may hold, the table of those that were read, and the writer.
 //!
-//! An attribute is a length, a kind and a value (`struct nlattr`), padded to 4 bytes; a value may be attributes again. Each
-//! place that holds attributes has an [`AttributeSet`], which gives for each kind the size of its value. [`Table::read`] refuses
-//! kinds that the set lacks, wrong sizes, and kinds that appear twice. So code that takes a value from a table need not check
-//! its length again.
+//! An attribute is a length, a kind and a value (`struct nlattr`), padded to 4 bytes; a value may be
+//! attributes again. Each place that holds attributes has an [`AttributeSet`], which gives for each kind the
+//! size of its value. [`Table::read`] refuses kinds that the set lacks, wrong sizes, and kinds that appear
+//! twice. So code that takes a value from a table need not check its length again.
 
 use crate::error::Error;
 use crate::layout::Layout;
@@ -21,7 +21,7 @@ const NESTED: u16 = 0x8000;
 pub enum Rule {
     /// There is no such attribute.
     Unknown,
-    /// This number of bytes.
+    /// One length in bytes.
     Exactly(usize),
     /// At least the first number of bytes, at most the second.
     Between(usize, usize),
@@ -54,9 +54,9 @@ pub struct AttributeSet<const N: usize> {
 /// One attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribute<'a> {
-    /// Its kind, without the flag that says that it is nested.
+    /// Kind of the attribute, without the flag that says that it is nested.
     pub kind: u16,
-    /// Its value, without padding.
+    /// Value of the attribute, without padding.
     pub value: &'a [u8],
 }
 
@@ -225,8 +225,8 @@ impl<'a, const N: usize> Table<'a, N> {
         }
     }
 
-    /// The value of `kind` as an array; `None` if it is absent or has another size. With the rule [`Rule::Exactly`] it can
-    /// only be absent.
+    /// The value of `kind` as an array; `None` if it is absent or has another size. With the rule
+    /// [`Rule::Exactly`] it can only be absent.
     #[must_use]
     pub fn array<const M: usize>(&self, kind: u16) -> Option<[u8; M]> {
         self.bytes(kind).and_then(|value| value.try_into().ok())
@@ -298,7 +298,8 @@ impl<'a, const N: usize> Table<'a, N> {
 
 /// Writes messages one after the other into a buffer.
 ///
-/// A length that does not fit its field makes [`Writer::finish`] fail, so that callers need not check each step.
+/// A length that does not fit its field makes [`Writer::finish`] fail, so that callers need not check each
+/// step.
 #[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -312,7 +313,7 @@ impl Writer {
         Self::default()
     }
 
-    /// The same, with room for so many bytes.
+    /// An empty list with room for this number of bytes.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
         Self {

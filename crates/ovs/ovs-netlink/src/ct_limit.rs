@@ -1,4 +1,5 @@
-//! Limits of connection tracking: `OVS_CT_LIMIT_CMD_*`. They hold for all datapaths; the datapath's number in the messages is 0.
+//! Limits of connection tracking: `OVS_CT_LIMIT_CMD_*`. They hold for all datapaths; the datapath's number in
+//! the messages is 0.
 
 use crate::attribute::{AttributeSet, Rule, Table, Writer};
 use crate::error::Error;
@@ -23,9 +24,9 @@ static SET: AttributeSet<2> = AttributeSet {
 /// The connections that a limit is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Zone {
-    /// Those of all zones without a limit of their own (`OVS_ZONE_LIMIT_DEFAULT_ZONE`).
+    /// All zones without a limit of their own (`OVS_ZONE_LIMIT_DEFAULT_ZONE`).
     Default,
-    /// Those of one zone.
+    /// One zone.
     Zone(u16),
 }
 

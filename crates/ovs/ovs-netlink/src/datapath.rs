@@ -44,8 +44,8 @@ pub mod features {
     pub const TC_RECIRC_SHARING: u32 = 1 << 2;
     /// Sockets are chosen by processor.
     pub const DISPATCH_UPCALL_PER_CPU: u32 = 1 << 3;
-    /// All features of Linux 6.1. Others are answered with EOPNOTSUPP, from which ovs-vswitchd learns whether features are
-    /// checked.
+    /// All features of Linux 6.1. Others are answered with EOPNOTSUPP, from which ovs-vswitchd learns whether
+    /// features are checked.
     pub const ALL: u32 = UNALIGNED | VPORT_PIDS | TC_RECIRC_SHARING | DISPATCH_UPCALL_PER_CPU;
 }
 

@@ -74,7 +74,8 @@ pub enum Error {
         /// Bytes found.
         found: usize,
     },
-    /// A length field is below its header's size, or beyond the end of the message or attribute that contains it.
+    /// A length field is below its header's size, or beyond the end of the message or attribute that contains
+    /// it.
     #[error("{what} claims {claimed} bytes, but {room} are left")]
     Length {
         /// Name of the part that the length belongs to.
@@ -182,7 +183,7 @@ pub enum Error {
     TooLong {
         /// Name of the part that is too long.
         what: &'static str,
-        /// Its bytes.
+        /// Bytes found.
         found: usize,
         /// The bound.
         limit: usize,
@@ -190,7 +191,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The number with which the kernel answers such a request (`net/netlink/genetlink.c`, `lib/nlattr.c`, `net/openvswitch`).
+    /// The number with which the kernel answers such a request (`net/netlink/genetlink.c`, `lib/nlattr.c`,
+    /// `net/openvswitch`).
     #[must_use]
     pub fn errno(&self) -> Errno {
         match self {

@@ -35,8 +35,8 @@ impl Family {
         Self::CtLimit,
     ];
 
-    /// Message type of the family's messages. That of `nlctrl` is fixed; the kernel numbers the others in the order in which
-    /// they are registered.
+    /// Message type of the family's messages. That of `nlctrl` is fixed; the kernel numbers the others in the
+    /// order in which they are registered.
     #[must_use]
     pub fn number(self) -> u16 {
         match self {
@@ -79,7 +79,8 @@ impl Family {
         }
     }
 
-    /// Number of the multicast group that has the family's name. The family for packets has none: upcalls go to single sockets.
+    /// Number of the multicast group that has the family's name. The family for packets has none: upcalls go
+    /// to single sockets.
     #[must_use]
     pub fn group(self) -> Option<u32> {
         match self {
@@ -158,8 +159,8 @@ impl<'a> FamilyMessage<'a> {
     }
 }
 
-/// Writes a message of `family`, with the attributes that `body` writes. The header's type is set to the family's; its flags
-/// stay as they are.
+/// Writes a message of `family`, with the attributes that `body` writes. The header's type is set to the
+/// family's; its flags stay as they are.
 pub(crate) fn write(
     writer: &mut Writer,
     header: Header,

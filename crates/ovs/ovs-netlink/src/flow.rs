@@ -120,16 +120,17 @@ pub enum Which {
     Key(Box<Key>),
 }
 
-/// A request. The header's flags say whether a new flow may replace an existing one, and whether a reply is wanted.
+/// A request. The header's flags say whether a new flow may replace an existing one, and whether a reply is
+/// wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Installs a flow.
     New {
         /// The packets that it matches.
         flow: Box<Match>,
-        /// Its actions.
+        /// Actions of the flow.
         actions: Vec<Action>,
-        /// Its identifier; without one its key identifies it.
+        /// Identifier of the flow; without one its key identifies it.
         ufid: Option<Ufid>,
         /// The parts that a reply may leave out.
         omit: Omit,
@@ -140,9 +141,9 @@ pub enum Request {
     Set {
         /// The packets that it matches; required with new actions, or without an identifier.
         flow: Option<Box<Match>>,
-        /// Its new actions, if they change.
+        /// New actions, if they change.
         actions: Option<Vec<Action>>,
-        /// Its identifier.
+        /// Identifier of the flow.
         ufid: Option<Ufid>,
         /// Resets its counters.
         clear: bool,
@@ -195,13 +196,14 @@ pub struct Flow {
     pub command: Command,
     /// Identifier, if it was installed with one.
     pub ufid: Option<Ufid>,
-    /// Key. For flows without an identifier it is the one they were installed with; for others it may be masked.
+    /// Key. For flows without an identifier it is the one they were installed with; for others it may be
+    /// masked.
     pub key: Option<Box<Key>>,
     /// Mask; only with a key.
     pub mask: Option<Box<Mask>>,
-    /// Its actions.
+    /// Actions of the flow.
     pub actions: Option<Vec<Action>>,
-    /// Its counters; absent if it matched no packet.
+    /// Counters of the flow; absent if it matched no packet.
     pub stats: Option<Stats>,
     /// All TCP flags seen; absent if none.
     pub tcp_flags: Option<u8>,

@@ -1,9 +1,9 @@
 //! Codec of the generic netlink families by which ovs-vswitchd drives a kernel datapath.
 //!
-//! Messages are those of `linux/netlink.h`, `linux/genetlink.h` and `linux/openvswitch.h` of Linux 6.1, in the byte order of the
-//! machine. Nothing here does I/O. Reading any bytes gives a value or an [`Error`] with its error number. Unknown attributes,
-//! wrong sizes and repetitions are refused where the kernel would ignore some of them, since an attribute that is not
-//! understood may change the meaning of the others.
+//! Messages are those of `linux/netlink.h`, `linux/genetlink.h` and `linux/openvswitch.h` of Linux 6.1, in
+//! the byte order of the machine. Nothing here does I/O. Reading any bytes gives a value or an [`Error`] with
+//! its error number. Unknown attributes, wrong sizes and repetitions are refused where the kernel would
+//! ignore some of them, since an attribute that is not understood may change the meaning of the others.
 //!
 //! | module | contents |
 //! |---|---|

@@ -1,9 +1,10 @@
 //! Netlink messages of a datagram: headers, acknowledgements, ends of dumps.
 //!
-//! A datagram holds messages one after the other, each aligned to 4 bytes; the last need not be padded. Each has a 16-byte
-//! header (`struct nlmsghdr`); those of generic netlink go on with a 4-byte header (`struct genlmsghdr`), those of the `ovs_*`
-//! families with the datapath's number (`struct ovs_header`). An error in one message's contents does not
-//! concern the others; an error in a length field ends the datagram, since it is not known where the next message begins.
+//! A datagram holds messages one after the other, each aligned to 4 bytes; the last need not be padded. Each
+//! has a 16-byte header (`struct nlmsghdr`); those of generic netlink go on with a 4-byte header (`struct
+//! genlmsghdr`), those of the `ovs_*` families with the datapath's number (`struct ovs_header`). An error in
+//! one message's contents does not concern the others; an error in a length field ends the datagram, since it
+//! is not known where the next message begins.
 
 use crate::attribute::Writer;
 use crate::error::{Errno, Error};
@@ -12,7 +13,8 @@ use crate::error::{Errno, Error};
 pub const HEADER: usize = 16;
 /// Bytes of `struct genlmsghdr`.
 pub const GENERIC_HEADER: usize = 4;
-/// Most bytes that one message may have. The parts of a dump are far shorter; the packet of an upcall is at most one attribute.
+/// Most bytes that one message may have. The parts of a dump are far shorter; the packet of an upcall is at
+/// most one attribute.
 pub const MAX_MESSAGE: usize = 1 << 20;
 
 /// Message type: nothing, to be ignored.
@@ -24,8 +26,8 @@ pub const DONE: u16 = 3;
 /// Message types below this one are netlink's own.
 pub const FIRST_TYPE: u16 = 0x10;
 
-/// Flags of a message, `NLM_F_*`. The meaning of some bits depends on whether the message is a request to make something, a
-/// request to get something, or an answer.
+/// Flags of a message, `NLM_F_*`. The meaning of some bits depends on whether the message is a request to
+/// make something, a request to get something, or an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(pub u16);
 
@@ -38,7 +40,7 @@ impl Flags {
     pub const ACK: Self = Self(0x4);
     /// The sender wants a reply with the result of its request.
     pub const ECHO: Self = Self(0x8);
-    /// Both bits that ask for a dump.
+    /// The two bits that ask for a dump.
     pub const DUMP: Self = Self(0x300);
     /// In requests that make an object: an existing one may not be replaced.
     pub const EXCLUSIVE: Self = Self(0x200);
@@ -69,14 +71,15 @@ pub struct Header {
     pub flags: Flags,
     /// Sequence number, chosen by the sender of the request; answers repeat it.
     pub sequence: u32,
-    /// Netlink port (`nl_pid`) of the requesting socket; answers repeat it. Zero in notifications and upcalls.
+    /// Netlink port (`nl_pid`) of the requesting socket; answers repeat it. Zero in notifications and
+    /// upcalls.
     pub port: u32,
 }
 
 /// One message of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Its header.
+    /// Header of the message.
     pub header: Header,
     /// The bytes behind the header, without padding.
     pub payload: &'a [u8],
@@ -168,7 +171,8 @@ impl<'a> Message<'a> {
         Ok((Generic { command, version }, rest))
     }
 
-    /// The status in an answer of netlink's own: acknowledgement, error or end of a dump. `None` for other messages.
+    /// The status in an answer of netlink's own: acknowledgement, error or end of a dump. `None` for other
+    /// messages.
     ///
     /// # Errors
     ///
@@ -206,8 +210,8 @@ pub enum Status {
 }
 
 impl Status {
-    /// Writes the message that answers `request`. As in the kernel, an error repeats the whole request, an acknowledgement
-    /// only its header.
+    /// Writes the message that answers `request`. As in the kernel, an error repeats the whole request, an
+    /// acknowledgement only its header.
     pub fn write(self, request: &Message<'_>, writer: &mut Writer) {
         let (kind, flags, errno) = match self {
             Self::Answer(errno) => (ERROR, Flags::default(), errno),

@@ -128,7 +128,7 @@ pub enum Command {
     Set = SET_COMMAND,
     /// The meter was deleted.
     Delete = DELETE,
-    /// Its counters were asked for.
+    /// The meter's counters were asked for.
     Get = GET,
 }
 

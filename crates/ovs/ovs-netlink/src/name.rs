@@ -25,7 +25,8 @@ impl Name {
         &self.0
     }
 
-    /// Reads attribute `kind` of `set`: at most `most` bytes and then a zero. Bytes behind the zero are ignored.
+    /// Reads attribute `kind` of `set`: at most `most` bytes and then a zero. Bytes behind the zero are
+    /// ignored.
     pub(crate) fn read(set: &'static str, kind: u16, value: &[u8], most: usize) -> Result<Self, Error> {
         let end = value.iter().position(|byte| *byte == 0);
         match end {

@@ -55,9 +55,9 @@ pub struct Execute<'a> {
     pub datapath: u32,
     /// The packet, from its first header on.
     pub packet: &'a [u8],
-    /// Its metadata.
+    /// Metadata of the packet.
     pub metadata: Metadata,
-    /// Its Ethernet type, if it begins with its network header.
+    /// Ethernet type of the packet, if it begins with its network header.
     pub eth_type: Option<u16>,
     /// The actions. They are not checked against the packet's key; see [`action::check()`].
     pub actions: Vec<Action>,
@@ -75,7 +75,7 @@ pub struct Execute<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reason {
-    /// It matched no flow.
+    /// The packet matched no flow.
     Miss = MISS,
     /// An action sent it.
     Action = ACTION,
@@ -88,7 +88,7 @@ pub struct Upcall<'a> {
     pub reason: Reason,
     /// The packet.
     pub packet: &'a [u8],
-    /// Its key as it was received.
+    /// Key of the packet as it was received.
     pub key: Box<Key>,
     /// [`action::Userspace::userdata`] of the action.
     pub userdata: Option<&'a [u8]>,
@@ -98,7 +98,7 @@ pub struct Upcall<'a> {
     pub actions: Option<Vec<Action>>,
     /// Greatest fragment that it was reassembled from, in bytes.
     pub mru: Option<u16>,
-    /// Its length in bytes before it was truncated.
+    /// Length of the packet in bytes before it was truncated.
     pub length: Option<u32>,
     /// Hash of the packet, not 0; it is repeated when the packet comes back to be executed unchanged.
     pub hash: Option<u64>,

@@ -55,8 +55,8 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// The message is no request, its family or command is unknown, or an attribute is wrong. [`Error::errno`] is the kernel's
-    /// answer.
+    /// The message is no request, its family or command is unknown, or an attribute is wrong.
+    /// [`Error::errno`] is the kernel's answer.
     pub fn read(message: &Message<'a>) -> Result<Self, Error> {
         let flags = message.header.flags;
         if !flags.contains(Flags::REQUEST) {
@@ -88,8 +88,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Writes the request. The header's type is set to the family's; the flags that make it a request, and a dump, are
-    /// set.
+    /// Writes the request. The header's type is set to the family's; the flags that make it a request, and a
+    /// dump, are set.
     pub fn write(&self, header: Header, writer: &mut Writer) {
         let dump = if self.is_dump() {
             Flags::DUMP

@@ -108,7 +108,7 @@ pub enum Request {
         datapath: u32,
         /// Name.
         name: Name,
-        /// Its kind.
+        /// Kind of the port.
         kind: Kind,
         /// Wanted number.
         port: Option<u32>,
@@ -127,7 +127,7 @@ pub enum Request {
     Set {
         /// The port.
         which: Which,
-        /// Its kind, which must not change.
+        /// Kind of the port, which must not change.
         kind: Option<Kind>,
         /// Sockets for upcalls.
         upcall_pids: Option<Vec<u32>>,
@@ -172,13 +172,14 @@ pub struct Vport {
     pub datapath: u32,
     /// Number.
     pub port: u32,
-    /// Its kind.
+    /// Kind of the port.
     pub kind: Kind,
     /// Name.
     pub name: Name,
     /// Options of tunnels.
     pub options: Option<Options>,
-    /// Sockets for upcalls. ovs-vswitchd refuses a reply without them, even if sockets are chosen by processor.
+    /// Sockets for upcalls. ovs-vswitchd refuses a reply without them, even if sockets are chosen by
+    /// processor.
     pub upcall_pids: Vec<u32>,
     /// Counts of packets.
     pub stats: Option<Stats>,

@@ -1,5 +1,5 @@
-//! Random changes of recorded messages, and random attributes. `OVS_NETLINK_FUZZ_MINUTES=60` runs that long, with other seeds each time;
-//! without it, a fixed number of rounds.
+//! Random changes of recorded messages, and random attributes. `OVS_NETLINK_FUZZ_MINUTES=60` runs that long,
+//! with other seeds each time; without it, a fixed number of rounds.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! Messages recorded from ovs-vswitchd 3.1.0 of Debian 12 and from the process that answered it; see `golden/README.md`.
+//! Messages recorded from ovs-vswitchd 3.1.0 of Debian 12 and from the process that answered it; see
+//! `golden/README.md`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -36,8 +37,8 @@ fn golden() -> Vec<Golden> {
     files.iter().flat_map(|file| read(file)).collect()
 }
 
-/// Reads a file of messages. A line that begins with `#` describes the next one; the others begin with `>` for requests or `<`
-/// for answers, and go on with the bytes.
+/// Reads a file of messages. A line that begins with `#` describes the next one; the others begin with `>`
+/// for requests or `<` for answers, and go on with the bytes.
 fn read(file: &Path) -> Vec<Golden> {
     let text = std::fs::read_to_string(file).unwrap();
     let line = |(number, line): (usize, &str)| {

@@ -229,7 +229,8 @@ fn tunnels_need_a_destination_and_a_time_to_live() {
     assert!(tunnel(&[(16, &[]), v4, (4, &[64])]).is_err());
 }
 
-/// Found by random changes: a mask with an original tuple of which only padding is set, beside a key without such a tuple.
+/// Found by random changes: a mask with an original tuple of which only padding is set, beside a key without
+/// such a tuple.
 #[test]
 fn a_mask_may_look_at_a_tuple_that_the_key_lacks() {
     let header = ipv4(0, 0);
@@ -245,7 +246,8 @@ fn a_mask_may_look_at_a_tuple_that_the_key_lacks() {
     assert!(matches!(original(&tuple), Some(key::ConnectionTuple::V4(mask)) if mask.source == 1 << 24));
 }
 
-/// A wildcard of a network service header was once written as zeros, which are refused beside a wildcard of the type.
+/// A wildcard of a network service header was once written as zeros, which are refused beside a wildcard of
+/// the type.
 #[test]
 fn a_mask_that_looks_at_no_header_is_taken() {
     let key: Attributes<'_> = &[

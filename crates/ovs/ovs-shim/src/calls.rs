@@ -8,9 +8,9 @@ use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Defines functions under the C library's names, and the C library's own in the module `real`. If the descriptor concerns
-/// us, the body is asked first; `None` says that the C library's is to be called. All bodies are `unsafe`: the
-/// caller keeps the contract of the C library's function.
+/// Defines functions under the C library's names, and the C library's own in the module `real`. If the
+/// descriptor concerns us, the body is asked first; `None` says that the C library's is to be called. All
+/// bodies are `unsafe`: the caller keeps the contract of the C library's function.
 macro_rules! functions {
     ($(#[$mode:ident] $name:ident($fd:ident: c_int $(, $argument:ident: $kind:ty)*) -> $result:ty |$concerned:ident| $body:block)*) => {
         /// The C library's functions. Each has the contract of its manual page.
@@ -19,8 +19,9 @@ macro_rules! functions {
             $(pub unsafe fn $name($fd: c_int $(, $argument: $kind)*) -> $result {
                 static ADDRESS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
                 let address = find(&ADDRESS, concat!(stringify!($name), "\0"));
-                // SAFETY: the C library's function of this name has this signature (its manual page). Variadic ones
-                // take integers and pointers as others do, on the processors and systems this is built for.
+                // SAFETY: the C library's function of this name has this signature (its manual page).
+                // Variadic ones take integers and pointers as others do, on the processors and systems this
+                // is built for.
                 let function: unsafe extern "C" fn(c_int $(, $kind)*) -> $result = unsafe { std::mem::transmute(address) };
                 // SAFETY: the caller keeps the contract.
                 unsafe { function($fd $(, $argument)*) }
@@ -67,7 +68,8 @@ functions! {
         call()
     }
 
-    // A redirected socket is connected to the one peer that there is. It needs no `bind`: the kernel refuses one.
+    // A redirected socket is connected to the one peer that there is. It needs no `bind`: the kernel refuses
+    // one.
     #[ask]
     connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int |kind| { kind.socket().map(|_| 0) }
 
@@ -126,8 +128,9 @@ functions! {
                 // SAFETY: the caller keeps the contract.
                 let received = unsafe { real::recvmsg(fd, message, flags) };
                 if received > 0 {
-                    // SAFETY: the caller promised a message and its parts, which the kernel has filled in; with `MSG_TRUNC` it
-                    // may have said more bytes than there is room for, and no part is used beyond its length.
+                    // SAFETY: the caller promised a message and its parts, which the kernel has filled in;
+                    // with `MSG_TRUNC` it may have said more bytes than there is room for, and no part is
+                    // used beyond its length.
                     unsafe { queues::replace((*message).msg_iov, (*message).msg_iovlen, received.cast_unsigned()) };
                 }
                 Some(received)
@@ -151,8 +154,8 @@ fn find(address: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
     found
 }
 
-/// Sends a datagram to the glue, or what stands for the probe to the kernel. The caller promises parts and what they
-/// describe.
+/// Sends a datagram to the glue, or what stands for the probe to the kernel. The caller promises parts and
+/// what they describe.
 unsafe fn send_parts(
     kind: Kind,
     fd: c_int,

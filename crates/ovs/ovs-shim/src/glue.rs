@@ -18,8 +18,8 @@ const RETRY: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(100);
 /// How long the glue may take to open a socket, to change its groups, or to make room for a request.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often an answer that is due may be looked for in vain. One look takes up to twice [`LOOK`]: 30 s. Looks are counted, so
-/// that time in which this process was itself stopped does not count.
+/// How often an answer that is due may be looked for in vain. One look takes up to twice [`LOOK`]: 30 s.
+/// Looks are counted, so that time in which this process was itself stopped does not count.
 const LOOKS: u32 = 150;
 const NONSENSE: &str = "the glue process does not keep to the protocol";
 const HANGS: &str = "no answer from the glue process for 30 s: it hangs";
@@ -29,8 +29,8 @@ const MAX_PARTS: usize = 256;
 /// The glue process that this process has met; 0: none yet.
 static GLUE: AtomicU64 = AtomicU64::new(0);
 
-/// Makes a socket in place of a netlink socket. Waits until there is a glue process, since ovs-vswitchd looks for the
-/// datapath only once in its life.
+/// Makes a socket in place of a netlink socket. Waits until there is a glue process, since ovs-vswitchd looks
+/// for the datapath only once in its life.
 pub fn open(kind: c_int, protocol: c_int) -> c_int {
     let first = Header {
         kind: OPEN,
@@ -69,7 +69,8 @@ pub fn open_for(protocol: u32) -> Option<OwnedFd> {
     (header.kind == WELCOME).then_some(connection)
 }
 
-/// Sends a request over such a connection and waits for the contents of its answer; the length that it has, cut to the room.
+/// Sends a request over such a connection and waits for the contents of its answer; the length that it has,
+/// cut to the room.
 pub fn call(connection: &OwnedFd, kind: u32, request: &[u8], answer: &mut [u8]) -> Option<usize> {
     let mut datagram = [0; HEADER_LEN + 64];
     datagram[..HEADER_LEN].copy_from_slice(&Header { kind, number: 0 }.to_bytes());
@@ -114,7 +115,8 @@ pub unsafe fn submit(fd: c_int, socket: &Socket, parts: *const iovec, count: usi
     // SAFETY: the message describes the header and memory that the caller promised.
     let sent = unsafe { real::sendmsg(fd, &raw const message, flags | libc::MSG_NOSIGNAL) };
     if sent < 0 {
-        // The socket's own timeout, [`PATIENCE`]: the glue takes nothing out of it. A socket that shall not wait fails at once.
+        // The socket's own timeout, [`PATIENCE`]: the glue takes nothing out of it. A socket that shall not
+        // wait fails at once.
         if last_errno() == libc::EAGAIN && start.elapsed() >= PATIENCE {
             end(HANGS);
         }
@@ -159,7 +161,8 @@ pub unsafe fn receive(fd: c_int, socket: &Socket, user: &mut msghdr, flags: c_in
         // SAFETY: the message describes the header and memory that the caller promised.
         let received = unsafe { real::recvmsg(fd, &raw mut message, flags & !libc::MSG_DONTWAIT | blocking) };
         if received < 0 && wait && last_errno() == libc::EAGAIN {
-            // The socket's own timeout: see what other threads have read. Or the user has made it non-blocking.
+            // The socket's own timeout: see what other threads have read. Or the user has made it
+            // non-blocking.
             wait_readable(fd);
             looks = if due { looks + 1 } else { 0 };
             if looks == LOOKS {

@@ -1,9 +1,10 @@
 //! The one rtnetlink message that is changed.
 //!
-//! At its start ovs-vswitchd asks the kernel for a device of kind `ovs_geneve`. Any answer but `EOPNOTSUPP` says that tunnels are
-//! made by the datapath (`dpif_netlink_rtnl_probe_oot_tunnels`, OVS 2.17 to 3.x), which is what we want. So the kernel is
-//! sent, in its place, a message to which it answers `EEXIST` whatever happens: make a new device, and only a new one,
-//! with the index of the loopback device. The kernel's own answer bears the sequence number that the asker expects.
+//! At its start ovs-vswitchd asks the kernel for a device of kind `ovs_geneve`. Any answer but `EOPNOTSUPP`
+//! says that tunnels are made by the datapath (`dpif_netlink_rtnl_probe_oot_tunnels`, OVS 2.17 to 3.x), which
+//! is what we want. So the kernel is sent, in its place, a message to which it answers `EEXIST` whatever
+//! happens: make a new device, and only a new one, with the index of the loopback device. The kernel's own
+//! answer bears the sequence number that the asker expects.
 
 use std::ops::Range;
 

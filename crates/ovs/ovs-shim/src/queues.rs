@@ -1,11 +1,13 @@
 //! Counts of queues, in the kernel's answers about them.
 //!
-//! ovs-vswitchd has the kernel make a class of a queueing discipline for each queue of a port, and reads the queue's statistics from there
-//! (`netdev_linux_get_queue_stats`, `netdev_linux_dump_queue_stats`). But no packet of ours is told apart there. So the counts in
-//! messages about classes of our ports' devices are replaced by the glue's, in their places; messages about other devices and
-//! classes, and all that the glue does not know, stay as they are.
+//! ovs-vswitchd has the kernel make a class of a queueing discipline for each queue of a port, and reads the
+//! queue's statistics from there (`netdev_linux_get_queue_stats`, `netdev_linux_dump_queue_stats`). But no
+//! packet of ours is told apart there. So the counts in messages about classes of our ports' devices are
+//! replaced by the glue's, in their places; messages about other devices and classes, and all that the glue
+//! does not know, stay as they are.
 //!
-//! Such a message is an answer to a user who asks for statistics, or the notice of a change: nothing that is often.
+//! Such a message is an answer to a user who asks for statistics, or the notice of a change: nothing that is
+//! often.
 
 use crate::glue;
 use libc::iovec;
@@ -17,13 +19,14 @@ const NEW_CLASS: u16 = libc::RTM_NEWTCLASS;
 /// `struct nlmsghdr`, and with `struct tcmsg`.
 const HEADER: usize = 16;
 const CLASS_LEN: usize = 36;
-/// Attributes: `TCA_STATS2`, and in it `TCA_STATS_BASIC`, `TCA_STATS_QUEUE` and `TCA_STATS_PKT64` (`linux/gen_stats.h`).
+/// Attributes: `TCA_STATS2`, and in it `TCA_STATS_BASIC`, `TCA_STATS_QUEUE` and `TCA_STATS_PKT64`
+/// (`linux/gen_stats.h`).
 const STATS2: u16 = 7;
 const BASIC: u16 = 1;
 const QUEUE: u16 = 3;
 const PACKETS64: u16 = 8;
-/// Classes of ovs-vswitchd's have this major number, and the queue's number and 1 as minor one; the last minor is that of all
-/// queues (`htb_setup_class__`).
+/// Classes of ovs-vswitchd's have this major number, and the queue's number and 1 as minor one; the last
+/// minor is that of all queues (`htb_setup_class__`).
 const MAJOR: u32 = 1;
 const MAX_MINOR: u32 = 0xf000;
 
@@ -38,7 +41,8 @@ struct Counts {
 /// Looks at what was received from rtnetlink, and replaces counts of our queues in it.
 ///
 /// # Safety
-/// `parts` must point to `count` elements that describe writable memory, of which `received` bytes were filled in.
+/// `parts` must point to `count` elements that describe writable memory, of which `received` bytes were
+/// filled in.
 pub unsafe fn replace(parts: *const iovec, count: usize, received: usize) {
     // SAFETY: the caller promised the elements, and that as many bytes were filled in.
     let parts = unsafe { std::slice::from_raw_parts(parts, count) };

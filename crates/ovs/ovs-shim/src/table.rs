@@ -1,8 +1,8 @@
 //! Which file descriptors stand for redirected sockets.
 //!
-//! Nothing here waits or allocates, so that it is safe in all threads and after `fork`. A descriptor's number is only
-//! a hint: it may have been closed in a way that this library does not see. The inode behind it decides, so no other
-//! socket is ever taken for a redirected one.
+//! Nothing here waits or allocates, so that it is safe in all threads and after `fork`. A descriptor's number
+//! is only a hint: it may have been closed in a way that this library does not see. The inode behind it
+//! decides, so no other socket is ever taken for a redirected one.
 
 use crate::upcalls::Upcalls;
 use libc::c_int;
@@ -63,7 +63,7 @@ impl Socket {
         }
     }
 
-    /// Its netlink port id.
+    /// The socket's netlink port id.
     pub fn port_id(&self) -> u32 {
         self.port_id.load(Relaxed)
     }

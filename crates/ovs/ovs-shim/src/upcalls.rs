@@ -1,14 +1,14 @@
 //! Upcalls that came in one datagram, which are handed out one by one.
 //!
-//! The first one stays where the caller wanted it; the others wait here, with no system call for each. The socket stays readable
-//! meanwhile, as the glue sends something after them (`ovs-frame`).
+//! The first one stays where the caller wanted it; the others wait here, with no system call for each. The
+//! socket stays readable meanwhile, as the glue sends something after them (`ovs-frame`).
 
 use libc::iovec;
 use ovs_frame::{MAX_UPCALLS, first_message};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Upcalls of a socket that were not handed out yet. The lock is held while they are copied, and never waited for in a socket that
-/// one thread reads, as ovs-vswitchd's are.
+/// Upcalls of a socket that were not handed out yet. The lock is held while they are copied, and never waited
+/// for in a socket that one thread reads, as ovs-vswitchd's are.
 #[derive(Default)]
 pub struct Upcalls(Mutex<Option<Box<Waiting>>>);
 
@@ -41,7 +41,8 @@ impl Upcalls {
         }
     }
 
-    /// Copies the next one to where the caller wants it. Returns its length, of which no more was copied than there was room for.
+    /// Copies the next one to where the caller wants it. Returns its length, of which no more was copied than
+    /// there was room for.
     ///
     /// # Safety
     /// `parts` must describe writable memory.
@@ -62,8 +63,8 @@ impl Upcalls {
         Some(length)
     }
 
-    /// Takes over all but the first of the messages, of `length` bytes together, that were received into these parts, which have room
-    /// for them. Returns the length of the first one.
+    /// Takes over all but the first of the messages, of `length` bytes together, that were received into
+    /// these parts, which have room for them. Returns the length of the first one.
     ///
     /// # Safety
     /// `parts` must describe readable memory.

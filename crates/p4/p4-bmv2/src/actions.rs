@@ -49,7 +49,8 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Some primitives become several operations, some none; jumps go to primitives, so their goals are translated last.
+    /// Some primitives become several operations, some none; jumps go to primitives, so their goals are
+    /// translated last.
     fn primitives(&mut self, primitives: &[Json]) -> Read<Vec<Op>> {
         let mut ops = Vec::new();
         let mut starts = Vec::with_capacity(primitives.len() + 1);

@@ -28,11 +28,11 @@ pub enum LoadError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {problem}")]
 pub struct At {
-    /// Such as `actions "ingress.forward", primitives[2], parameters[0]`.
+    /// Place in the file, such as `actions "ingress.forward", primitives[2], parameters[0]`.
     pub path: String,
     /// The error.
     pub problem: String,
-    /// It may be right, but is not supported.
+    /// The file may be right, but uses what is not supported.
     pub unsupported: bool,
 }
 

@@ -1,10 +1,11 @@
 //! Expressions.
 //!
-//! BMv2 computes with whole numbers without bounds and cuts only where a value is written; the compiler writes masks
-//! (`& 0xff`) and `two_comp_mod` where P4 wraps around. The form that engines take has widths. Two functions translate:
-//! [`Loader::exact`] gives bits in which nothing is lost, signed if the number can be negative; [`Loader::low`] gives the
-//! low bits of a number, which is all that is wanted under a mask and at an assignment, and lets most operators work at the
-//! width of their result. So `(a + b) & 0xff` becomes one 8-bit addition.
+//! BMv2 computes with whole numbers without bounds and cuts only where a value is written; the compiler
+//! writes masks (`& 0xff`) and `two_comp_mod` where P4 wraps around. The form that engines take has widths.
+//! Two functions translate: [`Loader::exact`] gives bits in which nothing is lost, signed if the number can
+//! be negative; [`Loader::low`] gives the low bits of a number, which is all that is wanted under a mask and
+//! at an assignment, and lets most operators work at the width of their result. So `(a + b) & 0xff` becomes
+//! one 8-bit addition.
 
 mod arithmetic;
 
@@ -144,7 +145,8 @@ impl<'a> Loader<'a> {
         self.unary(op, num.id, width.into())
     }
 
-    /// Two numbers in a form in which both can be compared or added bit by bit: the nodes, the width, signed or not.
+    /// Two numbers in a form in which both can be compared or added bit by bit: the nodes, the width, signed
+    /// or not.
     fn alike(&mut self, a: Num, b: Num) -> Read<(ExprId, ExprId, u16, bool)> {
         let signed = a.signed || b.signed;
         let needs = |num: Num| num.width + u16::from(signed && !num.signed);
@@ -303,7 +305,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// A field of the header that is to be extracted, by its position. Only fields before the variable one are in place.
+    /// A field of the header that is to be extracted, by its position. Only fields before the variable one
+    /// are in place.
     fn field_ahead(&mut self, value: &Json) -> Read<Num> {
         let at = value.number().and_then(|at| usize::try_from(at).ok());
         let fields = self

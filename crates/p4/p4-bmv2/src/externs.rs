@@ -49,7 +49,8 @@ impl<'a> Loader<'a> {
         })
     }
 
-    /// Fields of an element of a field list. Only metadata is kept, so validity and constants say nothing here.
+    /// Fields of an element of a field list. Only metadata is kept, so validity and constants say nothing
+    /// here.
     fn kept(&mut self, element: &Json, fields: &mut Vec<FieldId>) -> Read<()> {
         match element.get("type").text() {
             Some("field")

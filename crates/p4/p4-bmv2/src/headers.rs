@@ -1,7 +1,7 @@
 //! Header types, instances, stacks, unions, standard metadata.
 //!
-//! BMv2 numbers instances as it likes. Here metadata comes first, then headers alone, then elements of stacks and
-//! members of unions side by side.
+//! BMv2 numbers instances as it likes. Here metadata comes first, then headers alone, then elements of stacks
+//! and members of unions side by side.
 
 use crate::error::{Members, Read, Within, unsupported, wrong};
 use crate::json::Json;

@@ -1,8 +1,8 @@
 //! JSON, as strict as untrusted input requires.
 //!
 //! The usual libraries silently keep the last of two members with one name; here that is an error, as is
-//! nesting beyond [`DEPTH`]. Numbers are kept as integers; BMv2 has no others. Memory is at most about 32 times the
-//! text, whose length [`crate::limits::TEXT`] bounds.
+//! nesting beyond [`DEPTH`]. Numbers are kept as integers; BMv2 has no others. Memory is at most about 32
+//! times the text, whose length [`crate::limits::TEXT`] bounds.
 
 use std::collections::HashSet;
 

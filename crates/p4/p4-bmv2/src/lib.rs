@@ -1,9 +1,10 @@
 //! Reads the output of p4c for BMv2's `simple_switch`: the program as JSON, and P4Info as text or binary.
 //!
-//! The JSON has no schema that can be relied on: p4c writes what BMv2 happens to read. BMv2's `docs/JSON_format.md` and its
-//! source are the reference; versions 2.0 to 2.23 and files from before are read. What is not supported, or
-//! makes no sense, is an error that names the element by its path; nothing is guessed and nothing left out. What comes
-//! out is a [`p4_ir::Program`] that still has to pass the checker: [`load`] does both.
+//! The JSON has no schema that can be relied on: p4c writes what BMv2 happens to read. BMv2's
+//! `docs/JSON_format.md` and its source are the reference; versions 2.0 to 2.23 and files from before are
+//! read. What is not supported, or makes no sense, is an error that names the element by its path; nothing is
+//! guessed and nothing left out. What comes out is a [`p4_ir::Program`] that still has to pass the checker:
+//! [`load`] does both.
 //!
 //! | module | contents |
 //! |---|---|

@@ -74,8 +74,8 @@ pub(crate) fn load(root: &Json) -> Result<Program, LoadError> {
     Ok(loader.program)
 }
 
-/// Is it of a version that we know? BMv2's document calls minor versions compatible; what they added is read where it is
-/// there. Files without a version are from before 2.0 and are tried.
+/// Is it of a version that we know? BMv2's document calls minor versions compatible; what they added is read
+/// where it is there. Files without a version are from before 2.0 and are tried.
 fn version(root: &Json) -> Read<()> {
     if !matches!(root, Json::Object(_)) {
         return wrong("the text is no JSON object").within(|| "program".to_owned());

@@ -121,8 +121,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// P4_14 writes the length of a variable field into the type, as an expression of the fields before it. These are not yet
-    /// read when the length is wanted, so they are looked at where they lie ahead.
+    /// P4_14 writes the length of a variable field into the type, as an expression of the fields before it.
+    /// These are not yet read when the length is wanted, so they are looked at where they lie ahead.
     fn extract(&mut self, header: &Json) -> Read<ParserOp> {
         let header = self.extracted(header)?;
         if self.program.type_of(header).variable().is_none() {
@@ -273,7 +273,8 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// A case's value and mask. BMv2 fills each key up to whole bytes; a value with a bit where it filled up never matches.
+/// A case's value and mask. BMv2 fills each key up to whole bytes; a value with a bit where it filled up
+/// never matches.
 fn pattern(value: &Number, mask: Option<&Number>, widths: &[u16]) -> Read<Option<Pattern>> {
     let len = widths.iter().map(|width| usize::from(*width).div_ceil(8)).sum();
     let sum = widths.iter().map(|width| usize::from(*width)).sum::<usize>();

@@ -117,8 +117,8 @@ impl<'a> Loader<'a> {
         Ok(id)
     }
 
-    /// The names of all nodes that can be reached, each before its successors. A node that can come back to itself is an
-    /// error.
+    /// The names of all nodes that can be reached, each before its successors. A node that can come back to
+    /// itself is an error.
     fn order(&self, first: &'a str, nodes: &HashMap<&'a str, Node<'a>>) -> Read<Vec<&'a str>> {
         #[derive(PartialEq)]
         enum Mark {

@@ -160,7 +160,8 @@ fn malicious_programs_are_refused_or_bounded() {
     assert_eq!(seen.len(), 14, "{seen:?}");
 }
 
-/// Other people's programs, if they lie beside the repository. Those that are refused are refused for these reasons.
+/// Other people's programs, if they lie beside the repository. Those that are refused are refused for these
+/// reasons.
 #[test]
 fn programs_of_others() {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/p4");

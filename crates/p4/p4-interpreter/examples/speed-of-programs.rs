@@ -1,8 +1,9 @@
 //! Packets per second that one thread runs through programs of the project.
 //!
-//! `cargo run --release -p p4-interpreter --example speed-of-programs`. Packets of 64 bytes from 64 flows in turn, bursts of 32, tables
-//! with some entries. Each program runs for about half a second of processor time; the best of five parts is printed.
-//! Time is the thread's own, so that other work on the machine disturbs little.
+//! `cargo run --release -p p4-interpreter --example speed-of-programs`. Packets of 64 bytes from 64 flows in
+//! turn, bursts of 32, tables with some entries. Each program runs for about half a second of processor time;
+//! the best of five parts is printed. Time is the thread's own, so that other work on the machine disturbs
+//! little.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

@@ -1,11 +1,11 @@
 //! Bit ranges of byte buffers.
 //!
-//! P4 counts bits from the first byte's most significant bit, as packets are drawn: bit 0 of a buffer is the top bit
-//! of byte 0, and a field's value is big-endian. Values of up to 64 bits travel as `u64`; wider ones as words, least
-//! significant first (see [`crate::wide`]).
+//! P4 counts bits from the first byte's most significant bit, as packets are drawn: bit 0 of a buffer is the
+//! top bit of byte 0, and a field's value is big-endian. Values of up to 64 bits travel as `u64`; wider ones
+//! as words, least significant first (see [`crate::wide`]).
 //!
-//! The fast way reads the eight bytes that begin where the field begins. So buffers keep [`SLACK`] bytes behind their
-//! last field; without them accesses are still right, but slower.
+//! The fast way reads the eight bytes that begin where the field begins. So buffers keep [`SLACK`] bytes
+//! behind their last field; without them accesses are still right, but slower.
 
 /// Bytes behind the last field with which every access takes the fast way.
 pub const SLACK: usize = 8;
@@ -92,7 +92,8 @@ pub fn set(buffer: &mut [u8], bit: usize, width: u32, value: u64) {
     }
 }
 
-/// The `width` bits that begin with bit `bit` as words, least significant first. Words beyond the width become zero.
+/// The `width` bits that begin with bit `bit` as words, least significant first. Words beyond the width
+/// become zero.
 pub fn get_words(buffer: &[u8], bit: usize, width: u32, words: &mut [u64]) {
     let mut left = width;
     for word in words {
@@ -102,7 +103,8 @@ pub fn get_words(buffer: &[u8], bit: usize, width: u32, words: &mut [u64]) {
     }
 }
 
-/// Sets the `width` bits that begin with bit `bit` from words, least significant first; missing words count as zero.
+/// Sets the `width` bits that begin with bit `bit` from words, least significant first; missing words count
+/// as zero.
 pub fn set_words(buffer: &mut [u8], bit: usize, width: u32, words: &[u64]) {
     let mut left = width;
     let mut words = words.iter();

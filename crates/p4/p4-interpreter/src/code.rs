@@ -1,15 +1,15 @@
 //! The flat form in which programs run.
 //!
 //! [`crate::compile`] turns a program's parser, controls, actions, calculations and digests into one list of
-//! [`Op`]s of 16 bytes each. Values of up to 64 bits are in numbered scratch registers, wider ones in scratch words
-//! (see [`WideOp`]); both are allocated at compile time, as the expressions' trees need them. Every access to the packet
-//! header vector (PHV) has its place resolved: whole bytes are loaded as such, other fields by a window of eight bytes
-//! and two shifts.
+//! [`Op`]s of 16 bytes each. Values of up to 64 bits are in numbered scratch registers, wider ones in scratch
+//! words (see [`WideOp`]); both are allocated at compile time, as the expressions' trees need them. Every
+//! access to the packet header vector (PHV) has its place resolved: whole bytes are loaded as such, other
+//! fields by a window of eight bytes and two shifts.
 //!
 //! Operations that are rare or touch many bytes are [`Slow`] ones in a list of their own.
 //!
-//! Registers hold values with zeros beyond their width, bools as 0 and 1, and references to headers as their number or
-//! [`NO_HEADER`].
+//! Registers hold values with zeros beyond their width, bools as 0 and 1, and references to headers as their
+//! number or [`NO_HEADER`].
 
 use p4_ir::{
     DigestId, FieldListId, HeaderId, MeterId, RegisterId, StackId, UnionId, UnionStackId, ValueSetId,
@@ -403,7 +403,8 @@ impl Wide {
     }
 }
 
-/// Arithmetic on wide values. All operands and the result have a width of more than 64 bits unless they are registers.
+/// Arithmetic on wide values. All operands and the result have a width of more than 64 bits unless they are
+/// registers.
 #[derive(Clone, Debug)]
 pub(crate) enum WideOp {
     Const {
@@ -730,7 +731,8 @@ pub(crate) enum Slow {
         header: HeaderId,
         bit: u32,
     },
-    /// Marks that the payload belongs to the gathered bytes: the headers emitted after this one, and the bytes behind all headers.
+    /// Marks that the payload belongs to the gathered bytes: the headers emitted after this one, and the
+    /// bytes behind all headers.
     GatherPayload {
         after: Option<HeaderId>,
     },

@@ -1,7 +1,7 @@
 //! A program that is ready to run.
 //!
-//! An [`Engine`] does not change, so all workers can share it. State is elsewhere: the program's in [`crate::State`], a
-//! packet's in [`crate::Context`].
+//! An [`Engine`] does not change, so all workers can share it. State is elsewhere: the program's in
+//! [`crate::State`], a packet's in [`crate::Context`].
 
 use crate::code::Size;
 use crate::compile::{self, Code};

@@ -20,7 +20,7 @@ pub enum Error {
     /// The program calls a function that the target does not have.
     #[error("the target has no function `{name}`")]
     UnknownExtern {
-        /// Its name in the program.
+        /// The extern's name in the program.
         name: String,
     },
     /// Registers, counters and meters together would need too much memory.
@@ -38,7 +38,7 @@ pub enum Error {
     OutOfRange {
         /// The array.
         name: String,
-        /// Its cells.
+        /// Cells that the array has.
         size: u32,
         /// The index given.
         index: u64,

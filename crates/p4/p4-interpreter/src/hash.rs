@@ -1,8 +1,9 @@
 //! Hash and checksum algorithms of v1model.
 //!
-//! Each takes its input piece by piece, so that a payload that lies elsewhere need not be gathered. The results agree with
-//! BMv2's `simple_switch`: `crc16` is CRC-16/ARC, `crc32` that of Ethernet, `csum16` the Internet checksum (RFC 1071),
-//! `identity` the first eight bytes, `xor16` and its relatives the sum without carry of big-endian words.
+//! Each takes its input piece by piece, so that a payload that lies elsewhere need not be gathered. The
+//! results agree with BMv2's `simple_switch`: `crc16` is CRC-16/ARC, `crc32` that of Ethernet, `csum16` the
+//! Internet checksum (RFC 1071), `identity` the first eight bytes, `xor16` and its relatives the sum without
+//! carry of big-endian words.
 
 /// Parameters of a cyclic redundancy check, as the Rocksoft model names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -334,7 +335,8 @@ fn round(lane: u64, word: u64) -> u64 {
         .wrapping_mul(PRIMES[0])
 }
 
-/// The sum of 16-bit words, not folded. `odd`: the first byte is a word's second one. 2^32 bytes do not overflow it.
+/// The sum of 16-bit words, not folded. `odd`: the first byte is a word's second one. 2^32 bytes do not
+/// overflow it.
 fn csum_part(bytes: &[u8], odd: bool) -> u64 {
     let (first, rest) = match bytes.split_first() {
         Some((&first, rest)) if odd => (u64::from(first), rest),

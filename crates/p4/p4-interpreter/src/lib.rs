@@ -1,8 +1,9 @@
 //! Runs checked P4 programs: the reference engine.
 //!
-//! An [`Engine`] takes a program that `p4-ir`'s checker found sound, compiles it to flat code once, and runs packets: parser,
-//! ingress, egress, deparser, with clones, replicas, resubmitted and recirculated packets, exactly as v1model defines it, and
-//! as BMv2's `simple_switch` does where v1model leaves a choice. Other engines are compared with this one.
+//! An [`Engine`] takes a program that `p4-ir`'s checker found sound, compiles it to flat code once, and runs
+//! packets: parser, ingress, egress, deparser, with clones, replicas, resubmitted and recirculated packets,
+//! exactly as v1model defines it, and as BMv2's `simple_switch` does where v1model leaves a choice. Other
+//! engines are compared with this one.
 //!
 //! | module | contents |
 //! |---|---|
@@ -16,9 +17,9 @@
 //! | `observe`, `notes` | watching a packet run; which bits decided, and which were only moved |
 //! | `bits`, `wide`, `hash` | bit ranges, numbers of any width, hash algorithms |
 //!
-//! The safe direction of error is to drop: the worst that the contents of a packet can cause is that it is dropped and counted.
-//! No packet makes the engine allocate, wait without end, or index out of range; bounds that depend on packets are checked at
-//! run time too, besides the checker's proof.
+//! The safe direction of error is to drop: the worst that the contents of a packet can cause is that it is
+//! dropped and counted. No packet makes the engine allocate, wait without end, or index out of range; bounds
+//! that depend on packets are checked at run time too, besides the checker's proof.
 //!
 //! Packet-in and packet-out are ports: for a program, a controller's port is like any other.
 

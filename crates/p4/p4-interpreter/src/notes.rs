@@ -1,14 +1,15 @@
 //! Notes which bits of a packet and of its metadata decided where it goes, and which were only moved.
 //!
-//! A flow cache may answer for a packet that agrees with an earlier one in all bits that *decided*: bits that a condition, a
-//! select or a table looked at, or from which the port was computed. Bits that were only *moved* (or left alone) may
-//! differ: they leave at the same place as the earlier packet's. Bits that were *computed* with (a TTL that is lowered, the
-//! input of a checksum) leave in a changed form; they have not decided, but copying them is not enough.
+//! A flow cache may answer for a packet that agrees with an earlier one in all bits that *decided*: bits that
+//! a condition, a select or a table looked at, or from which the port was computed. Bits that were only
+//! *moved* (or left alone) may differ: they leave at the same place as the earlier packet's. Bits that were
+//! *computed* with (a TTL that is lowered, the input of a checksum) leave in a changed form; they have not
+//! decided, but copying them is not enough.
 //!
-//! [`Notes`] follows each bit of the packet header vector to its origin: no input (a constant, an entry's argument), one bit of
-//! the input, or several. The safe direction of error is to say that a bit decided: after an operation that is not followed
-//! exactly (wide arithmetic, header stacks by index, further passes) all bits that the parser looked at count as having
-//! decided, and [`Notes::is_exact`] is false.
+//! [`Notes`] follows each bit of the packet header vector to its origin: no input (a constant, an entry's
+//! argument), one bit of the input, or several. The safe direction of error is to say that a bit decided:
+//! after an operation that is not followed exactly (wide arithmetic, header stacks by index, further passes)
+//! all bits that the parser looked at count as having decided, and [`Notes::is_exact`] is false.
 
 use crate::code::{Op, Slow};
 use crate::engine::Engine;
@@ -27,9 +28,9 @@ enum Origin {
     /// From no input.
     #[default]
     None,
-    /// It is this bit of the input.
+    /// A bit that was copied from this bit of the input.
     Bit(u32),
-    /// It was computed from these.
+    /// A bit that was computed from these bits of the input.
     Set(Rc<BTreeSet<u32>>),
 }
 
@@ -63,7 +64,8 @@ pub struct Notes<'a> {
 }
 
 impl<'a> Notes<'a> {
-    /// Notes before a packet. They depend on the tables' entries, and are right as long as those do not change.
+    /// Notes before a packet. They depend on the tables' entries, and are right as long as those do not
+    /// change.
     pub fn new(engine: &'a Engine, state: &State) -> Self {
         let program = engine.program();
         let tables = 0..program.tables.len() as u16;
@@ -127,7 +129,8 @@ impl<'a> Notes<'a> {
         self.payload
     }
 
-    /// Whether registers, meters or random numbers were used: then the next such packet may be handled differently.
+    /// Whether registers, meters or random numbers were used: then the next such packet may be handled
+    /// differently.
     pub fn asked_state(&self) -> bool {
         self.state
     }

@@ -1,7 +1,7 @@
 //! Observers, which watch a packet run.
 //!
-//! An [`Observer`] is called at each step; its functions do nothing by default. The engine is compiled once per kind of
-//! observer, so that a plain run pays nothing for the possibility.
+//! An [`Observer`] is called at each step; its functions do nothing by default. The engine is compiled once
+//! per kind of observer, so that a plain run pays nothing for the possibility.
 
 use crate::bits;
 use crate::code::{Op, Slow};
@@ -84,7 +84,7 @@ pub struct Lookup<'a> {
     pub hit: bool,
     /// The action that will run.
     pub action: Option<ActionId>,
-    /// Its arguments: one after the other, each in whole words, least significant first.
+    /// Arguments of the action: one after the other, each in whole words, least significant first.
     pub arguments: &'a [u64],
 }
 
@@ -119,7 +119,7 @@ pub enum Outcome {
         port: u32,
         /// Number of the replica, 0 if it is none.
         rid: u16,
-        /// Its later value of `instance_type`.
+        /// Value of `instance_type` that the copy will have.
         instance: u8,
     },
     /// Ingress again, as it was received.

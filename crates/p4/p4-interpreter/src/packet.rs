@@ -1,9 +1,10 @@
 //! Packets as they are received and as they leave.
 //!
-//! The first bytes of a packet, its *head*, are in memory that only the engine writes: the engine's caller copied them there.
-//! The *tail* may be elsewhere, in a guest's memory for example, which the guest may change at any time. So each
-//! byte of the tail that a program looks at is copied exactly once, into the engine's own head; payload that no program
-//! looks at is never touched. A packet that leaves is again a head, and a range of the received packet.
+//! The first bytes of a packet, its *head*, are in memory that only the engine writes: the engine's caller
+//! copied them there. The *tail* may be elsewhere, in a guest's memory for example, which the guest may
+//! change at any time. So each byte of the tail that a program looks at is copied exactly once, into the
+//! engine's own head; payload that no program looks at is never touched. A packet that leaves is again a
+//! head, and a range of the received packet.
 
 /// The bytes of a packet behind its head.
 pub trait Tail {
@@ -48,7 +49,7 @@ impl Tail for NoTail {
 pub struct Packet<'a> {
     /// The port on which it was received; 9 bits in v1model.
     pub port: u32,
-    /// Its first bytes.
+    /// The packet's first bytes.
     pub head: &'a [u8],
     /// The bytes behind them.
     pub tail: &'a dyn Tail,
@@ -64,7 +65,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Its length in bytes.
+    /// Length of the packet in bytes.
     pub fn len(&self) -> usize {
         self.head.len() + self.tail.len()
     }
@@ -102,7 +103,7 @@ impl std::fmt::Debug for Packet<'_> {
 pub struct Output<'a> {
     /// The port by which it leaves.
     pub port: u32,
-    /// Its first bytes.
+    /// The packet's first bytes.
     pub head: &'a [u8],
     /// The received packet.
     pub packet: &'a Packet<'a>,
@@ -113,7 +114,7 @@ pub struct Output<'a> {
 }
 
 impl Output<'_> {
-    /// Its length in bytes.
+    /// Length of the packet in bytes.
     pub fn len(&self) -> usize {
         self.head.len() + self.length
     }
@@ -139,13 +140,13 @@ pub enum Drop {
     Ingress,
     /// Egress dropped it.
     Egress,
-    /// It would have needed more passes than a packet may have.
+    /// More passes than a packet may have.
     Passes,
     /// More copies than one packet may have.
     Copies,
-    /// Its headers grew beyond the bound.
+    /// Headers grew beyond the bound.
     Grown,
-    /// Its multicast group, or its clone session, has no member.
+    /// The multicast group or the clone session has no member.
     NoReplica,
 }
 
@@ -202,8 +203,8 @@ pub trait Sink {
     /// A packet leaves. Called while the packet runs: the output's bytes are the engine's.
     fn output(&mut self, output: &Output<'_>);
 
-    /// A digest for the controller: its values one behind the other, without padding, the last byte filled with zeros.
-    /// At most one per pass through ingress.
+    /// A digest for the controller: its values one behind the other, without padding, the last byte filled
+    /// with zeros. At most one per pass through ingress.
     fn digest(&mut self, digest: p4_ir::DigestId, values: &[u8]) {
         let _ = (digest, values);
     }

@@ -1,7 +1,8 @@
 //! A program's tables: made from the IR, filled with its constant entries, read once per burst.
 //!
-//! Numbers of tables, action profiles and value sets are those of the program ([`p4_ir::TableId`] and so on); an action's
-//! number is its [`p4_ir::ActionId`]; its arguments are whole words each, least significant first, one behind the other.
+//! Numbers of tables, action profiles and value sets are those of the program ([`p4_ir::TableId`] and so on);
+//! an action's number is its [`p4_ir::ActionId`]; its arguments are whole words each, least significant
+//! first, one behind the other.
 
 use crate::engine::{Engine, match_kind};
 use crate::error::Error;

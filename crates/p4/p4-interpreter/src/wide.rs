@@ -1,8 +1,8 @@
 //! Arithmetic on values of more than 64 bits.
 //!
-//! A value of width `w` is `w.div_ceil(64)` words, least significant first; bits beyond the width are zero. Every
-//! function writes a result that keeps to that. Signed values are two's complement in the same form. Nothing here
-//! allocates; the loops are bounded by the widths, which the program's checker bounds.
+//! A value of width `w` is `w.div_ceil(64)` words, least significant first; bits beyond the width are zero.
+//! Every function writes a result that keeps to that. Signed values are two's complement in the same form.
+//! Nothing here allocates; the loops are bounded by the widths, which the program's checker bounds.
 
 use crate::bits::mask;
 use std::cmp::Ordering;
@@ -137,7 +137,8 @@ pub fn mul(to: &mut [u64], left: &[u64], right: &[u64], width: u32) {
     trim(to, width);
 }
 
-/// `to = left / right` and `remainder = left % right`, unsigned. A division by zero gives zero and the dividend.
+/// `to = left / right` and `remainder = left % right`, unsigned. A division by zero gives zero and the
+/// dividend.
 pub fn div_rem(to: &mut [u64], remainder: &mut [u64], left: &[u64], right: &[u64], width: u32) {
     to.fill(0);
     remainder.fill(0);

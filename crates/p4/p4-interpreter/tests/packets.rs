@@ -46,8 +46,8 @@ impl Tail for Watched<'_> {
     }
 }
 
-/// The same packets leave for every split of a packet into head and tail; and bytes of the tail are read once at most while
-/// the program runs.
+/// Every split of a packet into head and tail gives the same output; and bytes of the tail are read once at
+/// most while the program runs.
 #[test]
 fn heads_of_any_length_give_the_same() {
     let bench = router();

@@ -158,7 +158,8 @@ fn ingress_may_ask_for_recirculation() {
     assert_eq!(maker.run(ingress, Vec::new(), &[0, 7]), [(1, vec![2, 7])]);
 }
 
-/// The clone of the packet as it came leaves at once; the packet itself waits behind it and still recirculates.
+/// The clone of the packet as it came leaves at once; the packet itself waits behind it and still
+/// recirculates.
 #[test]
 fn a_clone_does_not_recirculate_in_place_of_the_packet() {
     let mut maker = Maker::new();

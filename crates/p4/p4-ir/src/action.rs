@@ -1,7 +1,7 @@
 //! Operations and actions.
 //!
-//! An action is a list of operations that are executed one after the other. The only jumps go forward, so every action
-//! ends after at most as many steps as it has operations.
+//! An action is a list of operations that are executed one after the other. The only jumps go forward, so
+//! every action ends after at most as many steps as it has operations.
 
 use crate::expr::{HeaderRef, Place};
 use crate::ids::{
@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 /// An action, which tables choose for a packet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {
-    /// Its names.
+    /// Names of the action.
     pub identity: Identity,
     /// The parameters that an entry provides.
     pub parameters: Vec<Parameter>,
-    /// Its operations, in order.
+    /// Operations of the action, in order.
     pub ops: Vec<Op>,
 }
 
@@ -35,15 +35,17 @@ pub struct Parameter {
 
 /// An operation.
 ///
-/// An operation whose index of a counter, meter or register is out of range has no effect; a register read then gives 0.
+/// An operation whose index of a counter, meter or register is out of range has no effect; a register read
+/// then gives 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
     /// Evaluates the expression, then finds the place, then writes. Widths are equal.
     Assign(Place, ExprId),
-    /// Copies a variable field with its present width; the first is written. Both have the same greatest width.
+    /// Copies a variable field with its present width; the first is written. Both have the same greatest
+    /// width.
     CopyVariable(Place, Place),
-    /// Makes a header valid. Its fields keep their values if it was valid, else they are 0. In a union the other members
-    /// become invalid.
+    /// Makes a header valid. Its fields keep their values if it was valid, else they are 0. In a union the
+    /// other members become invalid.
     SetValid(HeaderRef),
     /// Makes a header invalid.
     SetInvalid(HeaderRef),
@@ -95,7 +97,8 @@ pub enum Op {
         /// Number of values; `None`: the hash itself, without `base`.
         max: Option<ExprId>,
     },
-    /// Writes a random number from low to high, both included: place, low, high. High below low counts as low.
+    /// Writes a random number from low to high, both included: place, low, high. High below low counts as
+    /// low.
     Random(Place, ExprId, ExprId),
     /// Sends a digest when the pass ends.
     Digest(DigestId),
@@ -105,11 +108,11 @@ pub enum Op {
     CloneEgress(ExprId, Option<FieldListId>),
     /// Lets the packet as it was received run again when ingress ends, with the kept metadata.
     Resubmit(Option<FieldListId>),
-    /// Lets the packet as it leaves run again when egress ends, with the kept metadata. Ingress may ask for it too; for replicas
-    /// and clones, requests from before they were made do not count.
+    /// Lets the packet as it leaves run again when egress ends, with the kept metadata. Ingress may ask for
+    /// it too; for replicas and clones, requests from before they were made do not count.
     Recirculate(Option<FieldListId>),
-    /// Truncates the packet to this many bytes when it leaves; of several numbers the smallest counts. A recirculated packet is
-    /// truncated too, and its next pass is not limited by the number.
+    /// Truncates the packet to this many bytes when it leaves; of several numbers the smallest counts. A
+    /// recirculated packet is truncated too, and its next pass is not limited by the number.
     Truncate(ExprId),
     /// Sets the wanted egress port to "drop" and the multicast group to 0 (`mark_to_drop`).
     MarkToDrop,

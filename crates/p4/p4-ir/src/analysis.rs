@@ -1,12 +1,12 @@
 //! The fields that a program reads and changes, and whether its verdicts can be cached.
 //!
-//! A verdict - where a packet goes and how it is changed - can be kept in a cache if it follows from tables and from bits of the
-//! packet that are known beforehand. The analysis finds those bits: of every field, the bits that may
-//! reach a key, a condition, a transition of the parser, the port or the group, directly or through metadata. Bits that
-//! are only moved or computed and leave with the packet decide nothing.
+//! A verdict - where a packet goes and how it is changed - can be kept in a cache if it follows from tables
+//! and from bits of the packet that are known beforehand. The analysis finds those bits: of every field, the
+//! bits that may reach a key, a condition, a transition of the parser, the port or the group, directly or
+//! through metadata. Bits that are only moved or computed and leave with the packet decide nothing.
 //!
-//! The analysis errs to the safe side: it ignores the order of operations, so a bit that it finds may decide in no run, but it
-//! finds every bit that decides. The interpreter notes the bits that one run *did* look at.
+//! The analysis errs to the safe side: it ignores the order of operations, so a bit that it finds may decide
+//! in no run, but it finds every bit that decides. The interpreter notes the bits that one run *did* look at.
 
 use crate::action::Op;
 use crate::bits::Bits;
@@ -22,27 +22,27 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Why verdicts of a program cannot be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Obstacle {
-    /// It reads or writes registers.
+    /// Registers are read or written.
     Register,
-    /// It measures packets.
+    /// Packets are measured by a meter.
     Meter,
-    /// It draws random numbers, or hashes with an algorithm whose results differ each time.
+    /// Random numbers are drawn, or hashes computed with an algorithm whose results differ each time.
     Random,
-    /// It sends digests of packets to controllers.
+    /// Digests of packets are sent to controllers.
     Digest,
-    /// It reads the time.
+    /// The time is read.
     Time,
-    /// It reads the length of queues or the time spent there.
+    /// The length of queues is read, or the time spent there.
     Queue,
-    /// Its decisions depend on the length of packets.
+    /// Decisions depend on the length of packets.
     Length,
-    /// Its checksums or hashes depend on the payload.
+    /// Checksums or hashes depend on the payload.
     Payload,
-    /// It reads packets ahead of its headers by an amount that the packet determines.
+    /// Packets are read ahead of their headers by an amount that the packet determines.
     Lookahead,
-    /// It calls a function of the target's own.
+    /// A function of the target's own is called.
     Extern,
-    /// Its tables have idle times, so every packet must be seen by them.
+    /// Tables have idle times, so every packet must be seen by them.
     IdleTime,
 }
 
@@ -586,8 +586,8 @@ impl DataFlow<'_> {
             .then_some(Obstacle::Payload)
     }
 
-    /// Times and queue lengths always differ. A program that reads them at all has an obstacle, since they may leave with the
-    /// packet.
+    /// Times and queue lengths always differ. A program that reads them at all has an obstacle, since they
+    /// may leave with the packet.
     fn told_by_architecture(&mut self) {
         let program = self.program;
         let mut read = BTreeSet::new();

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A bit string of a known width: big-endian, right-aligned in the fewest bytes that hold it, unused high bits zero.
+/// A bit string of a known width: big-endian, right-aligned in the fewest bytes that hold it, unused high
+/// bits zero.
 ///
 /// A signed value is its two's complement in that width.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]

@@ -1,9 +1,9 @@
 //! The highest cost of one packet, proven from the program alone.
 //!
-//! Controls have no cycles, so their cost is that of the costliest path. Parsers may have loops. A loop in which each
-//! iteration extracts into a stack ends when the stack is full. The engine ends other loops after
-//! [`limits::PARSER_STEPS`]; but one that provably changes nothing from one iteration to the next is refused, for it can
-//! only be meant to burn time.
+//! Controls have no cycles, so their cost is that of the costliest path. Parsers may have loops. A loop in
+//! which each iteration extracts into a stack ends when the stack is full. The engine ends other loops after
+//! [`limits::PARSER_STEPS`]; but one that provably changes nothing from one iteration to the next is refused,
+//! for it can only be meant to burn time.
 
 use crate::action::Op;
 use crate::check::{At, CheckError, CheckResult, Problem, within};
@@ -128,8 +128,8 @@ impl Cost<'_> {
         }
     }
 
-    /// All operations, on one path or not, and the headers that each could mean: the number of steps that it takes to look at
-    /// the program once.
+    /// All operations, on one path or not, and the headers that each could mean: the number of steps that it
+    /// takes to look at the program once.
     fn all(&self) -> u64 {
         let in_parser = self.program.parser.states.iter().flat_map(|state| &state.ops);
         let in_parser = in_parser.filter_map(|op| if let ParserOp::Do(op) = op { Some(op) } else { None });
@@ -221,7 +221,8 @@ impl Cost<'_> {
     }
 }
 
-/// Bytes by which a packet may become longer: those of headers that are emitted without having been extracted.
+/// Bytes by which a packet may become longer: those of headers that are emitted without having been
+/// extracted.
 fn grown(program: &Program) -> u64 {
     let mut made = vec![false; program.headers.len()];
     let parser_ops = program.parser.states.iter().flat_map(|state| &state.ops);
@@ -376,7 +377,8 @@ fn successors(state: &State) -> Vec<usize> {
     numbers.collect::<BTreeSet<usize>>().into_iter().collect()
 }
 
-/// Strongly connected components of what can be reached, successors before predecessors (Tarjan 1972, without recursion).
+/// Strongly connected components of what can be reached, successors before predecessors (Tarjan 1972, without
+/// recursion).
 fn components(successors: &[Vec<usize>], start: usize) -> Vec<Vec<usize>> {
     const NEW: usize = usize::MAX;
     let mut number = vec![NEW; successors.len()];
@@ -557,7 +559,8 @@ fn only_sets_fields(state: &State) -> bool {
     })
 }
 
-/// Whether the fields that these states set reach a fixed point, as no field depends on itself, directly or through others.
+/// Whether the fields that these states set reach a fixed point, as no field depends on itself, directly or
+/// through others.
 fn reaches_fixed_point(program: &Program, component: &[usize]) -> bool {
     let mut reads = BTreeMap::<FieldId, BTreeSet<FieldId>>::new();
     for op in component
@@ -573,7 +576,8 @@ fn reaches_fixed_point(program: &Program, component: &[usize]) -> bool {
             });
         }
     }
-    // Removes fields that depend on none of the remaining ones, until none is left or the remaining ones form a cycle.
+    // Removes fields that depend on none of the remaining ones, until none is left or the remaining ones form
+    // a cycle.
     loop {
         let left = reads.keys().copied().collect::<BTreeSet<_>>();
         let before = reads.len();
@@ -587,8 +591,8 @@ fn reaches_fixed_point(program: &Program, component: &[usize]) -> bool {
     }
 }
 
-/// The states among these from which a cycle of them can be reached, if there is one: those that remain when states without
-/// successors are removed repeatedly.
+/// The states among these from which a cycle of them can be reached, if there is one: those that remain when
+/// states without successors are removed repeatedly.
 fn cycle(among: &[usize], successors: &[Vec<usize>]) -> Option<Vec<usize>> {
     let place = among
         .iter()

@@ -46,8 +46,8 @@ pub enum Apply {
         /// Not found.
         miss: Next,
     },
-    /// By the action that ran: one per [`crate::Table::actions`], in that order. The second is for a table without a
-    /// default action, if no action ran.
+    /// By the action that ran: one per [`crate::Table::actions`], in that order. The second is for a table
+    /// without a default action, if no action ran.
     ByAction(Vec<Next>, Next),
 }
 

@@ -1,11 +1,13 @@
 //! Expressions: trees whose nodes lie in one arena, each with its type.
 //!
-//! Values are bit strings of a fixed width, as in a machine: an operator takes operands of one width and gives that
-//! width, wrapping around; signs are in the operators (`Less` and `LessSigned`), and widths change only by the casts.
-//! So a number is only bits, and an engine distinguishes signs only in the few operators that have two forms.
-//! Front ends whose language has numbers without bounds (BMv2's JSON has) choose widths in which nothing is lost.
+//! Values are bit strings of a fixed width, as in a machine: an operator takes operands of one width and
+//! gives that width, wrapping around; signs are in the operators (`Less` and `LessSigned`), and widths change
+//! only by the casts. So a number is only bits, and an engine distinguishes signs only in the few operators
+//! that have two forms. Front ends whose language has numbers without bounds (BMv2's JSON has) choose widths
+//! in which nothing is lost.
 //!
-//! Children come before their parents in the arena ([`crate::ExprId`] of a child is smaller): trees cannot be cyclic.
+//! Children come before their parents in the arena ([`crate::ExprId`] of a child is smaller): trees cannot be
+//! cyclic.
 //!
 //! Reading a field of an invalid header gives 0.
 
@@ -24,7 +26,7 @@ pub enum Type {
 /// A node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Expr {
-    /// Its kind.
+    /// Kind of the expression.
     pub kind: ExprKind,
     /// Type of its value.
     pub ty: Type,
@@ -61,8 +63,8 @@ pub enum ExprKind {
     LastIndex(StackId),
     /// The number of the next element, 32 bits.
     NextIndex(StackId),
-    /// Parser only: bits of the packet ahead, `offset` bits behind the parser's position. A packet that is too short ends the
-    /// parser with `PacketTooShort`.
+    /// Parser only: bits of the packet ahead, `offset` bits behind the parser's position. A packet that is
+    /// too short ends the parser with `PacketTooShort`.
     Lookahead {
         /// Bits behind the parser's position.
         offset: u16,
@@ -119,7 +121,8 @@ pub enum Binary {
     Div,
     /// Unsigned remainder; a division by 0 gives 0.
     Mod,
-    /// Signed quotient, rounded towards 0; a division by 0 gives 0. The smallest number divided by -1 wraps around.
+    /// Signed quotient, rounded towards 0; a division by 0 gives 0. The smallest number divided by -1 wraps
+    /// around.
     DivSigned,
     /// Signed remainder, with the sign of the first operand; a division by 0 gives 0.
     ModSigned,
@@ -155,15 +158,17 @@ pub enum Binary {
     OrElse,
 }
 
-/// A header, fixed or found at run time. An element outside of its stack is an invalid header: reads give 0, writes have no
-/// effect.
+/// A header, fixed or found at run time. An element outside of its stack is an invalid header: reads give 0,
+/// writes have no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum HeaderRef {
-    /// This one.
+    /// A header by number.
     Header(HeaderId),
-    /// The next element of a stack. Reading or writing it when the stack is full ends the parser with `StackOutOfBounds`.
+    /// The next element of a stack. Reading or writing it when the stack is full ends the parser with
+    /// `StackOutOfBounds`.
     Next(StackId),
-    /// The last element extracted. Before the first extraction, reading or writing it ends the parser with `StackOutOfBounds`.
+    /// The last element extracted. Before the first extraction, reading or writing it ends the parser with
+    /// `StackOutOfBounds`.
     Last(StackId),
     /// An element by number (unsigned).
     Element(StackId, ExprId),
@@ -178,7 +183,7 @@ pub enum HeaderRef {
 /// A union, fixed or found at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum UnionRef {
-    /// This one.
+    /// A union by number.
     Union(UnionId),
     /// An element of a union stack by number.
     Element(UnionStackId, ExprId),

@@ -14,14 +14,14 @@ pub enum CounterUnit {
     Packets,
     /// Bytes.
     Bytes,
-    /// Both.
+    /// Packets and bytes.
     Both,
 }
 
 /// An array of counters, or the direct counters of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counter {
-    /// Its names.
+    /// Names of the counter array.
     pub identity: Identity,
     /// The unit in which a counter counts.
     pub unit: CounterUnit,
@@ -34,7 +34,7 @@ pub struct Counter {
 /// An array of meters, or the direct meters of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meter {
-    /// Its names.
+    /// Names of the meter array.
     pub identity: Identity,
     /// In bytes rather than packets.
     pub bytes: bool,
@@ -47,7 +47,7 @@ pub struct Meter {
 /// An array of registers, zero at first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Register {
-    /// Its names.
+    /// Names of the register array.
     pub identity: Identity,
     /// Bits of a cell.
     pub width: u16,
@@ -102,8 +102,8 @@ pub enum CalculationInput {
     Value(ExprId),
     /// All fields of a header. Left out if it is invalid.
     Header(HeaderId),
-    /// The bytes that leave behind this header: all valid headers that the deparser emits after it (all, if `None`), and the
-    /// packet's bytes behind the parsed headers.
+    /// The bytes that leave behind this header: all valid headers that the deparser emits after it (all, if
+    /// `None`), and the packet's bytes behind the parsed headers.
     Payload(Option<HeaderId>),
 }
 
@@ -127,9 +127,9 @@ pub struct Checksum {
 /// A message to the controller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest {
-    /// Its names.
+    /// Names of the digest.
     pub identity: Identity,
-    /// Its number in the JSON of BMv2.
+    /// Number of the field list in the JSON of BMv2.
     pub list: u32,
     /// The fields that it sends.
     pub items: Vec<DigestItem>,
@@ -158,7 +158,7 @@ pub struct FieldList {
 /// A function that the target offers beyond the architecture.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExternFunction {
-    /// Its name. Engines refuse a program with a function that they do not know.
+    /// Name of the function. Engines refuse a program with a function that they do not know.
     pub name: String,
     /// Width of the result in bits.
     pub result: u16,

@@ -1,19 +1,22 @@
 //! Headers, metadata, and the place of each of their fields while a packet runs.
 //!
-//! One flat array of bytes, the packet header vector (PHV), holds every field of every header instance. Bit 0 is the
-//! highest bit of byte 0, and a field of width `w` at offset `o` is bits `o .. o + w`, highest first - as on the wire.
+//! One flat array of bytes, the packet header vector (PHV), holds every field of every header instance. Bit 0
+//! is the highest bit of byte 0, and a field of width `w` at offset `o` is bits `o .. o + w`, highest first -
+//! as on the wire.
 //!
-//! * A *header* instance starts at a whole byte and lies as on the wire, so extracting and emitting it are copies. A
-//!   variable field has room for its greatest width; it is filled from the left, and its present width is state
-//!   of the packet. The fields that follow it on the wire follow its room here.
-//! * A *metadata* instance is never on the wire. Each of its fields ends where a cell ends: of 1, 2, 4 or 8 bytes for
-//!   up to 8, 16, 32 or 64 bits, of whole 8 bytes for more, aligned to its size (8 at most). The bits of the cell before
-//!   the field are always zero, so loading the cell as a big-endian number gives the field.
+//! * A *header* instance starts at a whole byte and lies as on the wire, so extracting and emitting it are
+//!   copies. A variable field has room for its greatest width; it is filled from the left, and its present
+//!   width is state of the packet. The fields that follow it on the wire follow its room here.
+//! * A *metadata* instance is never on the wire. Each of its fields ends where a cell ends: of 1, 2, 4 or 8
+//!   bytes for up to 8, 16, 32 or 64 bits, of whole 8 bytes for more, aligned to its size (8 at most). The
+//!   bits of the cell before the field are always zero, so loading the cell as a big-endian number gives the
+//!   field.
 //! * Metadata comes first: bytes `0 .. phv.metadata_bytes` are set to zero for a new packet.
 //!
 //! [`crate::program::Program::place`] computes all this; the checker computes it again and compares.
 //!
-//! Validity is not a field: the engine keeps one bit per header instance. Metadata instances are always valid.
+//! Validity is not a field: the engine keeps one bit per header instance. Metadata instances are always
+//! valid.
 
 use crate::ids::{FieldId, HeaderId, HeaderTypeId, StackId, UnionId, UnionStackId, UnionTypeId};
 use serde::{Deserialize, Serialize};
@@ -61,7 +64,8 @@ pub struct FieldType {
     pub name: String,
     /// Width in bits, at least 1; of a variable field the greatest.
     pub width: u16,
-    /// `int<W>` rather than `bit<W>`. Expressions have signs in their operators; this is for users and controllers.
+    /// `int<W>` rather than `bit<W>`. Expressions have signs in their operators; this is for users and
+    /// controllers.
     pub signed: bool,
     /// `varbit<W>`.
     pub variable: bool,
@@ -72,7 +76,7 @@ pub struct FieldType {
 pub struct Header {
     /// The name in the program, without `hdr.` if the compiler left that out.
     pub name: String,
-    /// Its type.
+    /// Type of the header.
     pub ty: HeaderTypeId,
     /// Metadata: never extracted or emitted, always valid.
     pub metadata: bool,
@@ -87,7 +91,7 @@ pub struct Header {
 pub struct Field {
     /// The instance.
     pub header: HeaderId,
-    /// Its position in the type.
+    /// Position of the field in the header's type.
     pub member: u16,
     /// First bit in the PHV.
     pub offset: u32,
@@ -126,7 +130,7 @@ pub struct UnionType {
 pub struct Union {
     /// The name in the program.
     pub name: String,
-    /// Its type.
+    /// Type of the union.
     pub ty: UnionTypeId,
     /// The first member; as many follow as the type has.
     pub first: HeaderId,
@@ -145,7 +149,8 @@ pub struct UnionStack {
     pub size: u16,
 }
 
-/// The error that the elements of a stack or union, given by its name, do not exist or belong to another one as well.
+/// The error that the elements of a stack or union, given by its name, do not exist or belong to another one
+/// as well.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} has elements that do not exist, are of another type, or belong elsewhere")]
 pub(crate) struct Misplaced(pub String);
@@ -153,7 +158,7 @@ pub(crate) struct Misplaced(pub String);
 /// The stack or union to which a header instance belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Membership {
-    /// It stands alone.
+    /// The header stands alone.
     None,
     /// An element of a stack.
     Stack(StackId, u16),
@@ -172,8 +177,8 @@ pub struct Phv {
 
 macro_rules! roles {
     ($($(#[$doc:meta])* $role:ident = $name:literal,)*) => {
-        /// The role of a field of standard metadata. Names and meanings are those of `v1model.p4` and of the documentation of
-        /// BMv2's `simple_switch`.
+        /// The role of a field of standard metadata. Names and meanings are those of `v1model.p4` and of the
+        /// documentation of BMv2's `simple_switch`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum Role {
             $($(#[$doc])* $role,)*
@@ -199,8 +204,8 @@ roles! {
     EgressSpec = "standard_metadata.egress_spec",
     /// Port that it leaves by; egress reads it.
     EgressPort = "standard_metadata.egress_port",
-    /// How the packet came to be: 0 normal, 1 clone of ingress, 2 clone of egress, 4 recirculated, 5 replica, 6 resubmitted.
-    /// Only ingress sees 4 and 6: egress sees 0 then, as in BMv2.
+    /// How the packet came to be: 0 normal, 1 clone of ingress, 2 clone of egress, 4 recirculated, 5 replica,
+    /// 6 resubmitted. Only ingress sees 4 and 6: egress sees 0 then, as in BMv2.
     InstanceType = "standard_metadata.instance_type",
     /// Bytes of the packet as it was received (for a clone, as it was cloned).
     PacketLength = "standard_metadata.packet_length",

@@ -1,7 +1,7 @@
 //! Indices: one type per kind of thing, so that the index of a header is never taken for that of a table.
 //!
-//! An index is the position in the vector of [`crate::Program`] (or of its part) that its comment names. The checker
-//! proves that each index in a program is in range; engines may rely on that.
+//! An index is the position in the vector of [`crate::Program`] (or of its part) that its comment names. The
+//! checker proves that each index in a program is in range; engines may rely on that.
 
 use serde::{Deserialize, Serialize};
 

@@ -78,8 +78,9 @@ fn cell_bits(width: u16) -> u32 {
 }
 
 impl Program {
-    /// Computes [`Program::fields`], [`Program::phv`], and the first field and byte of each header instance, from the types.
-    /// False if an instance has a type that does not exist, or if there are more fields or bytes than their numbers can count.
+    /// Computes [`Program::fields`], [`Program::phv`], and the first field and byte of each header instance,
+    /// from the types. False if an instance has a type that does not exist, or if there are more fields or
+    /// bytes than their numbers can count.
     pub fn place(&mut self) -> bool {
         let Some(layout) = layout(&self.header_types, &self.headers) else {
             return false;

@@ -1,12 +1,13 @@
 //! The form in which engines take P4 programs.
 //!
-//! A [`Program`] is a P4 program after a compiler has resolved names, types and calls: headers with
-//! fixed places in one packet header vector (PHV), a parser as a graph of states, two controls as graphs without
-//! cycles, tables, actions as lists of simple operations, externs, a deparser. It does not depend on the format that it was
-//! read from, so several front ends can make it, and it does not change while packets run, so several engines and
-//! workers can share it.
+//! A [`Program`] is a P4 program after a compiler has resolved names, types and calls: headers with fixed
+//! places in one packet header vector (PHV), a parser as a graph of states, two controls as graphs without
+//! cycles, tables, actions as lists of simple operations, externs, a deparser. It does not depend on the
+//! format that it was read from, so several front ends can make it, and it does not change while packets run,
+//! so several engines and workers can share it.
 //!
-//! Elements refer to each other by index. Names are for users and controllers only; no engine compares strings.
+//! Elements refer to each other by index. Names are for users and controllers only; no engine compares
+//! strings.
 //!
 //! The modules, in the order in which to read them:
 //!

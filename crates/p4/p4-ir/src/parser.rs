@@ -1,7 +1,7 @@
 //! The parser as a graph of states, and the deparser.
 //!
-//! A parser that extracts in every iteration of a loop ends when the packet ends, or when a stack is full; one that loops
-//! without extracting ends at the bound [`crate::Bounds::parser_steps`].
+//! A parser that extracts in every iteration of a loop ends when the packet ends, or when a stack is full;
+//! one that loops without extracting ends at the bound [`crate::Bounds::parser_steps`].
 
 use crate::action::Op;
 use crate::bits::Bits;
@@ -25,7 +25,7 @@ pub struct Parser {
 pub struct State {
     /// The name in the program.
     pub name: String,
-    /// Its operations, in order.
+    /// Operations of the state, in order.
     pub ops: Vec<ParserOp>,
     /// The choice of the next state.
     pub select: Select,
@@ -34,15 +34,16 @@ pub struct State {
 /// An operation of a state. A packet too short for it ends the parser with `PacketTooShort`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ParserOp {
-    /// Reads a header without a variable field and makes it valid. With [`HeaderRef::Next`], the stack's next index moves on; a
-    /// full stack ends the parser with `StackOutOfBounds`.
+    /// Reads a header without a variable field and makes it valid. With [`HeaderRef::Next`], the stack's next
+    /// index moves on; a full stack ends the parser with `StackOutOfBounds`.
     Extract(HeaderRef),
-    /// Reads a header with a variable field of this many bits. A number that is not a multiple of 8, or more than the field can
-    /// hold, ends the parser with `HeaderTooShort`.
+    /// Reads a header with a variable field of this many bits. A number that is not a multiple of 8, or more
+    /// than the field can hold, ends the parser with `HeaderTooShort`.
     ExtractVariable(HeaderRef, ExprId),
     /// Skips this many bits.
     Advance(ExprId),
-    /// Ends the parser with an error if the first, a bool, is false: condition, number of the error (any width).
+    /// Ends the parser with an error if the first, a bool, is false: condition, number of the error (any
+    /// width).
     Verify(ExprId, ExprId),
     /// An operation of actions other than a jump.
     Do(Op),
@@ -51,7 +52,8 @@ pub enum ParserOp {
 /// The choice of the next state: that of the first case that matches, else the default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Select {
-    /// The keys, bits only, which are evaluated even if there are no cases. Without keys the default is taken.
+    /// The keys, bits only, which are evaluated even if there are no cases. Without keys the default is
+    /// taken.
     pub keys: Vec<ExprId>,
     /// Sum of the keys' widths.
     pub width: u16,
@@ -73,8 +75,8 @@ pub struct SelectCase {
 /// A value with which keys are compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pattern {
-    /// The concatenated keys, the first on the left: `keys & mask == value`. No bit of the value is outside of the
-    /// mask.
+    /// The concatenated keys, the first on the left: `keys & mask == value`. No bit of the value is outside
+    /// of the mask.
     Masked {
         /// As wide as all keys.
         value: Bits,
@@ -99,7 +101,7 @@ pub enum NextState {
 /// A set of values that controllers fill and that parsers compare keys with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValueSet {
-    /// Its names.
+    /// Names of the value set.
     pub identity: Identity,
     /// Name, width in bits and match kind of each part, in order.
     pub parts: Vec<(String, u16, MatchKind)>,
@@ -107,7 +109,8 @@ pub struct ValueSet {
     pub size: u32,
 }
 
-/// The deparser: it emits the valid ones of these headers, in order, then the packet's bytes behind the parsed headers.
+/// The deparser: it emits the valid ones of these headers, in order, then the packet's bytes behind the
+/// parsed headers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Deparser {
     /// In the order of the wire.

@@ -26,9 +26,9 @@ pub struct Identity {
 /// A header that packets to and from the controller carry in front (P4Runtime's packet-in and packet-out).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ControllerHeader {
-    /// Its names: `packet_in` or `packet_out`.
+    /// Names of the header: `packet_in` or `packet_out`.
     pub identity: Identity,
-    /// Its fields in the order of the wire.
+    /// Fields in the order of the wire.
     pub fields: Vec<ControllerField>,
 }
 

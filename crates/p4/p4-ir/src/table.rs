@@ -24,12 +24,12 @@ pub enum MatchKind {
 /// A table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {
-    /// Its names.
+    /// Names of the table.
     pub identity: Identity,
     /// The keys in the order of the program. Without keys every look-up is a miss.
     pub keys: Vec<Key>,
-    /// The kind that decides which of several matching entries wins: exact (there is only one), longest prefix, or
-    /// priority (ternary, range, optional).
+    /// The kind that decides which of several matching entries wins: exact (there is only one), longest
+    /// prefix, or priority (ternary, range, optional).
     pub kind: MatchKind,
     /// Greatest number of entries.
     pub size: u32,
@@ -45,7 +45,8 @@ pub struct Table {
     pub implementation: Implementation,
     /// The counter of each entry's packets.
     pub counter: Option<CounterId>,
-    /// The meter of each entry's packets, and the place to which the colour is written before the action runs.
+    /// The meter of each entry's packets, and the place to which the colour is written before the action
+    /// runs.
     pub meter: Option<(MeterId, Place)>,
     /// Whether entries may have an idle time.
     pub idle_timeout: bool,
@@ -113,16 +114,17 @@ pub struct DefaultEntry {
 pub struct Entry {
     /// One per key.
     pub keys: Vec<KeyMatch>,
-    /// Its action.
+    /// Action of the entry.
     pub action: EntryAction,
-    /// Of several entries that match, the one with the greatest priority wins (as in P4Runtime). 0 in tables without priorities.
+    /// Of several entries that match, the one with the greatest priority wins (as in P4Runtime). 0 in tables
+    /// without priorities.
     pub priority: u32,
 }
 
 /// An entry's match of a key. All values are as wide as the key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum KeyMatch {
-    /// This value.
+    /// One value.
     Exact(Bits),
     /// A prefix: the value, whose other bits are zero, and the number of its bits that matter.
     Lpm(Bits, u16),
@@ -130,14 +132,14 @@ pub enum KeyMatch {
     Ternary(Bits, Bits),
     /// From, to, both included.
     Range(Bits, Bits),
-    /// This value, or anything.
+    /// One value, or anything if `None`.
     Optional(Option<Bits>),
 }
 
 /// An action profile: members that entries of tables refer to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActionProfile {
-    /// Its names.
+    /// Names of the action profile.
     pub identity: Identity,
     /// Greatest number of members (of all groups' weights, if there is a selector).
     pub size: u32,

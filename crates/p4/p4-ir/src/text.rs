@@ -1,4 +1,5 @@
-//! Expressions and references as text for users. The text is not valid P4: casts to greater widths are left out.
+//! Expressions and references as text for users. The text is not valid P4: casts to greater widths are left
+//! out.
 
 use crate::action::Op;
 use crate::expr::{Binary, ExprKind, HeaderRef, Place, Type, Unary, UnionRef};
@@ -160,7 +161,8 @@ impl Program {
         }
     }
 
-    /// Whether an operand would be misread without brackets. Comparisons in conditions and chains of one operator are not.
+    /// Whether an operand would be misread without brackets. Comparisons in conditions and chains of one
+    /// operator are not.
     fn wants_brackets(&self, op: Binary, operand: ExprId) -> bool {
         use Binary::{AndAlso, Equal, Less, LessEqual, LessEqualSigned, LessSigned, NotEqual, OrElse};
         let ExprKind::Binary(inner, ..) = self.exprs[operand.index()].kind else {

@@ -1,5 +1,5 @@
-//! Visitors of the elements to which operations and expressions refer: one place that lists all variants, for the checker's
-//! bounds, the analysis and engines.
+//! Visitors of the elements to which operations and expressions refer: one place that lists all variants, for
+//! the checker's bounds, the analysis and engines.
 
 use crate::action::Op;
 use crate::expr::{ExprKind, HeaderRef, Place, UnionRef};

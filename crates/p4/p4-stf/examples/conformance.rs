@@ -1,4 +1,5 @@
-//! Runs folders of packet tests and reports: `cargo run --release -p p4-stf --example conformance -- FOLDER ...`.
+//! Runs folders of packet tests and reports: `cargo run --release -p p4-stf --example conformance -- FOLDER
+//! ...`.
 //!
 //! Ends with 1 if a test failed, and with 2 if a folder could not be read or had no tests.
 

@@ -1,7 +1,7 @@
 //! Makes entries from a script's commands.
 //!
-//! A key that is not given is zero if it is exact, and anything otherwise. The digits that are written decide masks and
-//! prefix lengths: `0xc0a8****` is 16 bits of prefix, and in a ternary key 16 bits of mask.
+//! A key that is not given is zero if it is exact, and anything otherwise. The digits that are written decide
+//! masks and prefix lengths: `0xc0a8****` is 16 bits of prefix, and in a ternary key 16 bits of mask.
 
 use p4_ir::{Action, Key, MatchKind, Program, Table};
 use p4_tables::{KeyLayout, Match, Pattern, Target, Words};

@@ -1,4 +1,5 @@
-//! Errors: a line that is no command, a command that cannot be done, and a difference from what a script expects.
+//! Errors: a line that is no command, a command that cannot be done, and a difference from what a script
+//! expects.
 
 use std::io;
 use std::path::PathBuf;
@@ -142,7 +143,7 @@ pub enum CommandError {
     /// An argument is too large.
     #[error("argument `{name}` does not fit in {width} bits")]
     ArgumentTooLarge {
-        /// Its name.
+        /// Name of the parameter.
         name: String,
         /// Bits that it has.
         width: u32,
@@ -196,13 +197,13 @@ pub enum CommandError {
     OtherCount {
         /// The counter's name, as written.
         counter: String,
-        /// Its value.
+        /// Value of the counter.
         value: u64,
         /// In which unit.
         unit: Unit,
         /// The comparison that does not hold.
         comparison: Comparison,
-        /// Its right side.
+        /// Right side of the comparison.
         wanted: u64,
     },
 }
@@ -226,7 +227,7 @@ pub enum Difference {
     NothingLeft {
         /// Which one.
         at: Expected,
-        /// Its digits.
+        /// Digits of the packet.
         expected: String,
     },
     /// Another packet left.
@@ -234,7 +235,7 @@ pub enum Difference {
     OtherLeft {
         /// Which one is expected.
         at: Expected,
-        /// Its digits.
+        /// Digits of the packet that was expected.
         expected: String,
         /// The digits of the one that left.
         sent: String,
@@ -261,7 +262,7 @@ pub struct Expected {
     pub line: usize,
     /// The port by which the packet should leave.
     pub port: u32,
-    /// Its number among those expected there, from 1 on.
+    /// Number of the packet among those expected at the port, from 1 on.
     pub packet: usize,
 }
 

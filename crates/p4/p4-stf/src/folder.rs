@@ -1,9 +1,9 @@
 //! Folders of tests, and the report on them.
 //!
 //! A test's folder has a program (`program.json`, or a `.json` named like the folder), perhaps its P4Info
-//! (`.p4info.txtpb` instead of `.json`) and scripts (`.stf`). Each script is a test of its own; with P4Info it must
-//! give the same result for the program that P4Info was joined to. A test that makes the engine panic fails like
-//! others.
+//! (`.p4info.txtpb` instead of `.json`) and scripts (`.stf`). Each script is a test of its own; with P4Info
+//! it must give the same result for the program that P4Info was joined to. A test that makes the engine panic
+//! fails like others.
 
 use std::fmt::Write;
 use std::fs;
@@ -22,7 +22,7 @@ pub struct Test {
     pub name: String,
     /// The program.
     pub program: PathBuf,
-    /// Its P4Info.
+    /// The program's P4Info.
     pub p4info: Option<PathBuf>,
     /// The script.
     pub script: PathBuf,

@@ -1,12 +1,12 @@
 //! Packet tests of P4 programs.
 //!
-//! A test is a folder: a compiled program (BMv2 JSON), perhaps its P4Info, and scripts in STF, p4c's *simple test
-//! framework*: packets that are sent, packets that are expected, entries and state in between. [`script::parse`] reads a
-//! script, a [`Session`] carries its commands out on the interpreter, [`run`] compares what left with what was
-//! expected, and [`folder`] does all that for a folder of tests and reports.
+//! A test is a folder: a compiled program (BMv2 JSON), perhaps its P4Info, and scripts in STF, p4c's *simple
+//! test framework*: packets that are sent, packets that are expected, entries and state in between.
+//! [`script::parse`] reads a script, a [`Session`] carries its commands out on the interpreter, [`run`]
+//! compares what left with what was expected, and [`folder`] does all that for a folder of tests and reports.
 //!
-//! For each port that a script names, the packets that left must be as many as were expected, and match one by one in
-//! order. Packets on other ports are not looked at. A `check_counter` is compared where it stands.
+//! For each port that a script names, the packets that left must be as many as were expected, and match one
+//! by one in order. Packets on other ports are not looked at. A `check_counter` is compared where it stands.
 //!
 //! | module | contents |
 //! |---|---|

@@ -4,7 +4,8 @@ use p4_ir::{Program, Table};
 
 use crate::error::NameError;
 
-/// The thing whose name is `name`; else the only one whose name ends with `.name`; else the only one whose name ends with it.
+/// The thing whose name is `name`; else the only one whose name ends with `.name`; else the only one whose
+/// name ends with it.
 ///
 /// # Errors
 ///

@@ -1,7 +1,8 @@
 //! Numbers and digits with gaps, as scripts write them.
 //!
-//! `0x` is hexadecimal, `0o` octal, `0b` binary, anything else decimal. In a match each `*` stands for a digit that does not matter.
-//! Numbers have any width up to [`MAX_DIGITS`] digits; they are kept as words, least significant first.
+//! `0x` is hexadecimal, `0o` octal, `0b` binary, anything else decimal. In a match each `*` stands for a
+//! digit that does not matter. Numbers have any width up to [`MAX_DIGITS`] digits; they are kept as words,
+//! least significant first.
 
 use p4_tables::Words;
 

@@ -1,8 +1,9 @@
 //! STF scripts: packets in, packets expected, entries and state between them.
 //!
-//! One command a line; `#` begins a comment. Command words are not case-sensitive. The format is the one that p4c's
-//! tests are written in (`testdata/p4_16_samples/*.stf` of p4lang/p4c), with BMv2's command line for replication,
-//! registers and meters. Whatever a script holds, reading it ends with commands or an error that names the line.
+//! One command a line; `#` begins a comment. Command words are not case-sensitive. The format is the one that
+//! p4c's tests are written in (`testdata/p4_16_samples/*.stf` of p4lang/p4c), with BMv2's command line for
+//! replication, registers and meters. Whatever a script holds, reading it ends with commands or an error that
+//! names the line.
 
 use std::fmt;
 
@@ -69,7 +70,7 @@ pub enum KeyValue {
 pub enum Cell {
     /// By number.
     Index(u64),
-    /// That of the entry with this name.
+    /// Index of the entry with this name.
     Entry(String),
 }
 

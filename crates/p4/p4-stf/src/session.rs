@@ -91,7 +91,8 @@ impl Session {
         sink.outputs
     }
 
-    /// Executes a command, and returns the packets that left because of it. The caller compares them with expectations.
+    /// Executes a command, and returns the packets that left because of it. The caller compares them with
+    /// expectations.
     ///
     /// # Errors
     ///
@@ -274,7 +275,8 @@ impl Session {
         })
     }
 
-    /// The entry of a table with a number as BMv2 gives them: from 0 on in the order in which they were added.
+    /// The entry of a table with a number as BMv2 gives them: from 0 on in the order in which they were
+    /// added.
     fn handle(&self, table: TableId, index: u64) -> Result<Handle, CommandError> {
         let tables = self.state.tables().look();
         let entries = tables.table(u32::from(table.0))?;

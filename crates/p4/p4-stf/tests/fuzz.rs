@@ -1,9 +1,10 @@
-//! Programs, entries, packets and scripts with faults, through the whole of it: loader, checker, engine, tables.
+//! Programs, entries, packets and scripts with faults, through the whole of it: loader, checker, engine,
+//! tables.
 //!
-//! Each case changes a program of the project (a number, a name, some bytes of its JSON) or its script (lines twice, swapped,
-//! words and digits of other places), and runs what is still accepted. Nothing may panic, and no case may take long.
-//! `cargo test` tries a few hundred. `make fuzz-p4 MINUTES=60` goes on for an hour, from another seed each time; a failure names
-//! the seed of its case.
+//! Each case changes a program of the project (a number, a name, some bytes of its JSON) or its script (lines
+//! twice, swapped, words and digits of other places), and runs what is still accepted. Nothing may panic, and
+//! no case may take long. `cargo test` tries a few hundred. `make fuzz-p4 MINUTES=60` goes on for an hour,
+//! from another seed each time; a failure names the seed of its case.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

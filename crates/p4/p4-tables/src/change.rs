@@ -25,9 +25,9 @@ pub enum Change {
     Remove {
         /// The table.
         table: u32,
-        /// Its pattern.
+        /// Pattern of the entry.
         pattern: Pattern,
-        /// Its priority.
+        /// Priority of the entry.
         priority: u32,
     },
     /// Sets the action that a table runs if no entry matches; `None` restores the program's.
@@ -45,7 +45,7 @@ pub enum Change {
         member: u32,
         /// The action's number.
         action: u32,
-        /// Its arguments.
+        /// Arguments of the action.
         arguments: Words,
     },
     /// Gives a member another action.
@@ -56,7 +56,7 @@ pub enum Change {
         member: u32,
         /// The action's number.
         action: u32,
-        /// Its arguments.
+        /// Arguments of the action.
         arguments: Words,
     },
     /// Removes a member that no entry or group refers to.

@@ -1,7 +1,7 @@
 //! Why a change of a table was refused.
 //!
-//! Entries come from controllers, files and tenants. For every wrong entry the answer is one of these errors, and the
-//! tables stay as they were.
+//! Entries come from controllers, files and tenants. For every wrong entry the answer is one of these errors,
+//! and the tables stay as they were.
 
 use thiserror::Error;
 
@@ -47,7 +47,7 @@ pub enum Error {
     WrongWidth {
         /// Number of the field.
         field: usize,
-        /// Its width in bits.
+        /// Width of the field in bits.
         width: u32,
     },
     /// The value has bits that the mask or the prefix leaves out.
@@ -96,7 +96,8 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
-    /// Too many keys share their hash. The hash is keyed with a secret, so no sender of entries can bring it about.
+    /// Too many keys share their hash. The hash is keyed with a secret, so no sender of entries can bring it
+    /// about.
     #[error("too many keys share one place of the table")]
     Crowded,
     /// The entry is one of the program's constants, or the table has only those.
@@ -121,7 +122,7 @@ pub enum Error {
     Unknown {
         /// Kind of the object.
         what: &'static str,
-        /// Its number as given.
+        /// The number given.
         number: u32,
     },
     /// A member or group that entries or groups refer to cannot be removed.
@@ -129,7 +130,7 @@ pub enum Error {
     InUse {
         /// Kind of the object.
         what: &'static str,
-        /// Its number.
+        /// The object's number.
         number: u32,
     },
     /// The table keeps no such state, for example no meters.

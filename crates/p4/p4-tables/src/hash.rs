@@ -1,9 +1,9 @@
 //! Keyed hashing of table keys.
 //!
-//! The senders of packets or entries must not be able to predict which keys collide. The hash is NH (Black et al.,
-//! *UMAC*, CRYPTO 1999; RFC 4418 5.2): pairs of words are added to secret words, multiplied and summed. Two
-//! different keys of equal length collide in its 128 bits with a probability of 2^-64 over the choice of the secret.
-//! A last secret multiplication spreads the sum over all 64 bits.
+//! The senders of packets or entries must not be able to predict which keys collide. The hash is NH (Black et
+//! al., *UMAC*, CRYPTO 1999; RFC 4418 5.2): pairs of words are added to secret words, multiplied and summed.
+//! Two different keys of equal length collide in its 128 bits with a probability of 2^-64 over the choice of
+//! the secret. A last secret multiplication spreads the sum over all 64 bits.
 
 use std::array;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -16,8 +16,8 @@ struct Secret {
     last: u64,
 }
 
-/// The process's secret. The standard library keys its maps with random numbers of the system; the hash of no bytes under
-/// such a key is as unpredictable as the key.
+/// The process's secret. The standard library keys its maps with random numbers of the system; the hash of no
+/// bytes under such a key is as unpredictable as the key.
 fn secret() -> &'static Secret {
     static SECRET: OnceLock<Secret> = OnceLock::new();
     let random = || RandomState::new().build_hasher().finish();

@@ -1,14 +1,15 @@
 //! Keys, and the patterns that entries match them with.
 //!
 //! A key is a string of bits, built by the interpreter in scratch words and looked up without allocation. Its
-//! [`KeyLayout`] gives every field a [`FieldPlace`]: fields of up to 64 bits are packed, several to a word where
-//! they fit, and never straddle two words, so that placing one is a shift and an or. Wider fields start at a word
-//! of their own and lie there with the least significant word first. Most keys of real programs (addresses, the
-//! usual five fields of a flow) fit in two words, and tables keep such keys beside their values.
+//! [`KeyLayout`] gives every field a [`FieldPlace`]: fields of up to 64 bits are packed, several to a word
+//! where they fit, and never straddle two words, so that placing one is a shift and an or. Wider fields start
+//! at a word of their own and lie there with the least significant word first. Most keys of real programs
+//! (addresses, the usual five fields of a flow) fit in two words, and tables keep such keys beside their
+//! values.
 //!
 //! A [`Pattern`] is an entry's match, in the same layout: for each field a value and a mask, or bounds.
-//! [`KeyLayout::pattern`] makes it from one [`Match`] per field, and refuses every match that is wrong for its
-//! field. Bits that belong to no field are zero in keys and patterns.
+//! [`KeyLayout::pattern`] makes it from one [`Match`] per field, and refuses every match that is wrong for
+//! its field. Bits that belong to no field are zero in keys and patterns.
 
 use smallvec::SmallVec;
 
@@ -74,8 +75,8 @@ impl FieldPlace {
         key[self.word + index] >> self.shift & self.valid_bits(index)
     }
 
-    /// Adds word `index` of the field's value to a key whose bits for the field are still zero. Bits beyond the
-    /// field's width are cut off.
+    /// Adds word `index` of the field's value to a key whose bits for the field are still zero. Bits beyond
+    /// the field's width are cut off.
     #[inline]
     pub fn put(&self, key: &mut [u64], index: usize, value: u64) {
         key[self.word + index] |= (value & self.valid_bits(index)) << self.shift;
@@ -324,7 +325,7 @@ pub enum Match<'a> {
     Lpm {
         /// The prefix, in the most significant bits of the field.
         value: &'a [u64],
-        /// Its length in bits.
+        /// Length of the prefix in bits.
         length: u32,
     },
     /// For [`MatchKind::Ternary`]: the value's bits outside the mask are zero.

@@ -1,12 +1,14 @@
 //! Match-action tables of P4 programs.
 //!
-//! [`Tables`] holds a program's tables, action profiles and value sets; [`Shared`] lets workers look up while controllers
-//! change them in batches. A table's key has a [`KeyLayout`]; an entry matches with a [`Pattern`] and leads to a
-//! [`Target`]: an action with arguments, or a member or group of an action profile. Look-ups give a [`Handle`], by
-//! which the action, direct counters, meters and idle times of the entry are found:
+//! [`Tables`] holds a program's tables, action profiles and value sets; [`Shared`] lets workers look up while
+//! controllers change them in batches. A table's key has a [`KeyLayout`]; an entry matches with a [`Pattern`]
+//! and leads to a [`Target`]: an action with arguments, or a member or group of an action profile. Look-ups
+//! give a [`Handle`], by which the action, direct counters, meters and idle times of the entry are found:
 //!
 //! ```
-//! use p4_tables::{Change, DEFAULT, Entry, KeyField, KeyLayout, Match, MatchKind, Shared, TableSpec, Tables, Target};
+//! use p4_tables::{
+//!     Change, DEFAULT, Entry, KeyField, KeyLayout, Match, MatchKind, Shared, TableSpec, Tables, Target,
+//! };
 //!
 //! let layout = KeyLayout::new(&[KeyField { kind: MatchKind::Lpm, width: 32 }])?;
 //! let pattern = layout.pattern(&[Match::Lpm { value: &[0x0a00_0000], length: 8 }])?;
@@ -28,9 +30,9 @@
 //! ```
 //!
 //! The cost of a look-up does not depend on the entries but on limits of the table: two buckets for exact
-//! keys, one node per six bits of a prefix, one probe per mask for ternary and optional keys, one comparison per
-//! entry for ranges. Hashes are keyed with a secret. Memory is counted, see [`Tables::memory`]. Nothing here does
-//! I/O or reads clocks.
+//! keys, one node per six bits of a prefix, one probe per mask for ternary and optional keys, one comparison
+//! per entry for ranges. Hashes are keyed with a secret. Memory is counted, see [`Tables::memory`]. Nothing
+//! here does I/O or reads clocks.
 
 #![forbid(unsafe_code)]
 

@@ -1,17 +1,17 @@
 //! Longest prefixes: a trie of six bits a step.
 //!
-//! A node covers six bits of the field. One word says which of the 63 prefixes of zero to five bits end in it,
-//! another which of its 64 children exist; the prefixes' handles and the children lie one behind the other, so
-//! that their number among the set bits finds them (Eatherton et al., *Tree Bitmap*, CCR 2004). The prefixes
-//! of a node are numbered like a heap: `1` is the empty one, `2` and `3` those of one bit, and so on. The
-//! prefixes of six given bits are then six fixed bits of that word, and the longest is the highest one that is
-//! set. A look-up takes `width / 6 + 1` steps at most, each of one node, for any set of entries.
+//! A node covers six bits of the field. One word says which of the 63 prefixes of zero to five bits end in
+//! it, another which of its 64 children exist; the prefixes' handles and the children lie one behind the
+//! other, so that their number among the set bits finds them (Eatherton et al., *Tree Bitmap*, CCR 2004). The
+//! prefixes of a node are numbered like a heap: `1` is the empty one, `2` and `3` those of one bit, and so
+//! on. The prefixes of six given bits are then six fixed bits of that word, and the longest is the highest
+//! one that is set. A look-up takes `width / 6 + 1` steps at most, each of one node, for any set of entries.
 //!
 //! A table may have exact fields besides. They are looked up first, and lead to a trie of their own.
 //!
-//! Children and handles live in arenas of blocks of 1, 2, 4 ... 64 elements. A block that becomes free serves the next
-//! one of its size, so memory is at most the sum of the largest needs per size. It grows by fixed chunks, never
-//! by copying.
+//! Children and handles live in arenas of blocks of 1, 2, 4 ... 64 elements. A block that becomes free serves
+//! the next one of its size, so memory is at most the sum of the largest needs per size. It grows by fixed
+//! chunks, never by copying.
 
 use crate::error::Error;
 use crate::key::{FieldPlace, KeyLayout, MAX_KEY_WORDS, MatchKind, Pattern, Words, low_bits};
@@ -427,8 +427,8 @@ impl<T: Copy + Default> Arena<T> {
         self.free[size.ilog2() as usize].push(block);
     }
 
-    /// Inserts an element at `index` into a block of `count` elements, and returns the block that holds them then. Zero elements
-    /// have no block.
+    /// Inserts an element at `index` into a block of `count` elements, and returns the block that holds them
+    /// then. Zero elements have no block.
     fn insert(&mut self, block: u32, count: u32, index: u32, element: T) -> u32 {
         let (size, wanted) = (count.next_power_of_two(), (count + 1).next_power_of_two());
         let new = if count == 0 || wanted != size {
@@ -447,7 +447,8 @@ impl<T: Copy + Default> Arena<T> {
         new
     }
 
-    /// Removes the element at `index` from a block of `count` elements, and returns the block that holds the others.
+    /// Removes the element at `index` from a block of `count` elements, and returns the block that holds the
+    /// others.
     fn remove(&mut self, block: u32, count: u32, index: u32) -> u32 {
         let (size, wanted) = (count.next_power_of_two(), (count - 1).next_power_of_two());
         if count == 1 {

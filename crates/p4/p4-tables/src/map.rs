@@ -1,15 +1,15 @@
 //! Exact keys: an extendible hash table whose buckets are cache lines.
 //!
-//! A key of one or two words lies beside its value in a bucket of 64 bytes, so that a look-up reads one cache line and rarely a
-//! second one: an entry that does not fit in its first bucket goes to its second, and the first one counts such
-//! entries. Longer keys are represented by their 64-bit hash; the caller compares the key
-//! itself, which it stores anyway. Two different long keys with one hash cannot both be stored.
+//! A key of one or two words lies beside its value in a bucket of 64 bytes, so that a look-up reads one cache
+//! line and rarely a second one: an entry that does not fit in its first bucket goes to its second, and the
+//! first one counts such entries. Longer keys are represented by their 64-bit hash; the caller compares the
+//! key itself, which it stores anyway. Two different long keys with one hash cannot both be stored.
 //!
-//! Buckets are in segments of at most 256 (16 KiB). A full segment is split by one more bit of the hash,
-//! and a directory finds the segment from the hash's first bits (Fagin et al., *Extendible Hashing*, TODS 1979).
-//! So growth costs a segment at a time and never a copy of the whole table, for which readers would have to wait.
-//! A look-up reads two buckets at most, for any set of entries. Segments are not joined again before the map is
-//! empty: memory follows the largest number of entries.
+//! Buckets are in segments of at most 256 (16 KiB). A full segment is split by one more bit of the hash, and
+//! a directory finds the segment from the hash's first bits (Fagin et al., *Extendible Hashing*, TODS 1979).
+//! So growth costs a segment at a time and never a copy of the whole table, for which readers would have to
+//! wait. A look-up reads two buckets at most, for any set of entries. Segments are not joined again before
+//! the map is empty: memory follows the largest number of entries.
 
 use crate::error::Error;
 use crate::hash::hash;
@@ -148,8 +148,8 @@ impl<const WORDS: usize, const SLOTS: usize> Bucket<WORDS, SLOTS> {
         used: 0,
     };
 
-    /// Compares all slots and branches once: which slot it is cannot be predicted, and a wrong guess would make the
-    /// processor wait for this line before it begins to fetch the next look-up's.
+    /// Compares all slots and branches once: which slot it is cannot be predicted, and a wrong guess would
+    /// make the processor wait for this line before it begins to fetch the next look-up's.
     #[inline]
     fn find(&self, key: &[u64; WORDS]) -> Option<usize> {
         let differing =
@@ -253,7 +253,7 @@ impl<const WORDS: usize, const SLOTS: usize> Segment<WORDS, SLOTS> {
         })
     }
 
-    /// The same entries in more buckets.
+    /// A copy of the map with more buckets.
     fn grown(&self) -> Option<Self> {
         let mut count = self.buckets.len() * 2;
         while count <= SEGMENT {
@@ -269,7 +269,8 @@ impl<const WORDS: usize, const SLOTS: usize> Segment<WORDS, SLOTS> {
         None
     }
 
-    /// The segment in two: entries in whose hashes the next bit is zero, and those in whose it is one. All keep their buckets.
+    /// The segment in two: entries in whose hashes the next bit is zero, and those in whose it is one. All
+    /// keep their buckets.
     fn split(&self) -> (Self, Self) {
         let mut halves = [
             Segment::new(SEGMENT, self.depth + 1),
@@ -361,7 +362,8 @@ impl<const WORDS: usize, const SLOTS: usize> Directory<WORDS, SLOTS> {
         let new = u32::try_from(self.segments.len()).map_err(|_| Error::Crowded)?;
         self.segments[number] = zero;
         self.segments.push(one);
-        // The segment's part of the directory: all indices that begin with its bits. The later half is the new one's.
+        // The segment's part of the directory: all indices that begin with its bits. The later half is the
+        // new one's.
         let part = 1usize << (self.depth - depth);
         let index = hash.checked_shr(64 - self.depth).unwrap_or(0) as usize;
         let start = index & !(part - 1);

@@ -1,9 +1,9 @@
 //! Meters: the two-rate three-colour marker of RFC 2698, colour-blind and colour-aware.
 //!
-//! A meter has two token buckets: the committed one (CIR, CBS) and the peak one (PIR, PBS). A packet that finds too few
-//! peak tokens is red and takes none; else one that finds too few committed tokens is yellow and takes peak ones;
-//! else it is green and takes both. Tokens are packets or bytes, as the program says. Without rates every
-//! packet is green, as P4Runtime requires.
+//! A meter has two token buckets: the committed one (CIR, CBS) and the peak one (PIR, PBS). A packet that
+//! finds too few peak tokens is red and takes none; else one that finds too few committed tokens is yellow
+//! and takes peak ones; else it is green and takes both. Tokens are packets or bytes, as the program says.
+//! Without rates every packet is green, as P4Runtime requires.
 //!
 //! Tokens are counted in billionths, so that rates per second and times in nanoseconds need no division.
 
@@ -98,8 +98,8 @@ impl Meter {
         self.state.lock().as_ref().map(|state| state.rates)
     }
 
-    /// Marks a packet of `tokens` that has the colour `before` already ([`Colour::Green`]: colour-blind). `now`
-    /// is in nanoseconds; if it is before that of an earlier packet, no tokens are added.
+    /// Marks a packet of `tokens` that has the colour `before` already ([`Colour::Green`]: colour-blind).
+    /// `now` is in nanoseconds; if it is before that of an earlier packet, no tokens are added.
     pub fn execute(&self, tokens: u64, now: u64, before: Colour) -> Colour {
         let mut state = self.state.lock();
         let Some(state) = state.as_mut() else {

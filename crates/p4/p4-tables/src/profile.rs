@@ -1,8 +1,8 @@
 //! Action profiles and selectors: actions that entries share, and groups of which a hash chooses one.
 //!
-//! Controllers name members and groups by identifiers; tables hold their places, so that a packet needs no search.
-//! A group lists its members' places, a member as often as its weight says, and the hash modulo the length of the
-//! list chooses. Members and groups in use cannot be removed.
+//! Controllers name members and groups by identifiers; tables hold their places, so that a packet needs no
+//! search. A group lists its members' places, a member as often as its weight says, and the hash modulo the
+//! length of the list chooses. Members and groups in use cannot be removed.
 
 use std::collections::HashMap;
 
@@ -128,8 +128,8 @@ impl Profile {
         Some((member.action, &member.arguments))
     }
 
-    /// Action and arguments of the member that `hash` chooses from the group at a place that a look-up returned;
-    /// `None` if the group is empty.
+    /// Action and arguments of the member that `hash` chooses from the group at a place that a look-up
+    /// returned; `None` if the group is empty.
     #[inline]
     pub fn choose(&self, place: u32, hash: u64) -> Option<(u32, &[u64])> {
         let list = &self.groups.get(place)?.list;
@@ -278,8 +278,9 @@ impl Profile {
         }
     }
 
-    /// The list for members with weights, when `freed` of the profile's listed elements are about to be freed. The order is that
-    /// of the members' identifiers, as in BMv2, so that the member a hash chooses does not depend on the order in a change.
+    /// The list for members with weights, when `freed` of the profile's listed elements are about to be
+    /// freed. The order is that of the members' identifiers, as in BMv2, so that the member a hash chooses
+    /// does not depend on the order in a change.
     fn list(&self, members: &[(u32, u32)], freed: usize) -> Result<Vec<u32>, Error> {
         let limit = self.spec.group_limit;
         let weights: u64 = members.iter().map(|&(_, weight)| u64::from(weight)).sum();

@@ -1,8 +1,8 @@
 //! Ranges with priorities: entries in the order of their ranks, compared one after the other.
 //!
-//! The first that matches is the best one. The highest cost of a look-up is the number of entries, so tables with ranges
-//! have a limit of their own, [`MAX_RANGE_ENTRIES`]. The patterns lie one behind the other, so that the
-//! comparison runs at the speed of memory.
+//! The first that matches is the best one. The highest cost of a look-up is the number of entries, so tables
+//! with ranges have a limit of their own, [`MAX_RANGE_ENTRIES`]. The patterns lie one behind the other, so
+//! that the comparison runs at the speed of memory.
 
 use crate::key::{FieldPlace, KeyLayout, MatchKind, Pattern};
 use crate::rows::Rows;

@@ -1,9 +1,9 @@
 //! The contents of a table's entries, apart from the structures that find them.
 //!
-//! Every entry has a handle, the number of its row. A row's parts lie in separate arrays: the parts that packets need (the
-//! target and its arguments), the one that controllers need (the pattern), and counters, meters and times
-//! only in tables that have them. The arrays grow by chunks, so that no growth copies a whole table while readers
-//! wait. Row 0 is the default entry.
+//! Every entry has a handle, the number of its row. A row's parts lie in separate arrays: the parts that
+//! packets need (the target and its arguments), the one that controllers need (the pattern), and counters,
+//! meters and times only in tables that have them. The arrays grow by chunks, so that no growth copies a
+//! whole table while readers wait. Row 0 is the default entry.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -63,7 +63,8 @@ impl<T: Default> Chunked<T> {
     }
 }
 
-/// An entry's counts of packets and bytes. Workers add to them without ordering, so one count may be ahead of the other.
+/// An entry's counts of packets and bytes. Workers add to them without ordering, so one count may be ahead of
+/// the other.
 #[derive(Debug, Default)]
 pub(crate) struct Counter {
     pub(crate) packets: AtomicU64,
@@ -84,7 +85,7 @@ pub enum Target {
     Action {
         /// The action's number.
         action: u32,
-        /// Its arguments.
+        /// Arguments of the action.
         arguments: Words,
     },
     /// A member of the table's action profile, by its identifier.
@@ -102,7 +103,7 @@ pub enum Found<'a> {
     Action {
         /// The action's number.
         action: u32,
-        /// Its arguments.
+        /// Arguments of the action.
         arguments: &'a [u64],
     },
     /// A place in the table's action profile: see `Profile::member`.

@@ -1,9 +1,9 @@
 //! A table: its key's layout, the structure that finds entries, and their rows.
 //!
-//! Which structure finds entries follows from the fields' kinds. A range in the key: [`crate::ranges`]. A ternary or
-//! optional field: tuple space, in which a longest prefix is a mask like others and priorities decide. One
-//! longest prefix and otherwise exact fields: tries. Exact fields only: a hash table. No fields: every look-up
-//! misses.
+//! Which structure finds entries follows from the fields' kinds. A range in the key: [`crate::ranges`]. A
+//! ternary or optional field: tuple space, in which a longest prefix is a mask like others and priorities
+//! decide. One longest prefix and otherwise exact fields: tries. Exact fields only: a hash table. No fields:
+//! every look-up misses.
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +16,8 @@ use crate::ranges::{MAX_RANGE_ENTRIES, Ranges};
 use crate::rows::{Found, RowShape, Rows, Stored, Target};
 use crate::tuples::{Tuples, rank};
 
-/// Number of an entry within its table. It stays the same until the entry is removed, and may then be another's.
+/// Number of an entry within its table. It stays the same until the entry is removed, and may then be
+/// another's.
 pub type Handle = u32;
 
 /// The handle of a table's default entry.
@@ -74,12 +75,12 @@ impl TableSpec {
 /// An entry as a controller or the program sets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its match.
+    /// What the entry matches.
     pub pattern: Pattern,
-    /// Of two entries that match, the one with the larger priority wins, and with equal priorities the older one. It must be 0
-    /// in tables without ternary, optional or range fields.
+    /// Of two entries that match, the one with the larger priority wins, and with equal priorities the older
+    /// one. It must be 0 in tables without ternary, optional or range fields.
     pub priority: u32,
-    /// Its target.
+    /// What happens to packets that match.
     pub target: Target,
     /// Nanoseconds without a packet after which the entry counts as idle; 0 is never.
     pub idle_timeout_ns: u64,
@@ -192,8 +193,8 @@ impl Table {
         self.len == 0
     }
 
-    /// The entry that a key of [`KeyLayout::words`] words matches; a key of another length matches none. Does not
-    /// allocate.
+    /// The entry that a key of [`KeyLayout::words`] words matches; a key of another length matches none. Does
+    /// not allocate.
     #[inline]
     pub fn lookup(&self, key: &[u64]) -> Option<Handle> {
         if key.len() != self.spec.layout.words() {
@@ -208,8 +209,8 @@ impl Table {
         }
     }
 
-    /// Prefetches the memory that a look-up will read, for callers that know their keys some time before they look
-    /// up. The result means nothing, but must be used, or the compiler leaves the reads out.
+    /// Prefetches the memory that a look-up will read, for callers that know their keys some time before they
+    /// look up. The result means nothing, but must be used, or the compiler leaves the reads out.
     #[inline]
     pub fn touch(&self, key: &[u64]) -> u64 {
         match &self.finder {
@@ -272,8 +273,9 @@ impl Table {
         }
     }
 
-    /// Appends to `idle` the entries that have not been used for their idle time, among `count` rows from `from` on.
-    /// Returns the row to go on with, or `None` after the last one. `count` bounds the work of a call.
+    /// Appends to `idle` the entries that have not been used for their idle time, among `count` rows from
+    /// `from` on. Returns the row to go on with, or `None` after the last one. `count` bounds the work of a
+    /// call.
     pub fn idle(&self, now: u64, from: Handle, count: u32, idle: &mut Vec<Handle>) -> Option<Handle> {
         let end = from.saturating_add(count).min(self.rows.end());
         let is_idle = |&handle: &Handle| {

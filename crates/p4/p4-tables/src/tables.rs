@@ -1,10 +1,10 @@
 //! All tables of a program, and their changes in batches.
 //!
-//! A batch is done as a whole or not at all: when one change is refused, those before it are undone. [`Shared`]
-//! holds the tables for many readers and one writer at a time. A reader takes its lock once per burst of packets; the writer
-//! takes it once per batch, so all of a batch appears between two bursts. Before that, while readers go on, the writer reads
-//! the memory that the batch will change, so that it is in the cache and readers wait for little more than the stores. No
-//! structure copies itself when it grows.
+//! A batch is done as a whole or not at all: when one change is refused, those before it are undone.
+//! [`Shared`] holds the tables for many readers and one writer at a time. A reader takes its lock once per
+//! burst of packets; the writer takes it once per batch, so all of a batch appears between two bursts. Before
+//! that, while readers go on, the writer reads the memory that the batch will change, so that it is in the
+//! cache and readers wait for little more than the stores. No structure copies itself when it grows.
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
@@ -135,8 +135,8 @@ impl Tables {
         })
     }
 
-    /// Action and arguments for a handle ([`DEFAULT`] for a miss). A group chooses a member by `hash`, which is called only
-    /// for groups; an empty group leads to the default.
+    /// Action and arguments for a handle ([`DEFAULT`] for a miss). A group chooses a member by `hash`, which
+    /// is called only for groups; an empty group leads to the default.
     #[inline]
     pub fn action<'a>(
         &'a self,
@@ -186,7 +186,8 @@ impl Tables {
                 }
             }
         }
-        // Rows of removed entries become free only now: to undo a removal, their counters were needed until here.
+        // Rows of removed entries become free only now: to undo a removal, their counters were needed until
+        // here.
         for back in undo {
             if let Undo::Relink { table, handle } = back
                 && let Ok(table) = self.table_mut(table)
@@ -555,7 +556,8 @@ impl Shared {
         }
     }
 
-    /// The tables as they are between two batches. Held for a burst of packets, not longer: a writer waits for it.
+    /// The tables as they are between two batches. Held for a burst of packets, not longer: a writer waits
+    /// for it.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, Tables> {
         self.tables.read()

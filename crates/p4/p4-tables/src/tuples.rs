@@ -1,11 +1,13 @@
 //! Masks with priorities: tuple space search.
 //!
-//! Entries with the same mask are in one subtable, which is an exact map of masked keys (Srinivasan et al., *Packet
-//! Classification using Tuple Space Search*, SIGCOMM 1999). Subtables are visited in the order of their best
-//! entry, and a look-up ends where no better one can follow. The cost of a look-up grows with the number of masks, so
-//! that number is limited: a controller chooses masks, and could otherwise slow every packet down.
+//! Entries with the same mask are in one subtable, which is an exact map of masked keys (Srinivasan et al.,
+//! *Packet Classification using Tuple Space Search*, SIGCOMM 1999). Subtables are visited in the order of
+//! their best entry, and a look-up ends where no better one can follow. The cost of a look-up grows with the
+//! number of masks, so that number is limited: a controller chooses masks, and could otherwise slow every
+//! packet down.
 //!
-//! The rank of an entry is its priority and then its age: of two that match with one priority, the older wins.
+//! The rank of an entry is its priority and then its age: of two that match with one priority, the older
+//! wins.
 
 use std::collections::{BTreeSet, HashMap};
 

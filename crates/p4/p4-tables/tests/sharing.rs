@@ -12,7 +12,8 @@ use p4_tables::{
     Words,
 };
 
-/// Each batch gives all entries of two tables the same new argument; readers never see two arguments under one lock.
+/// Each batch gives all entries of two tables the same new argument; readers never see two arguments under
+/// one lock.
 #[test]
 fn batches_appear_at_once() {
     const KEYS: u64 = 64;

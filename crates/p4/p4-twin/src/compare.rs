@@ -1,4 +1,5 @@
-//! The interpreter beside the evaluator: the same packets, one after the other, since registers keep their values.
+//! The interpreter beside the evaluator: the same packets, one after the other, since registers keep their
+//! values.
 
 use crate::evaluate::{Evaluator, Sent};
 use crate::generate;
@@ -35,9 +36,9 @@ pub enum Difference {
         seed: u64,
         /// Which packet, from 0.
         number: u32,
-        /// Its port.
+        /// Port at which the packet arrived.
         port: u32,
-        /// Its bytes.
+        /// Bytes of the packet.
         bytes: Vec<u8>,
         /// The packets that the interpreter sent.
         found: Vec<Sent>,

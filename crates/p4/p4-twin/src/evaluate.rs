@@ -1,9 +1,10 @@
-//! The naive evaluator: applies a program to a packet literally as its description says, without regard to speed.
+//! The naive evaluator: applies a program to a packet literally as its description says, without regard to
+//! speed.
 //!
-//! Every field is a number without bounds, every packet a vector of bits, every look-up a walk over all entries, and
-//! expressions are evaluated by recursion. It shares nothing with an engine but the program, and was written from the
-//! documentation of [`p4_ir`]. It knows the part of the architecture that needs no controller: entries of the program, no
-//! multicast groups, no clone sessions.
+//! Every field is a number without bounds, every packet a vector of bits, every look-up a walk over all
+//! entries, and expressions are evaluated by recursion. It shares nothing with an engine but the program, and
+//! was written from the documentation of [`p4_ir`]. It knows the part of the architecture that needs no
+//! controller: entries of the program, no multicast groups, no clone sessions.
 
 mod expression;
 mod hash;

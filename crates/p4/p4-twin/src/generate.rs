@@ -1,7 +1,8 @@
 //! Random programs, which the checker accepts, and packets that get somewhere in them.
 //!
-//! What is left out needs a controller (clones, multicast, meters, profiles, value sets) or is not the same twice (time,
-//! random numbers). Everything else appears in any combination: types decide what may stand where, chance decides the rest.
+//! What is left out needs a controller (clones, multicast, meters, profiles, value sets) or is not the same
+//! twice (time, random numbers). Everything else appears in any combination: types decide what may stand
+//! where, chance decides the rest.
 
 mod rich;
 
@@ -70,8 +71,8 @@ pub fn program(seed: u64) -> Program {
     generate(seed, false)
 }
 
-/// A random program that also has unions, stacks of them, copies of stacks and of variable fields, and references to
-/// headers that are found at run time.
+/// A random program that also has unions, stacks of them, copies of stacks and of variable fields, and
+/// references to headers that are found at run time.
 pub fn rich_program(seed: u64) -> Program {
     generate(seed, true)
 }

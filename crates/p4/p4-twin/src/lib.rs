@@ -1,10 +1,11 @@
-//! The reference for engines of P4 programs: a naive [evaluator](evaluate) of the same programs,
-//! [random programs](generate) that ask for everything at once, and the [comparison](compare) with the interpreter.
+//! The reference for engines of P4 programs: a naive [evaluator](evaluate) of the same programs, [random
+//! programs](generate) that ask for everything at once, and the [comparison](compare) with the interpreter.
 //!
-//! All of it is for tests. The evaluator shares no code with any engine, so that a fault has to be made twice to go unnoticed.
+//! All of it is for tests. The evaluator shares no code with any engine, so that a fault has to be made twice
+//! to go unnoticed.
 //!
-//! `cargo run --release -p p4-twin -- --programs 100000` compares more than the tests do. `--rich` adds unions, stacks of them, copies
-//! of stacks and variable fields, and references that are found at run time.
+//! `cargo run --release -p p4-twin -- --programs 100000` compares more than the tests do. `--rich` adds
+//! unions, stacks of them, copies of stacks and variable fields, and references that are found at run time.
 
 #![forbid(unsafe_code)]
 

@@ -20,8 +20,8 @@ fn the_interpreter_does_as_the_evaluator() {
     assert!(sent > 160, "{sent}");
 }
 
-/// The interpreter did not evaluate the keys of a select without cases, so a look beyond the packet's end did not end the
-/// parser.
+/// The interpreter did not evaluate the keys of a select without cases, so a look beyond the packet's end did
+/// not end the parser.
 #[test]
 fn a_select_without_cases_looks_ahead() {
     [681, 720, 1044, 2066, 2147, 2198].into_iter().for_each(same);
@@ -60,8 +60,8 @@ fn a_member_of_a_union_is_copied_to_another() {
     same_rich(889);
 }
 
-/// The interpreter did not evaluate the keys of a select without cases, so a reference to an element that a stack does not
-/// have did not end the parser.
+/// The interpreter did not evaluate the keys of a select without cases, so a reference to an element that a
+/// stack does not have did not end the parser.
 #[test]
 fn a_select_without_cases_looks_into_stacks() {
     [1505, 2526, 10_242, 12_242, 15_769, 17_636]
@@ -69,8 +69,8 @@ fn a_select_without_cases_looks_into_stacks() {
         .for_each(same_rich);
 }
 
-/// The interpreter looked for the place of an assignment before it evaluated the value: of two errors that end the parser it
-/// told the wrong one.
+/// The interpreter looked for the place of an assignment before it evaluated the value: of two errors that
+/// end the parser it told the wrong one.
 #[test]
 fn an_assignment_evaluates_before_it_looks_for_the_place() {
     same_rich(1_124_032);

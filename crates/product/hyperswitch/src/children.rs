@@ -1,5 +1,5 @@
-//! The processes that the supervisor starts: each takes its channel, gives up the rights that it does not need, reports those
-//! that it could not give up, and calls its crate.
+//! The processes that the supervisor starts: each takes its channel, gives up the rights that it does not
+//! need, reports those that it could not give up, and calls its crate.
 
 use anyhow::{Context, Result};
 use control_protocol::Channel;
@@ -14,7 +14,8 @@ use std::process::ExitCode;
 /// Environment variable: `report` makes a process say which forbidden system call it made.
 pub const SECCOMP_VARIABLE: &str = "HYPERSWITCH_SECCOMP";
 
-/// Environment variable, set by the supervisor: forwarding threads need `CAP_SYS_NICE` for the class that was granted.
+/// Environment variable, set by the supervisor: forwarding threads need `CAP_SYS_NICE` for the class that was
+/// granted.
 pub const NICE_VARIABLE: &str = "HYPERSWITCH_NICE";
 
 /// Environment variable: with `leave` no process is replaced because it hangs, so that it can be looked at.

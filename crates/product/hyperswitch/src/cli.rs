@@ -83,9 +83,11 @@ pub enum Verb {
 
 #[derive(Debug, Subcommand)]
 pub enum OvsVerb {
-    /// Start ovsdb-server and ovs-vswitchd of the distribution in <run dir>/openvswitch, where they are not running
+    /// Start ovsdb-server and ovs-vswitchd of the distribution in <run dir>/openvswitch, where they are not
+    /// running
     ///
-    /// For hosts without a system-wide Open vSwitch. The database is made there the first time, and kept by `ovs stop`.
+    /// For hosts without a system-wide Open vSwitch. The database is made there the first time, and kept by
+    /// `ovs stop`.
     Start {
         /// The library put in front of ovs-vswitchd [default: libovs_shim.so of the installation]
         #[arg(long, value_name = "FILE")]
@@ -108,13 +110,15 @@ pub enum OvsVerb {
         #[arg(long, value_name = "UID", requires = "client")]
         owner: Option<UserId>,
     },
-    /// Show what the flows of the data plane do with a packet, and where none matches, what ovs-vswitchd would decide
+    /// Show what the flows of the data plane do with a packet, and where none matches, what ovs-vswitchd
+    /// would decide
     Trace(TraceArgs),
 }
 
 #[derive(Debug, Subcommand)]
 pub enum P4Verb {
-    /// Check a program, and show its tables, bounds, the fields that it reads and whether verdicts can be cached
+    /// Check a program, and show its tables, bounds, the fields that it reads and whether verdicts can be
+    /// cached
     Check {
         /// What p4c wrote for BMv2 (JSON), or the serialised form
         file: PathBuf,
@@ -232,7 +236,8 @@ pub enum SwitchVerb {
 pub struct SwitchArgs {
     /// Name, unique among switches
     pub name: Name,
-    /// What its ports can reach: the outside too (external), each other and the host (internal), or each other only (private)
+    /// What its ports can reach: the outside too (external), each other and the host (internal), or each
+    /// other only (private)
     #[arg(long = "type", value_name = "TYPE", default_value = "private")]
     pub kind: SwitchKind,
     /// Network device that joins an external switch to the world
@@ -288,7 +293,7 @@ pub struct PortArgs {
     pub switch: String,
     /// Name, unique among ports
     pub name: Name,
-    /// Its connection: vhost-user or tap
+    /// Kind of connection: vhost-user or tap
     #[arg(long = "type", value_name = "TYPE", default_value = "vhost-user")]
     pub kind: PortKind,
     /// vhost-user: socket [default: <run dir>/<name>.sock]
@@ -314,7 +319,8 @@ pub struct PortArgs {
     /// Packets per second that may be of no known flow [default: 1000]
     #[arg(long, value_name = "N")]
     pub miss_rate: Option<MissRate>,
-    /// Broadcasts per second, and as many multicasts and frames to unknown addresses; 0: no limit [default: 10000]
+    /// Broadcasts per second, and as many multicasts and frames to unknown addresses; 0: no limit [default:
+    /// 10000]
     #[arg(long, value_name = "N")]
     pub storm_control: Option<StormControl>,
     /// Address that is on this port and nowhere else; may be given several times
@@ -472,8 +478,8 @@ impl StatsArgs {
 pub enum StatsVerb {
     /// Show which threads did the work, and the cycles that it took
     ///
-    /// Busy time is that of steps that moved packets, as in `ovs-appctl dpif-netdev/pmd-stats-show`. With --json all
-    /// times are in cycles of the processor's counter, whose rate is cycles-per-second.
+    /// Busy time is that of steps that moved packets, as in `ovs-appctl dpif-netdev/pmd-stats-show`. With
+    /// --json all times are in cycles of the processor's counter, whose rate is cycles-per-second.
     Placement,
 }
 

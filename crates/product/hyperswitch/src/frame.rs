@@ -1,4 +1,5 @@
-//! Frames made up for `trace`: complete and with right checksums, so that they are treated as a guest's would be.
+//! Frames made up for `trace`: complete and with right checksums, so that they are treated as a guest's would
+//! be.
 
 use crate::cli::{IpPair, Proto, TraceArgs};
 use anyhow::{Result, bail};

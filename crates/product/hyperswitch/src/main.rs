@@ -1,8 +1,8 @@
 //! A virtual switch for hosts that run virtual machines.
 //!
-//! One executable: `hyperswitch run` is the supervisor, hidden subcommands are the processes it starts, and all
-//! other verbs are requests to the control process of a running instance. Exit status: 0 for success, 1 when
-//! something could not be done, 2 for wrong usage or an unusable configuration file.
+//! One executable: `hyperswitch run` is the supervisor, hidden subcommands are the processes it starts, and
+//! all other verbs are requests to the control process of a running instance. Exit status: 0 for success, 1
+//! when something could not be done, 2 for wrong usage or an unusable configuration file.
 
 #![forbid(unsafe_code)]
 

@@ -3,9 +3,9 @@
 use anyhow::Result;
 use std::io::Write;
 
-/// Text that is safe on a terminal: lines without characters that control it or change the direction of reading. Text comes
-/// from the control process, which may have been taken over, and from the processes that report to it. `instead` replaces each
-/// such character.
+/// Text that is safe on a terminal: lines without characters that control it or change the direction of
+/// reading. Text comes from the control process, which may have been taken over, and from the processes that
+/// report to it. `instead` replaces each such character.
 fn harmless(text: &str, instead: impl Fn(char) -> String) -> String {
     let harmless = |c: char| {
         let direction =
@@ -64,7 +64,8 @@ impl std::fmt::Display for Told {
 
 impl std::error::Error for Told {}
 
-/// Prints an error as JSON, on one line, for programs that read our output. If that fails there is still the text.
+/// Prints an error as JSON, on one line, for programs that read our output. If that fails there is still the
+/// text.
 pub fn json_error(text: &str) {
     let line = serde_json::json!({ "error": text }).to_string() + "\n";
     let _ = write(&harmless(&line, |c| format!("\\u{:04x}", u32::from(c))));

@@ -18,7 +18,7 @@ struct Allowed {
 /// A crate of ours, as cargo sees it.
 struct Crate {
     directory: PathBuf,
-    /// Its dependencies on crates of ours, with whether they are for tests only.
+    /// Dependencies on crates of ours, with whether they are for tests only.
     dependencies: BTreeSet<(String, bool)>,
 }
 

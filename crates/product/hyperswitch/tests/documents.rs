@@ -1,4 +1,5 @@
-//! Documents that are generated from the code, and statements of other documents about the code that can be checked.
+//! Documents that are generated from the code, and statements of other documents about the code that can be
+//! checked.
 //!
 //! `HYPERSWITCH_UPDATE=1 cargo test -p hyperswitch --test documents` writes the generated ones anew.
 

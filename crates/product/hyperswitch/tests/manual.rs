@@ -82,7 +82,8 @@ fn a_directory_that_cannot_be_is_an_error() {
 
 /// Installs into `root`, as a package would.
 fn install(root: &Path) {
-    // The library is no part of this crate. Any one with symbols stands for it, made by what links Rust programs, too.
+    // The library is no part of this crate. Any one with symbols stands for it, made by what links Rust
+    // programs, too.
     let library = root.join("built.so");
     let made = Command::new("cc")
         .args(["-shared", "-x", "c", "/dev/null", "-o"])

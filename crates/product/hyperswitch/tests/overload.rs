@@ -1,4 +1,5 @@
-//! A machine that is busy with other things: no process of the switch gets a processor when it wants one, and none of them hangs.
+//! A machine that is busy with other things: no process of the switch gets a processor when it wants one, and
+//! none of them hangs.
 //!
 //! A binary of its own, since the tests of others would be slow beside it.
 

@@ -342,8 +342,8 @@ fn verbs_change_and_show_a_running_instance() {
     assert!(!done("port list").contains("vm2"));
 }
 
-/// With the privilege, the process behind a port is watched, also by processes that were started again. Without it,
-/// `status` shows the reason.
+/// With the privilege, the process behind a port is watched, also by processes that were started again.
+/// Without it, `status` shows the reason.
 #[test]
 fn what_guests_do_is_known_or_said_to_be_unknown() {
     let (_directory, run_dir) = in_run_dir("run");
@@ -413,8 +413,8 @@ fn switches(pid: i32) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// A process that is stopped by a signal works as little as one that has died. The best of several times counts, as this machine may
-/// be busy.
+/// A process that is stopped by a signal works as little as one that has died. The best of several times
+/// counts, as this machine may be busy.
 #[test]
 fn stopped_processes_are_replaced_within_half_a_second() {
     let floor = Duration::from_millis(500);
@@ -748,7 +748,8 @@ fn one_broken_port_is_told_once() {
         command.arg("--config").arg(&file);
     });
     instance.says("supervisor: ready");
-    // An interface is opened again after 0.25, 0.75, 1.75 and 3.75 s, a client port connects every 5 s at least.
+    // An interface is opened again after 0.25, 0.75, 1.75 and 3.75 s, a client port connects every 5 s at
+    // least.
     std::thread::sleep(Duration::from_secs(7));
     instance.signal(Signal::TERM);
     assert!(instance.end().success());
@@ -873,7 +874,8 @@ fn being_asked_again_to_end_skips_the_waiting() {
     assert!(!alive(pid));
 }
 
-/// With a service manager that wants signs of life the supervisor gives them, and does not wake processes that have slept.
+/// With a service manager that wants signs of life the supervisor gives them, and does not wake processes
+/// that have slept.
 #[test]
 fn the_service_manager_s_watchdog_wakes_the_supervisor_alone() {
     let (directory, run_dir) = in_run_dir("run");

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 /// The directory in which the kernel has one for each core.
 pub const CPUS: &str = "/sys/devices/system/cpu";
 
-/// Number from which on cores are left out: all descriptors have to fit into the channel of a process that does not read yet.
+/// Number from which on cores are left out: all descriptors have to fit into the channel of a process that
+/// does not read yet.
 const MOST: u16 = 512;
 
 /// The reason why no core can be kept from halting.
@@ -41,8 +42,9 @@ pub struct Constraints {
 }
 
 impl Constraints {
-    /// Opens the files of all cores that have no constraint, below `cpus` ([`CPUS`]). `note` is a file of this process alone, which
-    /// outlives it if it is killed; constraints that its predecessor has left behind are lifted.
+    /// Opens the files of all cores that have no constraint, below `cpus` ([`CPUS`]). `note` is a file of
+    /// this process alone, which outlives it if it is killed; constraints that its predecessor has left
+    /// behind are lifted.
     pub fn open(cpus: &Path, note: &Path) -> Constraints {
         let mut all = Constraints {
             cpus: cpus.into(),

@@ -1,5 +1,5 @@
-//! The `[placement]` table of the configuration: every mechanism has a switch or a number of its own, so that each
-//! can be measured on and off. Defaults are the product's. Crate `placement` makes the decisions.
+//! The `[placement]` table of the configuration: every mechanism has a switch or a number of its own, so that
+//! each can be measured on and off. Defaults are the product's. Crate `placement` makes the decisions.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,8 @@ pub enum Mode {
     DriverDomain,
 }
 
-/// How forwarding threads are scheduled beside other tasks of their cores. The classes are described in crate `priority`.
+/// How forwarding threads are scheduled beside other tasks of their cores. The classes are described in crate
+/// `priority`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Priority {
@@ -50,8 +51,8 @@ impl Priority {
     }
 }
 
-/// How work is placed. The mechanisms from `vm-state` on are those of [`Mode::Hyperswitch`]; other modes ignore
-/// them.
+/// How work is placed. The mechanisms from `vm-state` on are those of [`Mode::Hyperswitch`]; other modes
+/// ignore them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Config {
@@ -65,44 +66,49 @@ pub struct Config {
     pub vm_state: bool,
     /// Notify a running receiver less often than a blocked one (section 3.3).
     pub state_aware_batching: bool,
-    /// Time in microseconds, 0 to 10000, between two notifications of a running receiver: the longest by which state-aware
-    /// batching delays one.
+    /// Time in microseconds, 0 to 10000, between two notifications of a running receiver: the longest by
+    /// which state-aware batching delays one.
     #[serde(deserialize_with = "within::<0, 10_000, _>")]
     pub notify_interval_us: u32,
-    /// Time in microseconds, 0 to 10000, for which a running sender that receives as well is not notified of frames that it sent, if it
-    /// has a worker to itself: Linux frees them when it receives. 0: it is notified at once.
+    /// Time in microseconds, 0 to 10000, for which a running sender that receives as well is not notified of
+    /// frames that it sent, if it has a worker to itself: Linux frees them when it receives. 0: it is
+    /// notified at once.
     #[serde(deserialize_with = "within::<0, 10_000, _>")]
     pub completion_interval_us: u32,
-    /// Time in microseconds, 0 to 10000, for which a sender whose vCPU runs need not kick: the longest by which state-aware
-    /// batching delays its packets.
+    /// Time in microseconds, 0 to 10000, for which a sender whose vCPU runs need not kick: the longest by
+    /// which state-aware batching delays its packets.
     #[serde(deserialize_with = "within::<0, 10_000, _>")]
     pub kick_interval_us: u32,
-    /// Copy packets before their receiver is notified (section 3.2). Without it, the worker on the receiver's core
-    /// is woken to copy.
+    /// Copy packets before their receiver is notified (section 3.2). Without it, the worker on the receiver's
+    /// core is woken to copy.
     pub preemptive_copy: bool,
-    /// Packets that are copied at once for a blocked receiver before the others are offloaded, 1 to 1024 (section 3.4).
+    /// Packets that are copied at once for a blocked receiver before the others are offloaded, 1 to 1024
+    /// (section 3.4).
     #[serde(deserialize_with = "within::<1, 1024, _>")]
     pub copy_limit: u32,
     /// Let idle cores copy and switch (section 3.4).
     pub offload: bool,
-    /// When there are no better helpers, take idle cores whose cache siblings are busy, or to which a vCPU is expected back
-    /// (section 5.2.3 advises against it).
+    /// When there are no better helpers, take idle cores whose cache siblings are busy, or to which a vCPU is
+    /// expected back (section 5.2.3 advises against it).
     pub busy_modules: bool,
     /// When there are no better helpers, take cores of other nodes than the receiver's (section 5.2.3 does).
     pub other_nodes: bool,
-    /// Let helpers that are awake look at all transmit rings, not only at those that they were asked to serve (section 3.4).
+    /// Let helpers that are awake look at all transmit rings, not only at those that they were asked to serve
+    /// (section 3.4).
     pub poll_transmit: bool,
-    /// Time in microseconds, 0 to 10000, for which a worker stays awake after its last packet (section 3.4, "Hysteresis").
+    /// Time in microseconds, 0 to 10000, for which a worker stays awake after its last packet (section 3.4,
+    /// "Hysteresis").
     #[serde(deserialize_with = "within::<0, 10_000, _>")]
     pub hysteresis_us: u32,
-    /// Time in microseconds, 0 to 10000, for which the idle loop of a core polls instead of halting after its worker's last packet, while
-    /// guests there receive answers and go on within that time most of the time. 0: never.
+    /// Time in microseconds, 0 to 10000, for which the idle loop of a core polls instead of halting after its
+    /// worker's last packet, while guests there receive answers and go on within that time most of the time.
+    /// 0: never.
     #[serde(deserialize_with = "within::<0, 10_000, _>")]
     pub idle_poll_us: u32,
     /// Let helpers stop as soon as another task wants their core (section 3.4).
     pub give_way: bool,
-    /// Serve the rings of a vCPU as soon as it blocks, on its core and before other rings (section 3.5), and do not take the
-    /// core from the vCPU before, unless it keeps the core for long.
+    /// Serve the rings of a vCPU as soon as it blocks, on its core and before other rings (section 3.5), and
+    /// do not take the core from the vCPU before, unless it keeps the core for long.
     pub serve_on_block: bool,
 }
 

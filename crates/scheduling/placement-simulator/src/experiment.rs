@@ -21,8 +21,8 @@ pub struct Workload {
     pub window: u32,
     /// Numbers of pairs to measure.
     pub pairs: &'static [usize],
-    /// Modelled time of the measurement, in nanoseconds. Half as much time passes before it, for windows to open and
-    /// schedulers to settle.
+    /// Modelled time of the measurement, in nanoseconds. Half as much time passes before it, for windows to
+    /// open and schedulers to settle.
     pub counted_ns: u64,
     /// Unit of the results.
     pub unit: Unit,
@@ -48,8 +48,9 @@ pub const LARGE: Workload = Workload {
     unit: Unit::Gigabits,
 };
 
-/// The paper's Figure 7 as the text gives it (section 5.2.1): pairs of guests, and Gb/s. The text has figures for 1, 4 and 7
-/// pairs, says that the curve is almost straight between 1 and 4 and straight between 4 and 7, and flat from 8 to 16.
+/// The paper's Figure 7 as the text gives it (section 5.2.1): pairs of guests, and Gb/s. The text has figures
+/// for 1, 4 and 7 pairs, says that the curve is almost straight between 1 and 4 and straight between 4 and 7,
+/// and flat from 8 to 16.
 pub const FIGURE_7: [(usize, f64); 11] = [
     (1, 16.2),
     (2, 31.7),
@@ -64,17 +65,20 @@ pub const FIGURE_7: [(usize, f64); 11] = [
     (16, 81.0),
 ];
 
-/// Numbers of pairs for which [`FIGURE_7`] has what the text says of the curve's shape, and no figure of the text.
+/// Numbers of pairs for which [`FIGURE_7`] has what the text says of the curve's shape, and no figure of the
+/// text.
 pub const ON_A_LINE: [usize; 4] = [2, 3, 5, 6];
 
-/// The peaks of Figure 7 that the text gives for the others: the paper's name, the contender that comes nearest, Gb/s.
+/// The peaks of Figure 7 that the text gives for the others: the paper's name, the contender that comes
+/// nearest, Gb/s.
 pub const OTHER_PEAKS: [(&str, &str, f64); 2] = [
     ("KVM", "thread-per-vnic", 47.0),
     ("Xen", "driver-domain, 8 cores", 31.0),
 ];
 
-/// The points of [`FIGURE_7`] that are put in: the costs of the paper's machine are such that the policy with the paper's
-/// criteria ([`Contender::papers_criteria`]) gets these results. All other points are predictions.
+/// The points of [`FIGURE_7`] that are put in: the costs of the paper's machine are such that the policy with
+/// the paper's criteria ([`Contender::papers_criteria`]) gets these results. All other points are
+/// predictions.
 pub const PUT_IN: [usize; 2] = [1, 16];
 
 /// Streams of small packets. There are so many packets that the measured time is shorter.
@@ -140,8 +144,9 @@ impl Contender {
         Contender::new("hyperswitch", Config::default())
     }
 
-    /// The paper's criteria for offloading (section 5.2.3) instead of ours: idle modules of the receiver's node, then of other
-    /// nodes, and no core beside a busy one. Everything else is as in [`Contender::default_policy`].
+    /// The paper's criteria for offloading (section 5.2.3) instead of ours: idle modules of the receiver's
+    /// node, then of other nodes, and no core beside a busy one. Everything else is as in
+    /// [`Contender::default_policy`].
     pub fn papers_criteria() -> Self {
         let config = Config {
             busy_modules: false,
@@ -201,7 +206,8 @@ impl Contender {
     }
 }
 
-/// Seed of the jitter in the times of guests and switch. It is fixed, so that every run gives the same results.
+/// Seed of the jitter in the times of guests and switch. It is fixed, so that every run gives the same
+/// results.
 const SEED: u64 = 1;
 
 /// Measures one contender with one number of pairs.

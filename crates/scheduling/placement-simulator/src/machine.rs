@@ -5,13 +5,13 @@ use placement::{Cpu, Shape, Topology};
 /// The distance of a core from another one, or from data that another one used last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distance {
-    /// The same core.
+    /// Distance of a core from itself.
     Core,
     /// A core of the same module: a shared second-level cache.
     Module,
     /// A shared last-level cache.
     Llc,
-    /// The same NUMA node.
+    /// Another core of the NUMA node.
     Node,
     /// Another node.
     Remote,
@@ -26,14 +26,15 @@ pub struct ModelCosts {
     pub guest_receive: u64,
     /// A guest receives or sends an acknowledgement.
     pub guest_acknowledge: u64,
-    /// Factor by which a guest handles the bytes of a received packet more slowly than the switch copies them.
+    /// Factor by which a guest handles the bytes of a received packet more slowly than the switch copies
+    /// them.
     pub guest_byte_factor: f64,
     /// A worker looks at a transmit ring, takes a batch and publishes the used descriptors.
     pub switch_batch: u64,
     /// A worker switches a packet: snapshot, key, look-up, actions.
     pub switch_packet: u64,
-    /// A worker asks the placement policy which core is to do a piece of work: once per burst, per kick, and whenever work is
-    /// handed over.
+    /// A worker asks the placement policy which core is to do a piece of work: once per burst, per kick, and
+    /// whenever work is handed over.
     pub decide: u64,
     /// A worker copies a packet, besides its bytes.
     pub copy_packet: u64,
@@ -74,7 +75,7 @@ pub struct Machine {
     pub name: &'static str,
     /// For readers.
     pub title: &'static str,
-    /// Its processors.
+    /// Processors of the machine.
     pub shape: Shape,
     /// Times.
     pub costs: ModelCosts,
@@ -86,17 +87,18 @@ pub struct Machine {
 
 /// The machine of the paper (section 5.1): two Opteron 6274 of 2.2 GHz, 32 cores, Xen.
 ///
-/// Two results of the paper are inputs, each put in by one figure here ([`PUT_IN`](crate::experiment::PUT_IN)), with the paper's
-/// criteria for offloading:
+/// Two results of the paper are inputs, each put in by one figure here
+/// ([`PUT_IN`](crate::experiment::PUT_IN)), with the paper's criteria for offloading:
 ///
-/// * One pair reaches 16.2 Gb/s: `guest_receive`, once the times per byte are given, as the receiver is the slowest stage.
-/// * 16 pairs reach 81 Gb/s, and no number of pairs more: `memory`. That it is less than the 25.6 GB/s of two channels of
-///   DDR3-1600 is plausible, and no more: it is not measured. A byte that is copied is taken to be read, fetched for writing,
-///   and written.
+/// * One pair reaches 16.2 Gb/s: `guest_receive`, once the times per byte are given, as the receiver is the
+///   slowest stage.
+/// * 16 pairs reach 81 Gb/s, and no number of pairs more: `memory`. That it is less than the 25.6 GB/s of two
+///   channels of DDR3-1600 is plausible, and no more: it is not measured. A byte that is copied is taken to
+///   be read, fetched for writing, and written.
 ///
-/// `interference` is AMD's figure for the two cores of a module (each has 80 % of a separate one: Butler et al., IEEE Micro
-/// 31(2), 2011). All other times are estimates for a processor of that age. The other results of Figure 7, of the other
-/// policies and of all other workloads are predictions.
+/// `interference` is AMD's figure for the two cores of a module (each has 80 % of a separate one: Butler et
+/// al., IEEE Micro 31(2), 2011). All other times are estimates for a processor of that age. The other results
+/// of Figure 7, of the other policies and of all other workloads are predictions.
 const OPTERON: ModelCosts = ModelCosts {
     guest_transmit: 11_000,
     guest_receive: 7_300,
@@ -122,9 +124,9 @@ const OPTERON: ModelCosts = ModelCosts {
     memory_per_byte: 3.0,
 };
 
-/// A server of today without a hypervisor under it. Copies out of second- and third-level cache are those measured on
-/// a Zen 3 core (175 and 80 Gb/s), and `decide` is what a decision took on an AMD EPYC (the command is in
-/// `crates/scheduling/scheduler/src/decision_cost.rs`). All other figures are estimates.
+/// A server of today without a hypervisor under it. Copies out of second- and third-level cache are those
+/// measured on a Zen 3 core (175 and 80 Gb/s), and `decide` is what a decision took on an AMD EPYC (the
+/// command is in `crates/scheduling/scheduler/src/decision_cost.rs`). All other figures are estimates.
 const MODERN: ModelCosts = ModelCosts {
     guest_transmit: 4_000,
     guest_receive: 2_000,
@@ -207,8 +209,8 @@ pub fn machines() -> Vec<Machine> {
                 modules: 2,
                 cpus: 1,
             },
-            // The first two were measured on two virtual cores of an AMD EPYC (`tests/wake_up.rs`, medians of six runs: 4.6 to
-            // 9.7 us and 20 to 27 us); the others are estimates.
+            // The first two were measured on two virtual cores of an AMD EPYC (`tests/wake_up.rs`, medians of
+            // six runs: 4.6 to 9.7 us and 20 to 27 us); the others are estimates.
             costs: ModelCosts {
                 wake: 8_600,
                 wake_latency: 24_000,
@@ -225,7 +227,7 @@ pub fn machines() -> Vec<Machine> {
 }
 
 impl Machine {
-    /// Its topology, as the policy sees it.
+    /// Topology of the machine, as the policy sees it.
     pub fn topology(&self) -> Topology {
         Topology::regular(self.shape)
     }

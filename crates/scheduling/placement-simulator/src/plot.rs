@@ -11,7 +11,8 @@ const CHART: u32 = 660;
 const TEXT: u32 = 15;
 const LINE: i32 = 24;
 
-/// A contender's colour, by what its name begins with: the same as in the plots of the benchmark (`bench`'s `plot.rs`).
+/// A contender's colour, by what its name begins with: the same as in the plots of the benchmark (`bench`'s
+/// `plot.rs`).
 const COLOURS: [(&str, RGBColor); 5] = [
     ("hyperswitch, paper's criteria", RGBColor(0, 0, 0)),
     ("hyperswitch", RGBColor(0, 90, 200)),

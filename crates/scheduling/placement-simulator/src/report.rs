@@ -7,7 +7,8 @@ use crate::machine::{Machine, PAPERS, machines};
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Numbers of pairs for which mechanisms are turned off one at a time: a machine nearly idle, in between, and full.
+/// Numbers of pairs for which mechanisms are turned off one at a time: a machine nearly idle, in between, and
+/// full.
 const ABLATION_PAIRS: [usize; 3] = [1, 8, 64];
 
 /// All results.
@@ -20,9 +21,9 @@ pub struct Report {
 /// The results of a machine.
 #[derive(Debug, Serialize)]
 pub struct MachineReport {
-    /// Its name.
+    /// Name of the machine.
     pub name: &'static str,
-    /// Its description.
+    /// Description of the machine.
     pub title: &'static str,
     /// Per workload.
     pub workloads: Vec<WorkloadReport>,
@@ -31,7 +32,7 @@ pub struct MachineReport {
 /// The results of a workload on a machine.
 #[derive(Debug, Serialize)]
 pub struct WorkloadReport {
-    /// Its name.
+    /// Name of the workload.
     pub name: &'static str,
     /// Unit of the values.
     pub unit: &'static str,
@@ -48,14 +49,14 @@ pub struct WorkloadReport {
 pub struct Curve {
     /// The contender.
     pub contender: String,
-    /// Its results, by number of pairs.
+    /// Results of the contender, by number of pairs.
     pub points: Vec<Point>,
 }
 
 /// The effect of a mechanism.
 #[derive(Debug, Serialize)]
 pub struct Ablation {
-    /// Its key in the configuration.
+    /// Key of the switched-off part in the configuration.
     pub off: String,
     /// Pairs, and throughput without it divided by that with it.
     pub ratios: Vec<(usize, f64)>,

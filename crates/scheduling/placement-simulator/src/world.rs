@@ -1,8 +1,8 @@
 //! The modelled machine: time, events, and the state that cores, guests and workers share.
 //!
-//! A core runs one task at a time, in *steps*: a guest's packet, a worker's batch. A step takes effect when it ends, and the
-//! scheduler chooses the next task of the core then. Costs of the effects, for example of a kick, are added to the task's next
-//! step.
+//! A core runs one task at a time, in *steps*: a guest's packet, a worker's batch. A step takes effect when
+//! it ends, and the scheduler chooses the next task of the core then. Costs of the effects, for example of a
+//! kick, are added to the task's next step.
 
 mod cores;
 mod guest;
@@ -63,7 +63,8 @@ struct Port {
     watcher: Option<usize>,
     /// The time at which a worker looks at the ring again, if its watcher sleeps and kicks are off.
     look_again_ns: Option<u64>,
-    /// How often in sequence its guest waited for the core on which its ring was served, and when it last did.
+    /// How often in sequence its guest waited for the core on which its ring was served, and when it last
+    /// did.
     waits: u32,
     waited_at_ns: u64,
     /// The internal receive queue.
@@ -86,7 +87,7 @@ struct Port {
 pub struct Counters {
     /// Packets that receivers took.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
     /// Times a guest kicked.
     pub kicks: u64,
@@ -248,7 +249,8 @@ impl<'a> World<'a> {
         ns * self.random.u64(95..=105) / 100
     }
 
-    /// Time until the core's node has moved these bytes between memory and caches, after those that it was asked to move before.
+    /// Time until the core's node has moved these bytes between memory and caches, after those that it was
+    /// asked to move before.
     fn memory_ns(&mut self, cpu: Cpu, bytes: u64) -> u64 {
         let node = self.machine.node(cpu);
         let costs = &self.machine.costs;
@@ -258,7 +260,8 @@ impl<'a> World<'a> {
         free_at - self.now_ns
     }
 
-    /// Time for work on bytes that a core at a distance wrote: the processor's or the memory's, whichever is longer.
+    /// Time for work on bytes that a core at a distance wrote: the processor's or the memory's, whichever is
+    /// longer.
     fn byte_ns(&mut self, here: Cpu, written_by: Cpu, bytes: u64, factor: f64) -> u64 {
         let distance = self.machine.distance(here, written_by);
         let kib = self.machine.costs.copy_kib[distance as usize];
@@ -290,9 +293,10 @@ impl Port {
     }
 }
 
-/// Cores as they are filled in the paper's experiments (section 5.2.1): pairs go to nodes and their last-level caches in
-/// turn, both guests of a pair to the same one; there, one core of each module is used before the second ones.
-/// Dedicated cores are left out, and when all are taken it starts over, shifted, lest one core get all senders.
+/// Cores as they are filled in the paper's experiments (section 5.2.1): pairs go to nodes and their
+/// last-level caches in turn, both guests of a pair to the same one; there, one core of each module is used
+/// before the second ones. Dedicated cores are left out, and when all are taken it starts over, shifted, lest
+/// one core get all senders.
 fn guest_cpus(machine: &Machine, policy: &Policy, pairs: usize) -> Vec<Cpu> {
     let Shape {
         nodes,

@@ -97,8 +97,8 @@ fn the_default_is_near_the_papers_curve() {
     }
 }
 
-/// Helpers of other nodes than the receiver's copy only in the paper's second region, where the receivers' nodes have no idle
-/// module but other nodes have.
+/// Helpers of other nodes than the receiver's copy only in the paper's second region, where the receivers'
+/// nodes have no idle module but other nodes have.
 #[test]
 fn the_papers_criteria_take_other_nodes_in_the_second_region() {
     let afar = |pairs| {

@@ -1,5 +1,6 @@
-//! What waking a thread on a sleeping core takes on this machine: the waker's time, which the data plane measures when it starts,
-//! and the time until the other thread runs. These are `wake` and `wake_latency` of the modelled machine `virtual-2`.
+//! What waking a thread on a sleeping core takes on this machine: the waker's time, which the data plane
+//! measures when it starts, and the time until the other thread runs. These are `wake` and `wake_latency` of
+//! the modelled machine `virtual-2`.
 //!
 //! `cargo test --release -p placement-simulator --test wake_up -- --ignored --nocapture`
 

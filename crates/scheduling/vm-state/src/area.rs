@@ -13,9 +13,10 @@
 //! | [`Thread::state`] | programs; the registry only from 0, or to 0 when the thread is unregistered | that thread is switched to or from, or woken |
 //! | [`Thread::waits`], [`Thread::child_waits`] | programs; the registry only to 0 | that thread, or a child, is woken or switched to or from |
 //!
-//! Threads are in a hash table of buckets of four, found by the low bits of their number, which the kernel gives
-//! out in sequence. A bucket is a cache line, and a thread has its place in it as long as it is registered: that place
-//! is its [`Slot`](crate::Slot). Zero everywhere is "unknown" and "free", as the map begins.
+//! Threads are in a hash table of buckets of four, found by the low bits of their number, which the kernel
+//! gives out in sequence. A bucket is a cache line, and a thread has its place in it as long as it is
+//! registered: that place is its [`Slot`](crate::Slot). Zero everywhere is "unknown" and "free", as the map
+//! begins.
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -30,7 +31,8 @@ pub(crate) const WAYS: usize = 4;
 /// A core, on a cache line of its own, since each core writes its own at every switch.
 #[repr(C, align(64))]
 pub(crate) struct Core {
-    /// [`KNOWN`], perhaps [`PREEMPTED`], and the number of the running thread; 0 in the low half is the idle task.
+    /// [`KNOWN`], perhaps [`PREEMPTED`], and the number of the running thread; 0 in the low half is the idle
+    /// task.
     pub task: AtomicU64,
     /// The time at which it switched to that task, in nanoseconds of the kernel's monotonic clock.
     pub since_ns: AtomicU64,
@@ -38,25 +40,26 @@ pub(crate) struct Core {
     pub runnable: AtomicU32,
     /// The number of the registered thread that blocked here last; 0 for none.
     pub blocked: AtomicU32,
-    /// The time at which a task that waits for the core until others block (`SCHED_BATCH`) was woken here last, by the same clock;
-    /// 0: never.
+    /// The time at which a task that waits for the core until others block (`SCHED_BATCH`) was woken here
+    /// last, by the same clock; 0: never.
     pub asked_ns: AtomicU64,
-    /// The number of the task that last woke one that was here before. If an interrupt woke it: of the task that was interrupted.
+    /// The number of the task that last woke one that was here before. If an interrupt woke it: of the task
+    /// that was interrupted.
     pub waker: AtomicU32,
-    /// The number of the task that was woken last by the task that had this core, or by an interrupt; in the upper half the number
-    /// of wake-ups from here, modulo 2^32.
+    /// The number of the task that was woken last by the task that had this core, or by an interrupt; in the
+    /// upper half the number of wake-ups from here, modulo 2^32.
     pub woken: AtomicU64,
 }
 
-/// A registered thread. Its child processes count as the thread itself: User Mode Linux runs its guest's processes in
-/// processes of its own, and waits for them meanwhile.
+/// A registered thread. Its child processes count as the thread itself: User Mode Linux runs its guest's
+/// processes in processes of its own, and waits for them meanwhile.
 #[repr(C, align(16))]
 pub(crate) struct Thread {
-    /// Its number; 0 when this place is free.
+    /// The thread's number; 0 when this place is free.
     pub tid: AtomicU32,
     /// A [`Kind`] in the upper half and a core in the lower; 0 while unknown.
     pub state: AtomicU32,
-    /// Its number while it waits for a core, else 0.
+    /// The thread's number while it waits for a core, else 0.
     pub waits: AtomicU32,
     /// The number of the child that began to wait last, while it waits for a core, else 0.
     pub child_waits: AtomicU32,
@@ -82,8 +85,8 @@ pub(crate) struct Idle(pub [AtomicU64; 8]);
 /// Set in [`Core::task`] once the core has switched.
 pub(crate) const KNOWN: u64 = 1 << 63;
 
-/// Set in [`Core::task`] if the task before, other than the idle one, was still runnable, and had had the core for
-/// [`LONG_NS`].
+/// Set in [`Core::task`] if the task before, other than the idle one, was still runnable, and had had the
+/// core for [`LONG_NS`].
 pub(crate) const PREEMPTED: u64 = 1 << 62;
 
 /// A time after which most tasks would have blocked, in nanoseconds.

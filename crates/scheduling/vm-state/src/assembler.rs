@@ -1,7 +1,7 @@
 //! An assembler for eBPF, as far as the programs here need it (RFC 9669).
 //!
-//! Instructions are appended one by one; jumps name labels, which are placed before or after. The assembler does not repeat
-//! the checks of the kernel's verifier.
+//! Instructions are appended one by one; jumps name labels, which are placed before or after. The assembler
+//! does not repeat the checks of the kernel's verifier.
 
 /// A register: `R0` holds results, `R1` to `R5` arguments (lost in calls), `R6` to `R9` survive calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

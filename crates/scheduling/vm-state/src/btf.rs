@@ -1,8 +1,10 @@
-//! Offsets of fields in the running kernel, from its own type information (BTF; Linux `Documentation/bpf/btf.rst`).
+//! Offsets of fields in the running kernel, from its own type information (BTF; Linux
+//! `Documentation/bpf/btf.rst`).
 //!
-//! Kernels differ in the layout of their structures, by version and by configuration; each describes its own in
-//! `/sys/kernel/btf/vmlinux`. Only the parts that the programs need are read: numbers of types and offsets of members. The
-//! bytes come from the kernel, but nothing here relies on their being well-formed: every read is checked.
+//! Kernels differ in the layout of their structures, by version and by configuration; each describes its own
+//! in `/sys/kernel/btf/vmlinux`. Only the parts that the programs need are read: numbers of types and offsets
+//! of members. The bytes come from the kernel, but nothing here relies on their being well-formed: every read
+//! is checked.
 
 /// Kinds of types.
 const STRUCT: u32 = 4;

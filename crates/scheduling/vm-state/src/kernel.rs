@@ -72,10 +72,11 @@ struct RawTracepointOpen {
 }
 
 /// # Safety
-/// `T` is the beginning of `union bpf_attr` for this command, without uninitialised bytes, and the addresses in it
-/// are valid for what the command does with them.
+/// `T` is the beginning of `union bpf_attr` for this command, without uninitialised bytes, and the addresses
+/// in it are valid for what the command does with them.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the kernel reads `size_of::<T>()` bytes at `attributes`; the caller vouches for the addresses in them.
+    // SAFETY: the kernel reads `size_of::<T>()` bytes at `attributes`; the caller vouches for the addresses
+    // in them.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<T>()) };
     match i32::try_from(result) {
         // SAFETY: the commands used here return a new descriptor, which nothing else owns.
@@ -118,8 +119,8 @@ pub(crate) fn load(program: &[u64], license: &CStr, tracepoint: u32) -> io::Resu
         attach_btf_id: tracepoint,
         ..ProgLoad::default()
     };
-    // SAFETY: the structure is laid out for the command and has no padding; `insns` has `insn_cnt` instructions of 8
-    // bytes, `license` is a C string, and both outlive the call, which only reads them.
+    // SAFETY: the structure is laid out for the command and has no padding; `insns` has `insn_cnt`
+    // instructions of 8 bytes, `license` is a C string, and both outlive the call, which only reads them.
     let refused = match unsafe { bpf(PROG_LOAD, &attributes) } {
         Ok(fd) => return Ok(fd),
         Err(error) => error,
@@ -147,8 +148,8 @@ pub(crate) fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         prog_fd: program.as_raw_fd().cast_unsigned(),
         ..RawTracepointOpen::default()
     };
-    // SAFETY: the structure is laid out for the command and has no padding; no name is given, as the program knows its
-    // tracepoint.
+    // SAFETY: the structure is laid out for the command and has no padding; no name is given, as the program
+    // knows its tracepoint.
     unsafe { bpf(RAW_TRACEPOINT_OPEN, &attributes) }
 }
 
@@ -163,8 +164,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the area of a map made by [`create_map`]; any other descriptor is refused. Without `writable`, writing
-    /// to it ends the process.
+    /// Maps the area of a map made by [`create_map`]; any other descriptor is refused. Without `writable`,
+    /// writing to it ends the process.
     pub fn new(map: BorrowedFd<'_>, writable: bool) -> io::Result<Mapping> {
         let write = if writable {
             ProtFlags::WRITE
@@ -191,16 +192,18 @@ impl std::ops::Deref for Mapping {
     type Target = Area;
 
     fn deref(&self) -> &Area {
-        // SAFETY: the mapping is as long as an `Area`, page-aligned, lives as long as `self`, and cannot shrink, as BPF
-        // maps cannot. Any bytes are an `Area`, which consists of integers that are read and written atomically, by
-        // the programs as well (aligned stores). Readers use plain loads, which read-only pages allow.
+        // SAFETY: the mapping is as long as an `Area`, page-aligned, lives as long as `self`, and cannot
+        // shrink, as BPF maps cannot. Any bytes are an `Area`, which consists of integers that are read and
+        // written atomically, by the programs as well (aligned stores). Readers use plain loads, which
+        // read-only pages allow.
         unsafe { self.area.as_ref() }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length; no reference outlives `self`. It fails only for other addresses.
+        // SAFETY: mapped by `new` with this length; no reference outlives `self`. It fails only for other
+        // addresses.
         let _ = unsafe { munmap(self.area.as_ptr().cast::<c_void>(), size_of::<Area>()) };
     }
 }

@@ -1,9 +1,9 @@
 //! The state of the machine's cores and of the guests' vCPU threads at this moment.
 //!
 //! A small eBPF program sits on the scheduler's tracepoints and publishes, in memory that is mapped into the
-//! processes which need it, the task that each core runs and whether each registered thread is running, runnable or blocked
-//! (as the hypervisor's scheduler does in Hyper-Switch, Ram et al., USENIX ATC 2013, 3.3 and 3.4). Readers use
-//! plain loads: no system call, no lock.
+//! processes which need it, the task that each core runs and whether each registered thread is running,
+//! runnable or blocked (as the hypervisor's scheduler does in Hyper-Switch, Ram et al., USENIX ATC 2013, 3.3
+//! and 3.4). Readers use plain loads: no system call, no lock.
 //!
 //! | file | contents |
 //! |---|---|
@@ -17,15 +17,16 @@
 //! | `state` | readers, and the registry of threads |
 //! | `vcpus` | finds the vCPU threads of a VMM |
 //!
-//! Three processes take part. The privileged one (`CAP_BPF` and `CAP_PERFMON`, or root) keeps a [`Publisher`]. When that is
-//! dropped, everything ends: the kernel detaches the programs when the last descriptor of their links is closed. The
-//! descriptor of the shared memory goes to the other processes. One of them, and only one, maps it as [`Registry`]: it registers
-//! threads by writing into the same memory, in which the programs look threads up, so that no process but
-//! the publisher ever needs bpf(2). Any number of processes may map it as [`VmState`].
+//! Three processes take part. The privileged one (`CAP_BPF` and `CAP_PERFMON`, or root) keeps a
+//! [`Publisher`]. When that is dropped, everything ends: the kernel detaches the programs when the last
+//! descriptor of their links is closed. The descriptor of the shared memory goes to the other processes. One
+//! of them, and only one, maps it as [`Registry`]: it registers threads by writing into the same memory, in
+//! which the programs look threads up, so that no process but the publisher ever needs bpf(2). Any number of
+//! processes may map it as [`VmState`].
 //!
-//! Everything read here is a hint, true a moment ago. A process that could write to the memory could mislead the decisions on
-//! where work is done, and nothing else: the programs check every index. A state that is not known is `Unknown`, never
-//! guessed.
+//! Everything read here is a hint, true a moment ago. A process that could write to the memory could mislead
+//! the decisions on where work is done, and nothing else: the programs check every index. A state that is not
+//! known is `Unknown`, never guessed.
 //!
 //! Allowed `unsafe`: bpf(2), mapping its memory, reading the map's bytes as `area::Area`.
 

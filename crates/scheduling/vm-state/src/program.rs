@@ -7,25 +7,27 @@
 //! | `sched_waking` | none | the thread that wakes another one, for the core that this one was on last; the thread that is woken, for the core from which it is |
 //! | `sched_migrate_task`, if the task is queued | of the core that it leaves | that core's number of runnable tasks |
 //!
-//! The wake-up of a thread on an idle core, or on a core with another cache, is often left to that core (`ttwu_queue`). There,
-//! in `sched_wakeup`, the waker is not known any more; `sched_waking` comes before that.
+//! The wake-up of a thread on an idle core, or on a core with another cache, is often left to that core
+//! (`ttwu_queue`). There, in `sched_wakeup`, the waker is not known any more; `sched_waking` comes before
+//! that.
 //!
-//! Since `nr_running` is read and published under the lock that guards it, what is published for a core is never older
-//! than its last event. A task that is pulled to a core is counted there when that core switches next. Tasks that have
-//! blocked and are still queued, as kernels from 6.12 on do (delayed dequeuing), are not counted.
+//! Since `nr_running` is read and published under the lock that guards it, what is published for a core is
+//! never older than its last event. A task that is pulled to a core is counted there when that core switches
+//! next. Tasks that have blocked and are still queued, as kernels from 6.12 on do (delayed dequeuing), are
+//! not counted.
 //!
-//! Events can go unseen: a program that is interrupted is not run again inside itself, and on one virtual machine no
-//! tracer at all (perf, ftrace, these programs) got the events when threads of one process were switched from; the cause was
-//! not found. So each event sets the complete state that it shows instead of stepping from state to state: the next event
-//! makes up for one that was not seen.
+//! Events can go unseen: a program that is interrupted is not run again inside itself, and on one virtual
+//! machine no tracer at all (perf, ftrace, these programs) got the events when threads of one process were
+//! switched from; the cause was not found. So each event sets the complete state that it shows instead of
+//! stepping from state to state: the next event makes up for one that was not seen.
 //!
-//! They are BTF-typed raw tracepoints (`tp_btf`): arguments are the kernel's own structures, whose fields the verifier
-//! lets be read directly. That takes `CAP_BPF` and `CAP_PERFMON` and no file of tracefs, costs no formatting of a trace
-//! record, and finds fields by name on every kernel that has BTF. Classic tracepoints have stable formats but know no
-//! queue lengths and no parents.
+//! They are BTF-typed raw tracepoints (`tp_btf`): arguments are the kernel's own structures, whose fields the
+//! verifier lets be read directly. That takes `CAP_BPF` and `CAP_PERFMON` and no file of tracefs, costs no
+//! formatting of a trace record, and finds fields by name on every kernel that has BTF. Classic tracepoints
+//! have stable formats but know no queue lengths and no parents.
 //!
-//! Reading the kernel's structures is open to programs under a license compatible with the GPL. These, some hundred
-//! instructions, are therefore also licensed under [`LICENSE`].
+//! Reading the kernel's structures is open to programs under a license compatible with the GPL. These, some
+//! hundred instructions, are therefore also licensed under [`LICENSE`].
 
 use crate::area::{
     ASKED_NS, BLOCKED, BUCKET_SIZE, BUCKETS, CHILD_WAITS, CORE_SIZE, CORES, IDLE, KIND_SHIFT, KNOWN, Kind,
@@ -59,7 +61,8 @@ pub(crate) struct Kernel {
     pid: usize,
     /// `task_struct.__state`.
     state: usize,
-    /// Number of the core that a task is on or was on last: `task_struct.thread_info.cpu`, or `task_struct.cpu`.
+    /// Number of the core that a task is on or was on last: `task_struct.thread_info.cpu`, or
+    /// `task_struct.cpu`.
     cpu: usize,
     /// `task_struct.policy`.
     policy: usize,
@@ -67,8 +70,8 @@ pub(crate) struct Kernel {
     on_rq: usize,
     /// `task_struct.real_parent`.
     parent: usize,
-    /// From a task to the length of its core's runqueue: `task_struct.se.cfs_rq`, `cfs_rq.rq`, `rq.nr_running`. Nothing
-    /// on a kernel without `CONFIG_FAIR_GROUP_SCHED`, where lengths stay unknown.
+    /// From a task to the length of its core's runqueue: `task_struct.se.cfs_rq`, `cfs_rq.rq`,
+    /// `rq.nr_running`. Nothing on a kernel without `CONFIG_FAIR_GROUP_SCHED`, where lengths stay unknown.
     queue: Option<[usize; 3]>,
     /// In `rq`: fields to add to its length, and to subtract, for the number of runnable tasks.
     delayed: (Option<usize>, Option<usize>),
@@ -220,7 +223,8 @@ impl Program {
         self.code.finish()
     }
 
-    /// `sched_waking(task)`, in the thread that wakes it. R6: the task's number, R7: its core, and then this one.
+    /// `sched_waking(task)`, in the thread that wakes it. R6: the task's number, R7: its core, and then this
+    /// one.
     fn waking(mut self) -> Vec<u64> {
         let (here, end) = (self.code.label(), self.code.label());
         self.code.load(Size::Double, R1, R1, argument(0));
@@ -294,7 +298,8 @@ impl Program {
         self.code.finish()
     }
 
-    /// R3 = the place of the task in R1 or of its parent, and R2 its number, or jumps if neither has one. Uses R1, R4.
+    /// R3 = the place of the task in R1 or of its parent, and R2 its number, or jumps if neither has one.
+    /// Uses R1, R4.
     fn find_thread(&mut self, none: Label) {
         let (parent, found) = (self.code.label(), self.code.label());
         self.find_number(parent, found);
@@ -331,8 +336,8 @@ impl Program {
         self.code.jump(none);
     }
 
-    /// Adds [`PREEMPTED`] to R5 if the task that is switched from on the core at R2 has had it for long and goes on wanting
-    /// it. Uses R3, R4.
+    /// Adds [`PREEMPTED`] to R5 if the task that is switched from on the core at R2 has had it for long and
+    /// goes on wanting it. Uses R3, R4.
     fn note_preemption(&mut self) {
         let [long, preempted, end] = [(); 3].map(|()| self.code.label());
         self.code.load(Size::Double, R3, R2, SINCE_NS);
@@ -354,8 +359,8 @@ impl Program {
         self.code.place(end);
     }
 
-    /// Notes whether the task in R5, whose place R3 has the number R2, waits for a core once it is switched from. R5 = the
-    /// state to be published in its place. Uses R1, R4.
+    /// Notes whether the task in R5, whose place R3 has the number R2, waits for a core once it is switched
+    /// from. R5 = the state to be published in its place. Uses R1, R4.
     fn leave(&mut self) {
         let [preempted, blocks, alive, end] = [(); 4].map(|()| self.code.label());
         self.code.load(Size::Word, R1, R5, self.kernel.pid);
@@ -412,9 +417,9 @@ impl Program {
         }
     }
 
-    /// Publishes R5, the state of the thread at R3 after it was switched from on the core in R7, unless it runs elsewhere by
-    /// now because a parent and its child took turns. The state published before does not matter: the switch to the thread may
-    /// have gone unseen. Uses R1, R2, R4, R5.
+    /// Publishes R5, the state of the thread at R3 after it was switched from on the core in R7, unless it
+    /// runs elsewhere by now because a parent and its child took turns. The state published before does not
+    /// matter: the switch to the thread may have gone unseen. Uses R1, R2, R4, R5.
     fn left(&mut self, elsewhere: Label) {
         let ours = self.code.label();
         self.code.constant(Op::Move, R1, word(Kind::Running));
@@ -440,8 +445,8 @@ impl Program {
         self.code.store(Size::Word, R2, BLOCKED, R4);
     }
 
-    /// Publishes whether the core in R7 is idle: it runs the task with the number in R5. Writes only what changes, since
-    /// the line is that of many cores. Uses R2, R3, R4.
+    /// Publishes whether the core in R7 is idle: it runs the task with the number in R5. Writes only what
+    /// changes, since the line is that of many cores. Uses R2, R3, R4.
     fn publish_idle(&mut self) {
         let [idle, same] = [(); 2].map(|()| self.code.label());
         self.code.constant(Op::Move, R3, 1);

@@ -44,8 +44,8 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Loads and attaches the programs. Takes some 10 ms, and runs for a moment on each core that it may run on, so
-    /// that each becomes known.
+    /// Loads and attaches the programs. Takes some 10 ms, and runs for a moment on each core that it may run
+    /// on, so that each becomes known.
     ///
     /// # Errors
     /// See [`Unavailable`]; nothing is left behind then.

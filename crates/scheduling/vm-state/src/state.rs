@@ -20,11 +20,12 @@ impl Slot {
 /// A core's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CoreState {
-    /// It runs no task.
+    /// The core runs no task.
     Idle,
-    /// It runs this registered thread.
+    /// The core runs this registered thread.
     Vcpu(Slot),
-    /// It runs the thread with this number, which is not registered. (Workers know each other by their numbers.)
+    /// The core runs the thread with this number, which is not registered. (Workers know each other by their
+    /// numbers.)
     Task(u32),
     /// Unknown: the core has not switched since the programs were attached, or its number is above 1023.
     Unknown,
@@ -33,19 +34,20 @@ pub enum CoreState {
 /// A registered thread's state. The core in each case is the one it is on or was on last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ThreadState {
-    /// It runs there.
+    /// The thread runs on this core.
     Running(u32),
-    /// It is runnable there.
+    /// The thread is runnable on this core.
     Runnable(u32),
-    /// It is blocked.
+    /// The thread is blocked, and ran on this core last.
     Blocked(u32),
-    /// It has ended.
+    /// The thread has ended.
     Dead,
     /// Unknown: the thread was running when it was registered, or does not exist.
     Unknown,
 }
 
-/// The thread that was woken last from a core, and the number of threads woken from there so far. The default: none.
+/// The thread that was woken last from a core, and the number of threads woken from there so far. The
+/// default: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Woken(u64);
 
@@ -132,12 +134,13 @@ impl Area {
     }
 }
 
-/// The published state. Any thread may read it at any time; each answer takes a load or two of cache lines that others write.
+/// The published state. Any thread may read it at any time; each answer takes a load or two of cache lines
+/// that others write.
 pub struct VmState(Mapping);
 
 impl VmState {
-    /// Maps the shared memory for reading. The descriptor is [`Publisher::area`](crate::Publisher::area), and is not needed
-    /// afterwards.
+    /// Maps the shared memory for reading. The descriptor is [`Publisher::area`](crate::Publisher::area), and
+    /// is not needed afterwards.
     ///
     /// # Errors
     /// As mmap(2).
@@ -173,8 +176,8 @@ impl VmState {
         self.0.expects(cpu)
     }
 
-    /// Whether a task is runnable on this core besides the one that has it, so that a helper there should give way. It may be any
-    /// task, also one with a lower priority. False for a core whose state is unknown.
+    /// Whether a task is runnable on this core besides the one that has it, so that a helper there should
+    /// give way. It may be any task, also one with a lower priority. False for a core whose state is unknown.
     #[inline]
     #[must_use]
     pub fn wanted(&self, cpu: u32) -> bool {
@@ -184,8 +187,8 @@ impl VmState {
         })
     }
 
-    /// Whether the task that has this core took it from another one that had had it for a millisecond and was still
-    /// runnable. False for a core whose state is unknown.
+    /// Whether the task that has this core took it from another one that had had it for a millisecond and was
+    /// still runnable. False for a core whose state is unknown.
     #[inline]
     #[must_use]
     pub fn preempted(&self, cpu: u32) -> bool {
@@ -219,9 +222,9 @@ impl VmState {
         }
     }
 
-    /// The time that the task which has this core waited for it, in nanoseconds. Valid only if that task waits until others
-    /// block (`SCHED_BATCH`) and is the last such task that was woken here, which the caller has to know. 0 if no such task was
-    /// woken.
+    /// The time that the task which has this core waited for it, in nanoseconds. Valid only if that task
+    /// waits until others block (`SCHED_BATCH`) and is the last such task that was woken here, which the
+    /// caller has to know. 0 if no such task was woken.
     #[inline]
     #[must_use]
     pub fn waited_ns(&self, cpu: u32) -> u64 {
@@ -235,8 +238,8 @@ impl VmState {
         }
     }
 
-    /// The state of a guest with these threads: that of the most active one. Unknown without threads, and if the most active one
-    /// may be a thread whose state is unknown.
+    /// The state of a guest with these threads: that of the most active one. Unknown without threads, and if
+    /// the most active one may be a thread whose state is unknown.
     #[must_use]
     pub fn guest(&self, threads: &[Slot]) -> ThreadState {
         let mut best = ThreadState::Dead;
@@ -258,7 +261,8 @@ impl VmState {
     }
 }
 
-/// Registers the threads whose states are published. There is one registry at a time; a new one starts without threads.
+/// Registers the threads whose states are published. There is one registry at a time; a new one starts
+/// without threads.
 pub struct Registry(Mapping);
 
 impl Registry {
@@ -272,8 +276,8 @@ impl Registry {
         Ok(registry)
     }
 
-    /// Registers a thread of the PID name space that /proc shows, unless it is registered. `None` when its bucket is full, or
-    /// if the number is that of no thread: its state then stays unknown.
+    /// Registers a thread of the PID name space that /proc shows, unless it is registered. `None` when its
+    /// bucket is full, or if the number is that of no thread: its state then stays unknown.
     ///
     /// The thread's state is known at once if it is blocked, and otherwise from its next switch on.
     pub fn add(&self, tid: u32) -> Option<Slot> {
@@ -300,7 +304,8 @@ impl Registry {
         Some(slot)
     }
 
-    /// Forgets a thread. The state of its slot is `Unknown` from then on, until another thread is registered there.
+    /// Forgets a thread. The state of its slot is `Unknown` from then on, until another thread is registered
+    /// there.
     pub fn remove(&self, slot: Slot) {
         if let Some(thread) = self.0.thread(slot) {
             thread.tid.store(0, Release);

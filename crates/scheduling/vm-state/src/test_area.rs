@@ -1,5 +1,5 @@
-//! The shared memory without a kernel that writes to it, for tests and measurements of readers: calls publish what the
-//! programs would.
+//! The shared memory without a kernel that writes to it, for tests and measurements of readers: calls publish
+//! what the programs would.
 
 use crate::area::{Area, BUCKETS, KNOWN, Kind, WAYS};
 use crate::kernel::Mapping;
@@ -32,7 +32,8 @@ impl TestArea {
         self.memory.as_fd()
     }
 
-    /// Publishes that the core runs this task, and no other is runnable there; 0 for none. Cores from 1024 on are ignored.
+    /// Publishes that the core runs this task, and no other is runnable there; 0 for none. Cores from 1024 on
+    /// are ignored.
     pub fn runs(&self, cpu: u32, tid: u32) {
         let Some(core) = self.area.cores.get(cpu as usize) else {
             return;
@@ -52,7 +53,8 @@ impl TestArea {
         }
     }
 
-    /// Publishes that the task which has the core wakes the one with this number. Cores from 1024 on are ignored.
+    /// Publishes that the task which has the core wakes the one with this number. Cores from 1024 on are
+    /// ignored.
     pub fn wakes_from(&self, cpu: u32, woken: u32) {
         if let Some(core) = self.area.cores.get(cpu as usize) {
             let count = (core.woken.load(Relaxed) >> 32).wrapping_add(1);
@@ -60,8 +62,8 @@ impl TestArea {
         }
     }
 
-    /// Publishes that so many tasks are runnable on the core besides the one that has it, until [`runs`](Self::runs) is called. Cores from 1024
-    /// on are ignored.
+    /// Publishes that so many tasks are runnable on the core besides the one that has it, until
+    /// [`runs`](Self::runs) is called. Cores from 1024 on are ignored.
     pub fn wanted(&self, cpu: u32, others: u32) {
         if let Some(core) = self.area.cores.get(cpu as usize) {
             let running = u32::from(core.task.load(Relaxed) as u32 != 0);

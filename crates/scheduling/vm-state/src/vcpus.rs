@@ -18,7 +18,8 @@ use std::path::Path;
 /// vCPU threads that are taken of one process, at most: others have processes, too.
 const MOST: usize = 256;
 
-/// Threads that are taken of a process that does not name its vCPUs. The state of each is read when work is placed.
+/// Threads that are taken of a process that does not name its vCPUs. The state of each is read when work is
+/// placed.
 const MOST_UNNAMED: usize = 32;
 
 /// Threads whose names are read. VMMs start their vCPUs early.
@@ -76,8 +77,8 @@ fn is_vcpu(name: &str) -> bool {
         .any(|prefix| name.strip_prefix(prefix).is_some_and(number))
 }
 
-/// The state of a thread, as a word of the shared memory, if it can be known: not for a running or runnable thread, because
-/// that changes while it is read.
+/// The state of a thread, as a word of the shared memory, if it can be known: not for a running or runnable
+/// thread, because that changes while it is read.
 pub(crate) fn state_of(proc: &Path, tid: u32) -> Option<u32> {
     let text = fs::read_to_string(proc.join(tid.to_string()).join("stat")).ok()?;
     // The second field is the name in parentheses, with anything in it (proc_pid_stat(5)).

@@ -91,8 +91,8 @@ fn a_context_switch_costs_little_more() {
     assert!(registered < without * 1.5, "{without} {registered}");
 }
 
-/// From the moment at which a thread begins to go to sleep, as it says itself, until another core sees it blocked.
-/// Going to sleep is part of that.
+/// From the moment at which a thread begins to go to sleep, as it says itself, until another core sees it
+/// blocked. Going to sleep is part of that.
 #[test]
 fn a_state_is_seen_within_50_microseconds() {
     const ROUNDS: usize = 200;

@@ -1,7 +1,7 @@
 //! The programs on the machine that runs the tests: real threads on real cores.
 //!
-//! Without the privilege, on a kernel without BTF, in a PID name space or on one core, nothing here can be tried: that is
-//! said, and passes.
+//! Without the privilege, on a kernel without BTF, in a PID name space or on one core, nothing here can be
+//! tried: that is said, and passes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -302,8 +302,8 @@ fn a_child_process_counts_as_its_parent() {
     parent.join().unwrap();
 }
 
-/// Parent and child wait for each other in turns, as a User Mode Linux guest that makes system calls does; on a core
-/// that others want, the one whose turn it is waits for that.
+/// Parent and child wait for each other in turns, as a User Mode Linux guest that makes system calls does; on
+/// a core that others want, the one whose turn it is waits for that.
 #[test]
 fn a_parent_that_waits_for_its_child_is_not_blocked_while_the_child_wants_to_run() {
     let Some(rig) = rig() else { return };

@@ -1,5 +1,5 @@
-//! The kernel's own path between guests: a Linux bridge with TAPs, in a namespace. What the switch is measured against, and
-//! a network on which guests can be tried without it.
+//! The kernel's own path between guests: a Linux bridge with TAPs, in a namespace. What the switch is
+//! measured against, and a network on which guests can be tried without it.
 
 use crate::endpoint::Endpoint;
 use crate::namespace::Namespace;

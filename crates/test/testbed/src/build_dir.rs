@@ -1,7 +1,7 @@
 //! Where artefacts that are made once and kept live: `build/` of the checkout, ignored by git.
 //!
-//! Files are written under a temporary name and renamed, so that test runs at the same time see either nothing
-//! or everything.
+//! Files are written under a temporary name and renamed, so that test runs at the same time see either
+//! nothing or everything.
 
 use anyhow::{Context, Result, bail};
 use std::os::unix::fs::PermissionsExt;
@@ -31,7 +31,8 @@ pub fn sibling(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// The file `name`, made by `make` if it does not exist. Everything on which the contents depend must be part of the name.
+/// The file `name`, made by `make` if it does not exist. Everything on which the contents depend must be part
+/// of the name.
 pub fn cached(name: &str, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<PathBuf> {
     let path = path().join(name);
     if !path.exists() {

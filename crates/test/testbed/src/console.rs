@@ -1,16 +1,16 @@
 //! Talking to the agent in a guest over its console.
 //!
-//! The agent ([`initrd`](crate::initrd), `init.sh`) reads `RUN <id> <command in base64>` and answers with lines
-//! `@@o <id> <base64>` (standard output), `@@e <id> <base64>` (standard error) and `@@end <id> <status> <bytes out> <bytes err>`.
-//! Everything else on the console is log. Lines are recognised by content, not by position, because the kernel may print
-//! between any two of them; the byte counts tell whether something was lost, and then the command
-//! counts as failed rather than as having printed less.
+//! The agent ([`initrd`](crate::initrd), `init.sh`) reads `RUN <id> <command in base64>` and answers with
+//! lines `@@o <id> <base64>` (standard output), `@@e <id> <base64>` (standard error) and `@@end <id> <status>
+//! <bytes out> <bytes err>`. Everything else on the console is log. Lines are recognised by content, not by
+//! position, because the kernel may print between any two of them; the byte counts tell whether something was
+//! lost, and then the command counts as failed rather than as having printed less.
 //!
-//! A User Mode Linux on a busy host sometimes does not see what came on its console until more comes, minutes later. So
-//! empty lines follow, which the agent skips, as long as a command has not ended.
+//! A User Mode Linux on a busy host sometimes does not see what came on its console until more comes, minutes
+//! later. So empty lines follow, which the agent skips, as long as a command has not ended.
 //!
-//! One thread per console reads; it ends with the guest, and so does the one that sends empty lines. `@@ready` counts boots: a second one means the guest
-//! rebooted, and that whatever ran before is gone.
+//! One thread per console reads; it ends with the guest, and so does the one that sends empty lines.
+//! `@@ready` counts boots: a second one means the guest rebooted, and that whatever ran before is gone.
 
 use crate::base64;
 use crate::endpoint::{Output, Running};

@@ -1,13 +1,13 @@
 //! The product's data plane under a controller that is played here.
 //!
-//! The product's own control process is a learning switch, which looks at Ethernet addresses and at nothing else: all
-//! connections between two stations are one flow. What flows cost that are told apart, by a rule on transport ports for
-//! instance, takes another controller. So the executable's data plane is started as the supervisor starts it, isolation
-//! and priority included, and told by the same messages (`control-protocol`) about ports and flows. What it does with
-//! packets is the product's; who decided is not.
+//! The product's own control process is a learning switch, which looks at Ethernet addresses and at nothing
+//! else: all connections between two stations are one flow. What flows cost that are told apart, by a rule on
+//! transport ports for instance, takes another controller. So the executable's data plane is started as the
+//! supervisor starts it, isolation and priority included, and told by the same messages (`control-protocol`)
+//! about ports and flows. What it does with packets is the product's; who decided is not.
 //!
-//! Flows are installed before any packet comes, and the controller answers no upcall: a packet without a flow is lost,
-//! which whoever counts packets sees.
+//! Flows are installed before any packet comes, and the controller answers no upcall: a packet without a flow
+//! is lost, which whoever counts packets sees.
 
 use crate::process::memory;
 use crate::switch::binary;
@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 pub struct Controlled {
     process: Child,
     control: Channel,
-    /// Its channel to the supervisor, by which it gets channels to peers.
+    /// The data plane's channel to the supervisor, by which it gets channels to peers.
     supervisor: Channel,
     publisher: Option<Publisher>,
     serial: u32,
@@ -151,8 +151,8 @@ impl Controlled {
         Ok(())
     }
 
-    /// Joins ports 1 and 2 by a flow for each of these pairs of UDP ports, in each direction. Flows look at the port
-    /// that packets come from, at the protocol and at both UDP ports.
+    /// Joins ports 1 and 2 by a flow for each of these pairs of UDP ports, in each direction. Flows look at
+    /// the port that packets come from, at the protocol and at both UDP ports.
     pub fn join_by_udp_ports(&mut self, pairs: impl Iterator<Item = (u16, u16)>) -> Result<()> {
         let mut number = 0;
         let mut unanswered = 0;
@@ -240,12 +240,12 @@ impl Controlled {
         self.directory.path().join(format!("{port}.sock"))
     }
 
-    /// Its log.
+    /// Log of the data plane.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    /// Its process identifier.
+    /// Process identifier of the data plane.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }

@@ -1,8 +1,8 @@
 //! Something with a network stack in which commands can be run: a guest, a namespace.
 //!
-//! Commands are shell text. They run concurrently: [`Endpoint::start`] returns at once, and what it returns is
-//! waited for by whoever wants the result. Everything has a time limit, so that a dead endpoint fails a test and
-//! never hangs it.
+//! Commands are shell text. They run concurrently: [`Endpoint::start`] returns at once, and what it returns
+//! is waited for by whoever wants the result. Everything has a time limit, so that a dead endpoint fails a
+//! test and never hangs it.
 
 use crate::process::Group;
 use anyhow::{Context, Result, bail};
@@ -50,8 +50,8 @@ impl std::fmt::Debug for Running {
 }
 
 impl Running {
-    /// A command in a guest, whose console will send the result, or drop the sender if the guest ends. `log` is what the
-    /// guest's kernel has to say when it does not.
+    /// A command in a guest, whose console will send the result, or drop the sender if the guest ends. `log`
+    /// is what the guest's kernel has to say when it does not.
     pub(crate) fn in_guest(
         what: String,
         result: mpsc::Receiver<Output>,
@@ -167,7 +167,7 @@ pub trait Endpoint: Sync {
     }
 }
 
-/// This machine, outside any namespace of ours.
+/// The host, outside any namespace of ours.
 #[derive(Debug)]
 pub struct Host;
 

@@ -1,7 +1,8 @@
 //! A running guest of any kind, and its specification.
 //!
-//! Guests differ in how they are started ([`uml`](crate::uml), [`qemu`](crate::qemu)); from then on they are a process group and a
-//! console with the same agent behind it. Dropping a guest kills it without telling it, like a power cut.
+//! Guests differ in how they are started ([`uml`](crate::uml), [`qemu`](crate::qemu)); from then on they are
+//! a process group and a console with the same agent behind it. Dropping a guest kills it without telling it,
+//! like a power cut.
 
 use crate::console::Console;
 use crate::endpoint::{Endpoint, Running};
@@ -28,7 +29,7 @@ pub enum Network {
     VhostUserServer(PathBuf),
     /// An existing TAP.
     Tap {
-        /// Its name.
+        /// Name of the interface.
         interface: String,
         /// The namespace it is in.
         namespace: Option<String>,
@@ -183,7 +184,7 @@ impl Guest {
         std::fs::read_to_string(self.directory.path().join("stderr")).unwrap_or_default()
     }
 
-    /// Its specification.
+    /// Specification of the guest.
     pub fn options(&self) -> &GuestOptions {
         &self.options
     }

@@ -1,8 +1,8 @@
 //! Pages of 2 MiB for peers that need them, given back afterwards in any case.
 //!
 //! The setting is the machine's. A small shell, which outlives this process whether it ends well, panics, is
-//! interrupted or killed, waits for its pipe to close and then writes the old value; pages still in use are freed by the
-//! kernel when their owner ends.
+//! interrupted or killed, waits for its pipe to close and then writes the old value; pages still in use are
+//! freed by the kernel when their owner ends.
 
 use anyhow::{Context, Result, bail};
 use std::os::unix::process::CommandExt;
@@ -16,7 +16,7 @@ struct Ledger {
     before: u64,
     /// Pages of all handles.
     ours: u64,
-    /// Its pipe closes with this process.
+    /// Process that restores the number of pages; its pipe closes with this process.
     _restorer: Child,
 }
 

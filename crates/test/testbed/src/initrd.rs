@@ -1,10 +1,11 @@
 //! The root file system of test guests: busybox, the tools that measure, kernel modules, and `init.sh`.
 //!
 //! Programs are this machine's own, with the shared libraries `ldd` names, so that nothing is downloaded or
-//! built. Modules come from the kernel's own tree together with what they depend on, in the order they must be
-//! inserted in; the dependencies are read from the modules themselves (their `.modinfo` section), since the tree of a kernel
-//! that was never installed has no `modules.dep`. The archive is left uncompressed: the kernel would spend more
-//! time on decompressing it than the emulator on loading it. Cached in `build/` under a name that changes with every input.
+//! built. Modules come from the kernel's own tree together with what they depend on, in the order they must
+//! be inserted in; the dependencies are read from the modules themselves (their `.modinfo` section), since
+//! the tree of a kernel that was never installed has no `modules.dep`. The archive is left uncompressed: the
+//! kernel would spend more time on decompressing it than the emulator on loading it. Cached in `build/` under
+//! a name that changes with every input.
 
 use crate::build_dir;
 use crate::cpio::Cpio;
@@ -200,7 +201,8 @@ impl ModuleTree {
         Ok(ModuleTree { paths })
     }
 
-    /// `wanted` and the modules on which they depend, dependencies first. Names the tree lacks are built into the kernel.
+    /// `wanted` and the modules on which they depend, dependencies first. Names the tree lacks are built into
+    /// the kernel.
     fn ordered(&self, wanted: &[&str]) -> Result<Vec<(String, PathBuf)>> {
         let mut ordered = Vec::new();
         let mut seen = BTreeSet::new();

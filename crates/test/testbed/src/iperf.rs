@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::time::Duration;
 
-/// How much longer than its time a stream may take to begin and to end: one of dozens between guests that share a core
-/// sends what it has buffered for a minute.
+/// How much longer than its time a stream may take to begin and to end: one of dozens between guests that
+/// share a core sends what it has buffered for a minute.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How to measure.
@@ -66,7 +66,8 @@ impl IperfResult {
         self.bits_per_second / 1e9
     }
 
-    /// The least throughput of any whole interval in bits per second; the last one may be cut short and does not count.
+    /// The least throughput of any whole interval in bits per second; the last one may be cut short and does
+    /// not count.
     pub fn worst_interval(&self) -> f64 {
         let whole = self.intervals.len().saturating_sub(1).max(1);
         self.intervals
@@ -160,8 +161,8 @@ impl Prepared<'_> {
         })
     }
 
-    /// Starts to send once the clock of the guest shows this second, within 0.1 s: streams that are to run at the same time do so however
-    /// long it takes to start them.
+    /// Starts to send once the clock of the guest shows this second, within 0.1 s: streams that are to run at
+    /// the same time do so however long it takes to start them.
     pub fn start_at(mut self, second: u64) -> Result<IperfRunning> {
         self.command = format!(
             "while [ $(date +%s) -lt {second} ]; do sleep 0.1; done; {}",
@@ -207,7 +208,8 @@ fn parse(text: &str) -> Result<IperfResult> {
     }
     let number = |value: &Value| value.as_f64().unwrap_or(0.0);
     let udp = client["start"]["test_start"]["protocol"] == "UDP";
-    // Sums differ between protocols and versions in whose view they are; the server's intervals are unmistakable.
+    // Sums differ between protocols and versions in whose view they are; the server's intervals are
+    // unmistakable.
     let sums: Vec<&Value> = client["server_output_json"]["intervals"]
         .as_array()
         .context("the server sent no intervals")?

@@ -1,8 +1,9 @@
 //! One test's claim to this machine.
 //!
-//! End-to-end tests need root, and would disturb each other's throughput on a small machine; so each begins with
-//! [`Lab::enter`], which lets one in at a time per process, whatever the number of test threads. Without root it says
-//! so and the test ends there; where tests must not be skipped, `HYPERSWITCH_E2E=require` makes that a failure.
+//! End-to-end tests need root, and would disturb each other's throughput on a small machine; so each begins
+//! with [`Lab::enter`], which lets one in at a time per process, whatever the number of test threads. Without
+//! root it says so and the test ends there; where tests must not be skipped, `HYPERSWITCH_E2E=require` makes
+//! that a failure.
 
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,18 +1,19 @@
 //! Real guests and namespaces for tests, demo and benchmarks.
 //!
-//! What a switch is worth shows only with endpoints that its authors did not write: the Linux virtio-net driver in
-//! a [User Mode Linux](uml) or [QEMU](qemu) guest, the polling driver of [DPDK](testpmd), a kernel's own stack behind a TAP in a
-//! [namespace]. This crate boots them, runs commands in them ([`Endpoint`]), measures with [iperf3](iperf) and
-//! [ping], and starts the [switch](switch) under test, all from safe Rust and without leaving traces:
+//! What a switch is worth shows only with endpoints that its authors did not write: the Linux virtio-net
+//! driver in a [User Mode Linux](uml) or [QEMU](qemu) guest, the polling driver of [DPDK](testpmd), a
+//! kernel's own stack behind a TAP in a [namespace]. This crate boots them, runs commands in them
+//! ([`Endpoint`]), measures with [iperf3](iperf) and [ping], and starts the [switch](switch) under test, all
+//! from safe Rust and without leaving traces:
 //!
-//! * names (namespaces, directories, interfaces inside them) carry the process id, so that several test runs share a
-//!   machine;
+//! * names (namespaces, directories, interfaces inside them) carry the process id, so that several test runs
+//!   share a machine;
 //! * every process started here is the leader of a process group which is killed when its handle is dropped,
 //!   and is killed by the kernel when the test process dies without dropping anything ([`process`]);
 //! * interfaces live in namespaces of their own; the machine's network is not touched.
 //!
-//! Errors are `anyhow`, written for the reader of a failed test: they name the endpoint and the command, and show the last
-//! lines of its console.
+//! Errors are `anyhow`, written for the reader of a failed test: they name the endpoint and the command, and
+//! show the last lines of its console.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,11 @@
 //! A go-between for vhost-user connections that hides feature bits from the guest.
 //!
-//! User Mode Linux hands every bit that a switch offers to its driver, also those that its own half of the device does not
-//! serve (the control queue, packed rings), and then hangs. Our switch offers nothing that it needs somebody else for; DPDK's
-//! vhost library leaves the choice to the VMM. So the answer to `GET_FEATURES` loses those bits here, and everything else
-//! passes as it is, descriptors included: rings, kicks and calls are between guest and switch, and no packet comes
-//! this way (vhost-user protocol of QEMU, `docs/interop/vhost-user.rst`).
+//! User Mode Linux hands every bit that a switch offers to its driver, also those that its own half of the
+//! device does not serve (the control queue, packed rings), and then hangs. Our switch offers nothing that it
+//! needs somebody else for; DPDK's vhost library leaves the choice to the VMM. So the answer to
+//! `GET_FEATURES` loses those bits here, and everything else passes as it is, descriptors included: rings,
+//! kicks and calls are between guest and switch, and no packet comes this way (vhost-user protocol of QEMU,
+//! `docs/interop/vhost-user.rst`).
 
 use anyhow::{Context, Result};
 use rustix::io::Errno;
@@ -25,12 +26,13 @@ use tempfile::TempDir;
 const HEADER_LEN: usize = 12;
 /// No message is longer.
 const PAYLOAD_LIMIT: usize = 4096;
-/// Descriptors per message at most: as many as memory regions (VHOST_USER_MAX_RAM_SLOTS is 8 without the extension).
+/// Descriptors per message at most: as many as memory regions (VHOST_USER_MAX_RAM_SLOTS is 8 without the
+/// extension).
 const DESCRIPTORS: usize = 8;
 const GET_FEATURES: u32 = 1;
 
-/// The bits that User Mode Linux cannot serve: control queue and what hangs on it (17 to 19, 21 to 23), packed rings
-/// (34), in-order use (35).
+/// The bits that User Mode Linux cannot serve: control queue and what hangs on it (17 to 19, 21 to 23),
+/// packed rings (34), in-order use (35).
 const UNSERVED: u64 = 0b1110_1110 << 16 | 0b11 << 34;
 
 /// A socket in front of a switch's, removed with its handle. Connections end with either side.

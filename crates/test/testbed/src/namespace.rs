@@ -1,7 +1,9 @@
-//! Network namespaces, which are containers to a switch, and keep a test's interfaces apart from the machine's.
+//! Network namespaces, which are containers to a switch, and keep a test's interfaces apart from the
+//! machine's.
 //!
-//! Names carry the process id and a count, so that test runs side by side do not collide. The namespace disappears with its
-//! handle, and the interfaces made in it with the namespace; one whose process was killed is removed by the next.
+//! Names carry the process id and a count, so that test runs side by side do not collide. The namespace
+//! disappears with its handle, and the interfaces made in it with the namespace; one whose process was killed
+//! is removed by the next.
 
 use crate::endpoint::{Endpoint, Host, Running};
 use crate::{build_dir, process};
@@ -35,7 +37,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Its name under `/run/netns`.
+    /// Name of the namespace under `/run/netns`.
     pub fn netns(&self) -> &str {
         &self.netns
     }

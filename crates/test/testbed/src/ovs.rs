@@ -1,10 +1,11 @@
-//! Open vSwitch: with DPDK, the switch that poll-mode users run, and as what drives the product's data plane ([`Driven`]); both
-//! private instances with their own databases and sockets, and with the same tables.
+//! Open vSwitch: with DPDK, the switch that poll-mode users run, and as what drives the product's data plane
+//! ([`Driven`]); both private instances with their own databases and sockets, and with the same tables.
 //!
-//! The system's services are neither needed nor touched: `ovsdb-server` and `ovs-vswitchd` run from a temporary directory
-//! and end with their handle. One poll thread is pinned to the last processor and takes all of it, busy or not; everything
-//! else of the process stays on the first. Ports listen on vhost-user sockets. Packets follow what the `OpenFlow` table
-//! says; [`Forwarding`] has the tables that are of use here.
+//! The system's services are neither needed nor touched: `ovsdb-server` and `ovs-vswitchd` run from a
+//! temporary directory and end with their handle. One poll thread is pinned to the last processor and takes
+//! all of it, busy or not; everything else of the process stays on the first. Ports listen on vhost-user
+//! sockets. Packets follow what the `OpenFlow` table says; [`Forwarding`] has the tables that are of use
+//! here.
 
 mod client;
 mod controller;

@@ -1,6 +1,7 @@
 //! Percentiles.
 
-/// The least of `sorted` values that at least `part` of all, from 0 to 1, do not exceed (nearest rank); 0 if there is none.
+/// The least of `sorted` values that at least `part` of all, from 0 to 1, do not exceed (nearest rank); 0 if
+/// there is none.
 pub fn percentile(sorted: &[f64], part: f64) -> f64 {
     let rank = (part * sorted.len() as f64).ceil() as usize;
     sorted

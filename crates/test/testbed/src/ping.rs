@@ -80,8 +80,8 @@ pub fn ping(from: &dyn Endpoint, address: &str, options: PingOptions) -> Result<
     })
 }
 
-/// Pings `address`, and returns each round trip time in milliseconds, in the order of the answers. Lost packets are left
-/// out.
+/// Pings `address`, and returns each round trip time in milliseconds, in the order of the answers. Lost
+/// packets are left out.
 pub fn round_trips(from: &dyn Endpoint, address: &str, options: PingOptions) -> Result<Vec<f64>> {
     let PingOptions {
         count,

@@ -1,12 +1,15 @@
-//! Guests that poll, in this process: frames of any kind through any vhost-user switch, under control to the byte.
+//! Guests that poll, in this process: frames of any kind through any vhost-user switch, under control to the
+//! byte.
 //!
 //! [testpmd](crate::testpmd) is a driver of another project, but it determines the frames. Here the benchmark
-//! does: how many flows, whether the guest touches the payload, how many frames arrive at a time, how fast. The guest is
-//! memory shared with the switch and one or more ports in it, each a receive and a transmit ring with a driver
-//! ([`virtqueue::driver`]); calls are off, and kicks are given when the switch wants them, as a DPDK guest does.
+//! does: how many flows, whether the guest touches the payload, how many frames arrive at a time, how fast.
+//! The guest is memory shared with the switch and one or more ports in it, each a receive and a transmit ring
+//! with a driver ([`virtqueue::driver`]); calls are off, and kicks are given when the switch wants them, as a
+//! DPDK guest does.
 //!
-//! What the guest does is a program that the caller's thread runs: [`circulate`](PollingGuest::circulate) frames between
-//! two ports, or [`send`](PollingGuest::send) and [`receive`](PollingGuest::receive). Threads are pinned by the caller.
+//! What the guest does is a program that the caller's thread runs: [`circulate`](PollingGuest::circulate)
+//! frames between two ports, or [`send`](PollingGuest::send) and [`receive`](PollingGuest::receive). Threads
+//! are pinned by the caller.
 
 mod circulate;
 mod frame;
@@ -109,13 +112,13 @@ pub struct PollingGuest {
 }
 
 impl PollingGuest {
-    /// Connects one port to each socket on which the switch listens. `largest` is the size of the largest frame in
-    /// bytes; each frame lies in one buffer.
+    /// Connects one port to each socket on which the switch listens. `largest` is the size of the largest
+    /// frame in bytes; each frame lies in one buffer.
     pub fn connect<P: AsRef<Path>>(sockets: &[P], largest: usize) -> Result<PollingGuest> {
         PollingGuest::connect_as(Build::default(), sockets, largest)
     }
 
-    /// The same with a guest that is made like that.
+    /// Connects a guest that is made like that.
     pub fn connect_as<P: AsRef<Path>>(build: Build, sockets: &[P], largest: usize) -> Result<PollingGuest> {
         let connect = |socket: &P| {
             let socket = socket.as_ref();
@@ -125,10 +128,10 @@ impl PollingGuest {
         PollingGuest::over(build, streams, largest)
     }
 
-    /// The same over connections that are there already, as where the switch connects.
+    /// A guest over connections that are there already, as where the switch connects.
     pub fn over(build: Build, streams: Vec<UnixStream>, largest: usize) -> Result<PollingGuest> {
-        // An odd number of cache lines: buffers a power of two apart would begin in the same few sets of the cache. DPDK's
-        // pools spread theirs as well.
+        // An odd number of cache lines: buffers a power of two apart would begin in the same few sets of the
+        // cache. DPDK's pools spread theirs as well.
         let buffer_len = (HEADER_LEN + largest).next_multiple_of(128) + 64;
         let mut layouts = Vec::new();
         let mut end = 0;
@@ -236,8 +239,8 @@ impl PollingGuest {
         })
     }
 
-    /// Puts a frame into the transmit ring of `port`. Returns whether there was room; [`flush`](Self::flush) makes it
-    /// visible.
+    /// Puts a frame into the transmit ring of `port`. Returns whether there was room; [`flush`](Self::flush)
+    /// makes it visible.
     pub fn send(&mut self, port: usize, frame: &Frame) -> Result<bool> {
         if self.ports[port].transmit.room() == 0 {
             self.ports[port].reclaim(&mut self.free)?;
@@ -258,8 +261,8 @@ impl PollingGuest {
         self.ports[port].publish_transmit();
     }
 
-    /// Takes what has arrived at `port`, shows each frame (without the virtio-net header) to `look`, and returns how many
-    /// there were, at most `limit`.
+    /// Takes what has arrived at `port`, shows each frame (without the virtio-net header) to `look`, and
+    /// returns how many there were, at most `limit`.
     pub fn receive(&mut self, port: usize, limit: usize, mut look: impl FnMut(&[u8])) -> Result<usize> {
         let mut copy = vec![0; self.buffer_len];
         let mut count = 0;

@@ -1,11 +1,12 @@
 //! Child processes that never outlive the test.
 //!
-//! A guest is several processes (User Mode Linux forks one per address space of its guest), and tests end in every
-//! possible way: normally, by panic, by Ctrl-C, by kill -9. So each child leads a process group, its handle kills the
-//! group when dropped, and `setpriv --pdeathsig` makes the kernel kill the leader if we die without that; where the leader
-//! has children of its own, it is the first process of a process namespace, so that they end with it.
-//! The parent death signal is tied to the *thread* that forked, not to the process; test threads come and go, so
-//! one thread that lives as long as the process does all the forking. Any thread may call anything here.
+//! A guest is several processes (User Mode Linux forks one per address space of its guest), and tests end in
+//! every possible way: normally, by panic, by Ctrl-C, by kill -9. So each child leads a process group, its
+//! handle kills the group when dropped, and `setpriv --pdeathsig` makes the kernel kill the leader if we die
+//! without that; where the leader has children of its own, it is the first process of a process namespace, so
+//! that they end with it. The parent death signal is tied to the *thread* that forked, not to the process;
+//! test threads come and go, so one thread that lives as long as the process does all the forking. Any thread
+//! may call anything here.
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -49,8 +50,8 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// As [`command`], for a program whose own children must not outlive it either: it becomes the first process of a process
-/// namespace, which the kernel empties when it ends, however that happens.
+/// As [`command`], for a program whose own children must not outlive it either: it becomes the first process
+/// of a process namespace, which the kernel empties when it ends, however that happens.
 pub fn command_with_children(program: impl AsRef<OsStr>) -> Command {
     let mut command = command("unshare");
     command
@@ -143,11 +144,12 @@ impl Drop for Group {
 pub struct ProcStat {
     /// Process identifier.
     pub pid: u32,
-    /// Its parent.
+    /// Identifier of the parent.
     pub parent: u32,
-    /// Its process group.
+    /// Process group.
     pub group: u32,
-    /// Clock ticks of 10 ms (USER_HZ is 100 on Linux) that its descendants spent which have ended and were waited for.
+    /// Clock ticks of 10 ms (USER_HZ is 100 on Linux) that its descendants spent which have ended and were
+    /// waited for.
     pub ended_ticks: u64,
 }
 

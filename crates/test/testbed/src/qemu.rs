@@ -1,9 +1,9 @@
 //! QEMU: a complete machine, with virtio over PCI and a VMM that speaks vhost-user.
 //!
-//! KVM is used only where a guest really boots under it, which is tried once per boot of the machine: a `/dev/kvm` that can
-//! be opened proves nothing inside other virtual machines. Otherwise the processor is emulated, which takes a
-//! few seconds to boot and is slow, but exercises the same driver and VMM. QEMU 7.2 crashes under emulation with
-//! vhost-user and MSI-X, so the device then has no vectors.
+//! KVM is used only where a guest really boots under it, which is tried once per boot of the machine: a
+//! `/dev/kvm` that can be opened proves nothing inside other virtual machines. Otherwise the processor is
+//! emulated, which takes a few seconds to boot and is slow, but exercises the same driver and VMM. QEMU 7.2
+//! crashes under emulation with vhost-user and MSI-X, so the device then has no vectors.
 
 use crate::guest::{Guest, GuestOptions, Network};
 use crate::qmp::Qmp;
@@ -146,7 +146,8 @@ fn start(options: GuestOptions, qemu: &QemuOptions, accelerator: &'static str) -
         .arg(initrd)
         .args([
             "-append",
-            // Counting timer interrupts at boot finds too few on a busy machine, and the kernel then does without.
+            // Counting timer interrupts at boot finds too few on a busy machine, and the kernel then does
+            // without.
             &format!(
                 "console=ttyS0 quiet loglevel=4 no_timer_check {}",
                 options.kernel_arguments("eth0")

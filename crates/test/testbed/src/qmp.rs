@@ -1,6 +1,7 @@
 //! QEMU's machine protocol, as far as tests need it: commands without waiting for events.
 //!
-//! Source: QEMU `docs/interop/qmp-spec.txt`. One JSON object per line each way; events come in between and are skipped.
+//! Source: QEMU `docs/interop/qmp-spec.txt`. One JSON object per line each way; events come in between and
+//! are skipped.
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};

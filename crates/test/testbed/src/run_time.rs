@@ -1,8 +1,9 @@
 //! How long tasks ran, to the nanosecond: the first number of `/proc/PID/task/TID/schedstat` (Linux,
 //! `Documentation/scheduler/sched-stats.rst`), where `/proc/PID/stat` has ticks of 10 ms, taken as samples.
 //!
-//! It is the time that the scheduler gave to a task: user and system time, and interrupts and softirqs on top of it.
-//! Kernels with `CONFIG_IRQ_TIME_ACCOUNTING` leave those out; interrupts of idle processors belong to no task anywhere.
+//! It is the time that the scheduler gave to a task: user and system time, and interrupts and softirqs on top
+//! of it. Kernels with `CONFIG_IRQ_TIME_ACCOUNTING` leave those out; interrupts of idle processors belong to
+//! no task anywhere.
 
 use crate::process::{ProcStat, all_processes, families};
 use std::collections::{BTreeMap, HashSet};
@@ -36,8 +37,8 @@ impl RunTime {
         RunTime(times)
     }
 
-    /// Time since `before`. What a task that has ended meanwhile did since then is not known and left out; all time of one
-    /// that has begun counts.
+    /// Time since `before`. What a task that has ended meanwhile did since then is not known and left out;
+    /// all time of one that has begun counts.
     pub fn since(&self, before: &RunTime) -> Duration {
         let times = self.0.iter();
         let ns = times.map(|(tid, ns)| ns.saturating_sub(before.0.get(tid).copied().unwrap_or(0)));

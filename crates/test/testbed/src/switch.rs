@@ -1,9 +1,9 @@
-//! The product under test, run as users run it: the `hyperswitch` executable with a configuration file, asked through its
-//! command line.
+//! The product under test, run as users run it: the `hyperswitch` executable with a configuration file, asked
+//! through its command line.
 //!
-//! Each instance has a temporary run directory and a namespace of its own that stands for the host: the TAPs of
-//! internal switches appear there, so that instances side by side do not collide and the machine's network is not
-//! touched. The log goes to a file and is printed when the instance was not stopped in good order.
+//! Each instance has a temporary run directory and a namespace of its own that stands for the host: the TAPs
+//! of internal switches appear there, so that instances side by side do not collide and the machine's network
+//! is not touched. The log goes to a file and is printed when the instance was not stopped in good order.
 
 use crate::build_dir;
 use crate::process::{self, Group};
@@ -257,7 +257,8 @@ impl Switch {
         Ok(pid)
     }
 
-    /// Waits until a process that had `old` as identifier has been replaced and everything is connected again.
+    /// Waits until a process that had `old` as identifier has been replaced and everything is connected
+    /// again.
     pub fn wait_replaced(&self, role: Role, old: u32) -> Result<()> {
         self.wait(|| {
             let Ok(status) = self.status() else {

@@ -1,8 +1,9 @@
 //! DPDK's testpmd with virtio-user ports: a polling guest driver of another project, at native speed.
 //!
-//! Two ports forward to each other what they receive, so that packets injected once run in a loop through the switch until one
-//! is lost. Its memory is one shared file, without huge pages unless asked for. testpmd is driven over its
-//! interactive prompt; its processor use is one whole core while forwarding, as polling drivers do.
+//! Two ports forward to each other what they receive, so that packets injected once run in a loop through the
+//! switch until one is lost. Its memory is one shared file, without huge pages unless asked for. testpmd is
+//! driven over its interactive prompt; its processor use is one whole core while forwarding, as polling
+//! drivers do.
 
 use crate::huge_pages::HugePages;
 use crate::process::{self, Group};
@@ -32,8 +33,8 @@ pub struct TestpmdOptions {
     pub packet_size: u16,
     /// Use 2 MiB pages, which must have been reserved.
     pub huge_pages: bool,
-    /// What is done with packets that arrive: `io` sends them out of the next port (or back, if there is only one),
-    /// `rxonly` forgets them.
+    /// What is done with packets that arrive: `io` sends them out of the next port (or back, if there is only
+    /// one), `rxonly` forgets them.
     pub forward_mode: &'static str,
     /// The processor on which it stays; any by default.
     pub processor: Option<usize>,
@@ -42,8 +43,8 @@ pub struct TestpmdOptions {
 }
 
 impl TestpmdOptions {
-    /// Guest ports on vhost-user sockets on which the switch listens, with 64-byte packets and rings of 256. `properties`
-    /// are further ones of every `net_virtio_user` device: `mrg_rxbuf=0,in_order=0`.
+    /// Guest ports on vhost-user sockets on which the switch listens, with 64-byte packets and rings of 256.
+    /// `properties` are further ones of every `net_virtio_user` device: `mrg_rxbuf=0,in_order=0`.
     pub fn guest(sockets: &[PathBuf], properties: &str) -> TestpmdOptions {
         let comma = if properties.is_empty() { "" } else { "," };
         let device = |(index, socket): (usize, &PathBuf)| {
@@ -72,8 +73,8 @@ impl TestpmdOptions {
         }
     }
 
-    /// A guest port that sends the frames of a capture file, of up to 30,000 frames, again and again as fast as it can.
-    /// The file is read once, at the start.
+    /// A guest port that sends the frames of a capture file, of up to 30,000 frames, again and again as fast
+    /// as it can. The file is read once, at the start.
     pub fn replay(capture: &Path, socket: &Path) -> TestpmdOptions {
         let source = format!("net_pcap0,rx_pcap={},infinite_rx=1", capture.display());
         let mut options = TestpmdOptions::guest(&[socket.to_path_buf()], "");
@@ -118,7 +119,8 @@ impl Testpmd {
         // Its prompt bypasses the C library's buffer, the rest does not: line by line they stay in order.
         let mut command = process::command("stdbuf");
         command.args(["-oL", "dpdk-testpmd"]);
-        // Two threads (prompt and forwarding) that the kernel may place: pinned ones would share cores with the next testpmd's.
+        // Two threads (prompt and forwarding) that the kernel may place: pinned ones would share cores with
+        // the next testpmd's.
         command.arg(format!("--lcores=0@{processors},1@{processors}"));
         command.args(["--no-pci", "--no-telemetry", "--no-shconf", "-m", "256"]);
         if options.huge_pages {
@@ -250,8 +252,9 @@ impl Testpmd {
 /// Pages of 2 MiB for it.
 const HUGE_PAGES: u64 = 160;
 
-/// testpmd as a switch: pairs of vhost ports, each forwarding what it receives to the other one. It looks at no packet, so
-/// it is the least that DPDK can do with vhost's two copies. Its thread stays on the last processor.
+/// testpmd as a switch: pairs of vhost ports, each forwarding what it receives to the other one. It looks at
+/// no packet, so it is the least that DPDK can do with vhost's two copies. Its thread stays on the last
+/// processor.
 #[derive(Debug)]
 pub struct VhostSwitch {
     testpmd: Testpmd,
@@ -288,7 +291,8 @@ impl VhostSwitch {
         self.directory.path().join(format!("{port}.sock"))
     }
 
-    /// Packets received so far, cycles of the time stamp counter in rounds that found packets, and cycles that passed.
+    /// Packets received so far, cycles of the time stamp counter in rounds that found packets, and cycles
+    /// that passed.
     pub fn work(&mut self) -> Result<[f64; 3]> {
         let text = self.testpmd.command("show fwd stats all")?;
         let elapsed = self.begin.elapsed().as_secs_f64();
@@ -313,7 +317,8 @@ impl VhostSwitch {
     }
 }
 
-/// Reads `CPU cycles/packet=61.25 (total cycles=24500 / total io packets=400) at 2445 MHz Clock`: packets, cycles, Hz.
+/// Reads `CPU cycles/packet=61.25 (total cycles=24500 / total io packets=400) at 2445 MHz Clock`: packets,
+/// cycles, Hz.
 fn parse_cycles(text: &str) -> Option<[f64; 3]> {
     let line = text.lines().find(|line| line.contains("CPU cycles/packet="))?;
     let number = |key: &str| -> Option<f64> {

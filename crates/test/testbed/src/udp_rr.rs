@@ -1,5 +1,5 @@
-//! Round trips of single datagrams between two endpoints, by the tool of the same name (`src/bin/udp-rr.rs`), which
-//! guests have in their initrd.
+//! Round trips of single datagrams between two endpoints, by the tool of the same name (`src/bin/udp-rr.rs`),
+//! which guests have in their initrd.
 
 use crate::endpoint::{Endpoint, Running};
 use anyhow::{Context, Result, bail, ensure};
@@ -49,8 +49,8 @@ pub fn sink(at: &dyn Endpoint) -> Result<Running> {
     at.start(&format!("exec udp-rr sink {SINK_PORT}"))
 }
 
-/// Starts to send datagrams of `bytes` bytes to the sink at `address`, so many per second at an even pace. To be waited for as
-/// round trips, of which there are as many as datagrams sent.
+/// Starts to send datagrams of `bytes` bytes to the sink at `address`, so many per second at an even pace. To
+/// be waited for as round trips, of which there are as many as datagrams sent.
 pub fn pace(from: &dyn Endpoint, address: &str, bytes: usize, rate: u32, time: Duration) -> Result<Running> {
     from.start(&format!(
         "exec udp-rr pace {address} {SINK_PORT} {bytes} {rate} {}",

@@ -1,9 +1,10 @@
-//! User Mode Linux: a Linux kernel as a process, with the real virtio-net driver, near native speed and one processor.
+//! User Mode Linux: a Linux kernel as a process, with the real virtio-net driver, near native speed and one
+//! processor.
 //!
-//! The guest connects to the switch's socket as a vhost-user client and cannot return after its connection broke (its
-//! kernel oopses if the socket closes under it), so it stands for guests that come and go, not for ones that outlive a
-//! switch. Standard output must be a pipe or a terminal, not a file. Its memory is an unlinked file in a temporary file system,
-//! chosen here to have room for it.
+//! The guest connects to the switch's socket as a vhost-user client and cannot return after its connection
+//! broke (its kernel oopses if the socket closes under it), so it stands for guests that come and go, not for
+//! ones that outlive a switch. Standard output must be a pipe or a terminal, not a file. Its memory is an
+//! unlinked file in a temporary file system, chosen here to have room for it.
 
 use crate::build_dir;
 use crate::guest::{Guest, GuestOptions, Network};
@@ -97,7 +98,8 @@ fn modules() -> Result<PathBuf> {
         })
 }
 
-/// A directory with room for a guest's memory, in memory if possible: on a disk the kernel would write it out.
+/// A directory with room for a guest's memory, in memory if possible: on a disk the kernel would write it
+/// out.
 fn memory_directory(memory: u32) -> PathBuf {
     let needed = u64::from(memory) << 20;
     let room = |path: &str| {

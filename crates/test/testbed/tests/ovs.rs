@@ -1,5 +1,5 @@
-//! Guests with a kernel of their own under an unmodified ovs-vswitchd that drives our data plane. Needs root, User Mode Linux and
-//! Open vSwitch; `make test-ovs` runs them.
+//! Guests with a kernel of their own under an unmodified ovs-vswitchd that drives our data plane. Needs root,
+//! User Mode Linux and Open vSwitch; `make test-ovs` runs them.
 
 use anyhow::{Context, Result, ensure};
 use std::io::Write;
@@ -257,8 +257,8 @@ fn without_loss(from: &Guest, to: &str, happens: impl FnOnce() -> Result<()>) ->
     })
 }
 
-/// Whether ovs-vswitchd is a learning switch for want of a controller: all packets have a flow for that, which `ovs-ofctl` does not
-/// show.
+/// Whether ovs-vswitchd is a learning switch for want of a controller: all packets have a flow for that,
+/// which `ovs-ofctl` does not show.
 fn stands_alone(ovs: &Driven) -> Result<bool> {
     Ok(ovs.appctl("bridge/dump-flows br0")?.contains("actions=NORMAL"))
 }
@@ -304,7 +304,8 @@ fn a_controller_comes_and_goes() -> Result<()> {
         "set-fail-mode br0 secure -- set-controller br0 {}",
         ovs.controller()
     ))?;
-    // ovs-vswitchd heeds this once it has been connected; until then it waits for 8 s at most between two attempts.
+    // ovs-vswitchd heeds this once it has been connected; until then it waits for 8 s at most between two
+    // attempts.
     ovs.vsctl("set Controller br0 max_backoff=1000")?;
     let [a, b, c] = guests(&ovs, ["vm1", "vm2", "vm3"], 1)?;
     lab.note("no controller yet");
@@ -314,7 +315,8 @@ fn a_controller_comes_and_goes() -> Result<()> {
     lab.note("the first one decides");
     // With this version it is asked about what no flow matches, with later ones only if a flow says so.
     let first = ovs.start_controller("OpenFlow10")?;
-    // ovs-vswitchd does not examine its flows again for that: one that drops would stay as long as ARP asks each second.
+    // ovs-vswitchd does not examine its flows again for that: one that drops would stay as long as ARP asks
+    // each second.
     ovs.appctl("revalidator/purge")?;
     reachable(&a, &v4(2), PATIENCE)?;
     introduce(&[(&a, v4(1)), (&b, v4(2)), (&c, v4(3))])?;

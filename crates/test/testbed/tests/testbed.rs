@@ -1,5 +1,5 @@
-//! The test bed itself, without any switch of ours: guests on a Linux bridge. When these fail, failures of the end-to-end
-//! tests say nothing about the switch.
+//! The test bed itself, without any switch of ours: guests on a Linux bridge. When these fail, failures of
+//! the end-to-end tests say nothing about the switch.
 
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};

@@ -1,15 +1,18 @@
 //! An idle loop that misses no wake-up.
 //!
-//! A guest that has nothing to do waits for a signal in `sigsuspend` (`os_idle_sleep` in `arch/um/os-Linux/time.c`, Linux 6.1).
-//! Interrupts are signals (`SIGIO`), for which the guest then asks an epoll descriptor. Two of them are lost, and the guest sleeps until
-//! its next timer, which is up to 10 ms away, or until what it waits for times out:
+//! A guest that has nothing to do waits for a signal in `sigsuspend` (`os_idle_sleep` in
+//! `arch/um/os-Linux/time.c`, Linux 6.1). Interrupts are signals (`SIGIO`), for which the guest then asks an
+//! epoll descriptor. Two of them are lost, and the guest sleeps until its next timer, which is up to 10 ms
+//! away, or until what it waits for times out:
 //!
-//! * one that comes after the idle loop disabled interrupts, and before it waits: it is only noted, and the wait begins;
-//! * one of a TAP whose file is not readable yet: the host's driver sends the signal first (`tun_net_xmit` in `drivers/net/tun.c`),
-//!   so a guest that is quick finds nothing.
+//! * one that comes after the idle loop disabled interrupts, and before it waits: it is only noted, and the
+//!   wait begins;
+//! * one of a TAP whose file is not readable yet: the host's driver sends the signal first (`tun_net_xmit` in
+//!   `drivers/net/tun.c`), so a guest that is quick finds nothing.
 //!
-//! Our `sigsuspend` looks at the epoll descriptor before it waits. After a wake-up for nothing it waits for the descriptor as well as for
-//! signals. It does not always do so, since that takes longer: guests are to be as fast as they are without this library.
+//! Our `sigsuspend` looks at the epoll descriptor before it waits. After a wake-up for nothing it waits for
+//! the descriptor as well as for signals. It does not always do so, since that takes longer: guests are to be
+//! as fast as they are without this library.
 
 use libc::{SIGIO, c_int, pid_t, pollfd, sigset_t};
 use std::mem::MaybeUninit;
@@ -19,7 +22,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 /// Bytes of a signal set in system calls.
 const SIGNAL_SET: usize = 8;
 
-/// The epoll descriptor of interrupts, and the process that has them: helper processes of User Mode Linux wait for signals as well.
+/// The epoll descriptor of interrupts, and the process that has them: helper processes of User Mode Linux
+/// wait for signals as well.
 static INTERRUPTS: AtomicI32 = AtomicI32::new(-1);
 static OWNER: AtomicI32 = AtomicI32::new(0);
 

@@ -1,8 +1,9 @@
 //! Extended registers of processors that have more than User Mode Linux knows.
 //!
-//! User Mode Linux up to 6.12 keeps 2,696 bytes of extended registers per task, as far as AVX-512 reaches. The host's kernel
-//! gives as many as there is room for, but takes nothing less than all (`xstateregs_set` in `arch/x86/kernel/fpu/regset.c`).
-//! On processors with AMX all is 11,008 bytes, and User Mode Linux panics when it starts its first task.
+//! User Mode Linux up to 6.12 keeps 2,696 bytes of extended registers per task, as far as AVX-512 reaches.
+//! The host's kernel gives as many as there is room for, but takes nothing less than all (`xstateregs_set` in
+//! `arch/x86/kernel/fpu/regset.c`). On processors with AMX all is 11,008 bytes, and User Mode Linux panics
+//! when it starts its first task.
 //!
 //! Our `ptrace` fills up what User Mode Linux gives with zeros. The header in front says which components the
 //! registers have; the tasks have not asked for AMX, so those that are filled up are not among them.
@@ -17,7 +18,8 @@ const EXTENDED_REGISTERS: usize = 0x202;
 /// More than any processor has.
 const ROOM: usize = 64 << 10;
 
-/// The registers on their way to the kernel. Not on the stack: User Mode Linux runs on kernel stacks of 16 KiB.
+/// The registers on their way to the kernel. Not on the stack: User Mode Linux runs on kernel stacks of 16
+/// KiB.
 struct Registers {
     in_use: AtomicBool,
     bytes: UnsafeCell<[u8; ROOM]>,
@@ -95,8 +97,8 @@ unsafe fn set_filled_up(pid: pid_t, given: iovec) -> Option<c_long> {
     }
     registers.iov_len = ALL.load(Ordering::Relaxed);
     let result = (given.iov_len < registers.iov_len).then(|| {
-        // SAFETY: the caller promised so many readable bytes, and there is room for them. What is behind them stays zero,
-        // as User Mode Linux always gives the same length.
+        // SAFETY: the caller promised so many readable bytes, and there is room for them. What is behind them
+        // stays zero, as User Mode Linux always gives the same length.
         unsafe {
             bytes
                 .cast::<u8>()

@@ -1,6 +1,6 @@
-//! System calls of the control process besides the common ones: sockets of VMMs and of users, all of them Unix sockets; its
-//! state and the configuration file; `/proc`, for the threads of VMMs. Landlock (`landlock.rs`) limits which files: a filter
-//! cannot read paths.
+//! System calls of the control process besides the common ones: sockets of VMMs and of users, all of them
+//! Unix sockets; its state and the configuration file; `/proc`, for the threads of VMMs. Landlock
+//! (`landlock.rs`) limits which files: a filter cannot read paths.
 
 use super::Calls;
 use super::Check::OneOf;

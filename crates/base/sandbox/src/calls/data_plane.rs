@@ -1,5 +1,5 @@
-//! System calls of the data plane besides the common ones. It opens no file and connects no socket: connections arrive by
-//! accept4() or with a message.
+//! System calls of the data plane besides the common ones. It opens no file and connects no socket:
+//! connections arrive by accept4() or with a message.
 
 use super::Check::OneOf;
 use super::Rule::{Always, Errno, If};
@@ -9,7 +9,8 @@ use super::{CALLING_THREAD, Calls, bits};
 pub(crate) const CALLS: Calls = &[
     (libc::SYS_readlinkat, Errno(libc::EACCES)), // of the standard library in a panic
     (libc::SYS_accept4, Always),
-    // Between a session and the thread that receives a VMM's descriptors, which has a table of its own for them.
+    // Between a session and the thread that receives a VMM's descriptors, which has a table of its own for
+    // them.
     (libc::SYS_socketpair, If(&[OneOf(0, &[bits(libc::AF_UNIX)])])),
     (libc::SYS_unshare, If(&[OneOf(0, &[bits(libc::CLONE_FILES)])])),
     (libc::SYS_close_range, Always),

@@ -1,5 +1,6 @@
-//! System calls of the driver domain besides the common ones: TAPs (`/dev/net/tun` and its requests), packet sockets, netlink
-//! to configure interfaces, network namespaces to do so in, and memory shared with the data plane.
+//! System calls of the driver domain besides the common ones: TAPs (`/dev/net/tun` and its requests), packet
+//! sockets, netlink to configure interfaces, network namespaces to do so in, and memory shared with the data
+//! plane.
 
 use super::Check::{Bits, OneOf};
 use super::Rule::{Always, Errno, If};

@@ -1,14 +1,17 @@
 //! The system calls of each process: the whole lists.
 //!
-//! A call that is neither in [`COMMON`] nor in the process's own list ends the process. Calls with an `Errno` are
-//! refused but survived, because the C library or the standard library tries them by itself and has a fallback:
-//! nothing is lost by refusing them. Arguments are compared where that is cheap and useful; contents of pointers cannot be.
+//! A call that is neither in [`COMMON`] nor in the process's own list ends the process. Calls with an `Errno`
+//! are refused but survived, because the C library or the standard library tries them by itself and has a
+//! fallback: nothing is lost by refusing them. Arguments are compared where that is cheap and useful;
+//! contents of pointers cannot be.
 //!
-//! A call may be listed with [`Rule::If`] several times, here and in the process's own list: the alternatives add up.
+//! A call may be listed with [`Rule::If`] several times, here and in the process's own list: the alternatives
+//! add up.
 //!
-//! No list has calls for the following, so no process may: execute a program, start another process, send a signal to one,
-//! trace one, or read or write the memory of one; mount, load modules, call bpf(2); change owners, or credentials; install
-//! another filter; put characters into a terminal's input (`TIOCSTI`); make memory executable.
+//! No list has calls for the following, so no process may: execute a program, start another process, send a
+//! signal to one, trace one, or read or write the memory of one; mount, load modules, call bpf(2); change
+//! owners, or credentials; install another filter; put characters into a terminal's input (`TIOCSTI`); make
+//! memory executable.
 
 pub(crate) mod control;
 pub(crate) mod data_plane;
@@ -59,8 +62,8 @@ const fn request(number: libc::Ioctl) -> u32 {
     number as u32
 }
 
-/// Only the calling thread may be moved or given another policy: 0 means it. A thread identifier would let a process
-/// that was taken over chase threads of other processes of its user from core to core.
+/// Only the calling thread may be moved or given another policy: 0 means it. A thread identifier would let a
+/// process that was taken over chase threads of other processes of its user from core to core.
 const CALLING_THREAD: Check = OneOf(0, &[0]);
 
 /// No page may be both data from outside and code.

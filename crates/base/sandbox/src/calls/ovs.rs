@@ -1,6 +1,6 @@
-//! System calls of the process that answers Open vSwitch besides the common ones: Unix sockets of ovs-vswitchd, its database
-//! and virtual machines; placeholders, which are TAPs (`/dev/net/tun` and its requests) that netlink configures and watches.
-//! Landlock (`landlock.rs`) limits which files.
+//! System calls of the process that answers Open vSwitch besides the common ones: Unix sockets of
+//! ovs-vswitchd, its database and virtual machines; placeholders, which are TAPs (`/dev/net/tun` and its
+//! requests) that netlink configures and watches. Landlock (`landlock.rs`) limits which files.
 
 use super::Calls;
 use super::Check::OneOf;

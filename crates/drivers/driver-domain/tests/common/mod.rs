@@ -148,7 +148,8 @@ pub fn tap(name: &str, netns: &Namespace, addresses: &[&str]) -> InterfaceSpec {
     }
 }
 
-/// Supervisor and control process of a driver domain, or another controller of it. Ports are numbered by the controller.
+/// Supervisor and control process of a driver domain, or another controller of it. Ports are numbered by the
+/// controller.
 pub struct Driver {
     id: ControllerId,
     pub supervisor: Channel,

@@ -36,7 +36,7 @@ struct Packet {
 enum Front {
     /// Destination options of that many bytes more than 8.
     Options(usize),
-    /// That many destination options of 8 bytes, hop-by-hop options, a routing header and an authentication header.
+    /// Destination options of 8 bytes in this number, hop-by-hop options, a routing header and an authentication header.
     Chain(usize),
     /// An MPLS label that is removed on the way, two tags, and options.
     Label(usize),

@@ -164,7 +164,7 @@ fn two_ports_share_a_meter_in_a_later_pass() {
     switch.finish();
 }
 
-/// The same where one copy of each packet is dropped in any case.
+/// Sends packets one copy of which is dropped in any case.
 fn send_copies(switch: &mut Switch, a: &mut Guest, b: &mut Guest) -> u64 {
     let before = switch.counters(1);
     let frame = plain(1, 2, LENGTH, 7);

@@ -123,7 +123,7 @@ fn a_receiver_that_trickles_holds_a_part_of_its_sender() {
     trickling(|head| head % 2 == 0);
 }
 
-/// Whoever has one receiver is held up by it, and loses nothing.
+/// A sender with one receiver is held up by it, and loses nothing.
 #[test]
 fn a_pair_loses_nothing_though_its_receiver_is_slow() {
     in_time(loses_nothing_to_a_slow_receiver);

@@ -30,7 +30,7 @@ fn sum(report: &WorkReport, field: Field) -> u64 {
     report.workers.iter().map(field).sum()
 }
 
-/// The same without the channel thread, which is awake to answer.
+/// Sum of a field over all threads but the channel thread, which is awake to answer.
 fn of_workers(report: &WorkReport, field: Field) -> u64 {
     let workers = report.workers.iter();
     workers.filter(|worker| worker.name != "channel").map(field).sum()

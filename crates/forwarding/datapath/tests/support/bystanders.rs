@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use wire::VnetHeader;
 
-/// Their ports.
+/// Ports of the bystanders.
 pub const PORTS: [u32; 2] = [8, 9];
 
 pub struct Bystanders {

@@ -58,7 +58,7 @@ pub struct Controller {
     serial: u32,
     pub upcalls: VecDeque<Upcall>,
     pub states: Vec<(PortId, PortState)>,
-    /// The same of others' ports, and the processes at their ends.
+    /// States of others' ports, and the processes at their ends.
     pub foreign: Vec<(PortId, PortState, Option<u32>)>,
     /// Upcalls ended by `Execute`, per port.
     executed: HashMap<PortId, u64>,
@@ -226,7 +226,7 @@ impl Controller {
         controller
     }
 
-    /// Its port of that number.
+    /// This controller's port of that number.
     pub fn own(&self, number: u32) -> u32 {
         self.id.port(number).unwrap().0
     }

@@ -76,7 +76,7 @@ pub enum Layout {
     Apart,
     /// Descriptors of these lengths, the last one having the rest.
     Pieces(Vec<usize>),
-    /// The same, in an indirect table.
+    /// Pieces of these lengths, in an indirect table.
     Indirect(Vec<usize>),
 }
 

@@ -26,8 +26,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Base header, service path, and the context headers of metadata type 1 (RFC 8300 2.2 to 2.4). Of an unknown metadata type only
-    /// the contexts are unknown, too.
+    /// Base header, service path, and the context headers of metadata type 1 (RFC 8300 2.2 to 2.4). Of an
+    /// unknown metadata type only the contexts are unknown, too.
     pub(super) fn nsh(&mut self, l3: usize) {
         const CONTEXTS: u8 = 1;
         const OPTIONS: u8 = 2;
@@ -96,7 +96,8 @@ pub(crate) enum Links {
     Unseen,
 }
 
-/// Looks for the link-layer addresses of a neighbour discovery message at `l4`, in an IP packet that ends at `end`.
+/// Looks for the link-layer addresses of a neighbour discovery message at `l4`, in an IP packet that ends at
+/// `end`.
 pub(crate) fn link_options(head: &[u8], l4: usize, end: usize) -> Links {
     const NEIGHBOUR_SOLICITATION: u8 = 135;
     const NEIGHBOUR_ADVERTISEMENT: u8 = 136;

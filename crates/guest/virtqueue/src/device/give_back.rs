@@ -80,7 +80,7 @@ impl DeviceQueue {
         }
     }
 
-    /// The same for chains that were taken one behind the other, the first one of which has that place.
+    /// Gives back chains that were taken one behind the other, the first one of which has that place.
     #[inline]
     pub fn give_back_all(&mut self, place: u16, heads: &[u16]) {
         let places = (0..).map(|number| place.wrapping_add(number));
@@ -94,7 +94,7 @@ impl DeviceQueue {
         }
     }
 
-    /// The same for any chains, given as places and heads.
+    /// Gives back any chains, given as places and heads.
     #[inline(never)]
     pub fn give_back_some(&mut self, chains: impl Iterator<Item = (u16, u16)>) {
         chains.for_each(|(place, head)| self.give_back(place, head));

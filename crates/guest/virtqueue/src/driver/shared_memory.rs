@@ -71,12 +71,13 @@ impl Pages {
 }
 
 impl SharedMemory {
-    /// Makes `len` bytes of zeros (at least one), rounded up to whole pages. `name` shows in `/proc/PID/maps`.
+    /// Makes `len` bytes of zeros (at least one), rounded up to whole pages. `name` shows in
+    /// `/proc/PID/maps`.
     pub fn new(name: &str, len: usize) -> io::Result<Self> {
         SharedMemory::of(Pages::Small, name, len)
     }
 
-    /// The same, of pages of that size.
+    /// A new area in pages of that size.
     pub fn of(pages: Pages, name: &str, len: usize) -> io::Result<Self> {
         let len = len.max(1).next_multiple_of(pages.len());
         let (file_flags, map_flags) = match pages {
@@ -102,8 +103,8 @@ impl SharedMemory {
             let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
             check(libc::fcntl(fd, libc::F_ADD_SEALS, seals))?;
         }
-        // SAFETY: a new mapping at an address of the kernel's choice, of a file that is `len` bytes long and can
-        // no longer shrink.
+        // SAFETY: a new mapping at an address of the kernel's choice, of a file that is `len` bytes long and
+        // can no longer shrink.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -151,8 +152,8 @@ impl SharedMemory {
     pub fn atomic_u16(&self, offset: usize) -> &AtomicU16 {
         let cell = self.at(Span { offset, len: 2 });
         assert!(offset.is_multiple_of(2), "cell at {offset} is not aligned");
-        // SAFETY: the cell lies in the mapping (`at`), which lives as long as `self` and starts on a page, so it
-        // is aligned; atomics tolerate concurrent access.
+        // SAFETY: the cell lies in the mapping (`at`), which lives as long as `self` and starts on a page, so
+        // it is aligned; atomics tolerate concurrent access.
         unsafe { AtomicU16::from_ptr(cell.cast()) }
     }
 

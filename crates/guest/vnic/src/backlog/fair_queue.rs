@@ -1,14 +1,15 @@
 //! Packets of several senders, served in turn and bounded.
 //!
-//! Deficit round robin (M. Shreedhar and G. Varghese, "Efficient fair queuing using deficit round robin", 1995): the sender that
-//! has its turn is served as long as it has credit, and a packet costs as much credit as it is work ([`Turn`](crate::Turn)).
-//! Then the sender gets [`QUANTUM`] more and goes behind the others. The last packet of a turn may overdraw the credit, and a
-//! sender in debt waits until it is paid. So a sender gets the same share of the receiver with small packets as with large ones,
-//! and the first packet of a sender waits for a quantum, or a packet, of each other one. Packets of one sender keep their order.
+//! Deficit round robin (M. Shreedhar and G. Varghese, "Efficient fair queuing using deficit round robin",
+//! 1995): the sender that has its turn is served as long as it has credit, and a packet costs as much credit
+//! as it is work ([`Turn`](crate::Turn)). Then the sender gets [`QUANTUM`] more and goes behind the others.
+//! The last packet of a turn may overdraw the credit, and a sender in debt waits until it is paid. So a
+//! sender gets the same share of the receiver with small packets as with large ones, and the first packet of
+//! a sender waits for a quantum, or a packet, of each other one. Packets of one sender keep their order.
 //!
-//! When all places are taken, a sender that has an equal share of them or more gets no further one. For any other sender, the one
-//! with most packets loses its newest. So a sender that has less than an equal share loses nothing. Bytes of copies are
-//! shared alike.
+//! When all places are taken, a sender that has an equal share of them or more gets no further one. For any
+//! other sender, the one with most packets loses its newest. So a sender that has less than an equal share
+//! loses nothing. Bytes of copies are shared alike.
 
 use crate::Packet;
 use crate::turn::DESCRIPTOR_WORK;
@@ -85,7 +86,8 @@ impl FairQueue {
         true
     }
 
-    /// Whether copies of a sender may take `size` bytes more, of `most` for all; that may cost the newest packets of others.
+    /// Whether copies of a sender may take `size` bytes more, of `most` for all; that may cost the newest
+    /// packets of others.
     pub fn make_room_for_copy(
         &mut self,
         sender: PortId,
@@ -157,7 +159,8 @@ impl FairQueue {
         None
     }
 
-    /// Takes all packets out, to be popped in turn. Turns and credit of their senders stay, for those that are pushed again.
+    /// Takes all packets out, to be popped in turn. Turns and credit of their senders stay, for those that
+    /// are pushed again.
     pub fn take_packets(&mut self) -> FairQueue {
         let senders = self.senders.iter();
         let emptied = FairQueue {
@@ -233,8 +236,8 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a list of all packets: each comes out once, those of a sender in order, and only the newest of one that has more
-        /// than an equal share is lost to another.
+        /// Beside a list of all packets: each comes out once, those of a sender in order, and only the newest
+        /// of one that has more than an equal share is lost to another.
         #[test]
         fn who_has_less_than_a_share_loses_nothing(
             operations in prop::collection::vec((0..SENDERS, 14..200usize, 0..3u8), 0..300),

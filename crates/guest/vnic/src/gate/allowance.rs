@@ -1,12 +1,14 @@
 //! How many messages a VMM may send, by what they cost.
 //!
-//! A VMM that starts says many things once, and repeats many of them; a VMM that does harm changes something again and again:
-//! rings stop and start, memory is mapped and unmapped. So two things have a rate: *changes*, and messages of any kind. Saying
-//! something for the first time in a connection, or once more what was said before, is no change. A VMM may start with any
-//! number of messages that it has a reason to send, and none of its changes are delayed before [`CHANGES`] are used up.
+//! A VMM that starts says many things once, and repeats many of them; a VMM that does harm changes something
+//! again and again: rings stop and start, memory is mapped and unmapped. So two things have a rate:
+//! *changes*, and messages of any kind. Saying something for the first time in a connection, or once more
+//! what was said before, is no change. A VMM may start with any number of messages that it has a reason to
+//! send, and none of its changes are delayed before [`CHANGES`] are used up.
 //!
-//! A port has a burst of its own, which comes back slowly. Messages beyond it also take a token that the gates of all ports
-//! share, and get it in the order in which they ask: each gate asks for one token at a time, so gates are served in turn.
+//! A port has a burst of its own, which comes back slowly. Messages beyond it also take a token that the
+//! gates of all ports share, and get it in the order in which they ask: each gate asks for one token at a
+//! time, so gates are served in turn.
 
 use super::HEADER;
 use crate::pause::{Forgiven, LONG_WORK, Pace};
@@ -21,7 +23,8 @@ const MESSAGES: u32 = 4096;
 const CHANGES: u32 = 128;
 /// Messages, and changes, of a port per second afterwards.
 const PER_SECOND: u32 = 100;
-/// Half of a burst takes no token of all ports; how many of these messages, and changes, come back per second.
+/// Half of a burst takes no token of all ports; how many of these messages, and changes, come back per
+/// second.
 const OWN_PER_SECOND: u32 = 5;
 /// Messages per second of all ports together beyond these.
 const ALL_PER_SECOND: u32 = 1000;
@@ -255,8 +258,8 @@ mod tests {
         );
     }
 
-    /// Ports that change something all the time, and one that begins to later: each gets its share of what all have together,
-    /// and waits for no longer than one message of each of the others takes.
+    /// Ports that change something all the time, and one that begins to later: each gets its share of what
+    /// all have together, and waits for no longer than one message of each of the others takes.
     #[test]
     fn gates_are_served_in_turn() {
         const PORTS: usize = 200;

@@ -12,8 +12,9 @@ use wire::VnetHeader;
 const TAIL_PREFETCH: u32 = 1536;
 
 impl ReceiveRing {
-    /// Delivers packets that fit one buffer each and need no offload in software: all buffers are found first, then filled while
-    /// the next ones come into the cache. Returns their number; the first other packet ends them.
+    /// Delivers packets that fit one buffer each and need no offload in software: all buffers are found
+    /// first, then filled while the next ones come into the cache. Returns their number; the first other
+    /// packet ends them.
     pub(super) fn deliver_burst(&mut self, packets: &[Unique<Packet>]) -> usize {
         let wanted = packets.len().min(BURST);
         // The caller finds an error of the ring again, and handles it.

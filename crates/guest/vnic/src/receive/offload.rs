@@ -42,7 +42,8 @@ impl ReceiveRing {
         self.features.has(NET_GUEST_CSUM | tso | ecn)
     }
 
-    /// Delivers a packet that goes as it is over several buffers; false, with nothing done, if that is not possible now.
+    /// Delivers a packet that goes as it is over several buffers; false, with nothing done, if that is not
+    /// possible now.
     pub(super) fn deliver_large(&mut self, packet: &Packet) -> bool {
         if !self.goes_as_it_is(packet) {
             return false;
@@ -77,8 +78,8 @@ impl ReceiveRing {
         }
     }
 
-    /// Software segmentation, for a receiver that lacks the offload (Linux: `tcp_gso_segment`), of which `done` segments were
-    /// delivered before. Goes as far as one turn may.
+    /// Software segmentation, for a receiver that lacks the offload (Linux: `tcp_gso_segment`), of which
+    /// `done` segments were delivered before. Goes as far as one turn may.
     fn deliver_segments(&mut self, packet: &Packet, done: usize) -> Outcome {
         let (head, frame_len) = (packet.head.bytes(), packet.frame_len());
         let headers = if usize::from(packet.offload.header().hdr_len) <= head.len() {
@@ -123,8 +124,8 @@ impl ReceiveRing {
         }
     }
 
-    /// The header for the receiver, and for one that does not complete checksums, the start and offset of the checksum to be
-    /// completed here.
+    /// The header for the receiver, and for one that does not complete checksums, the start and offset of the
+    /// checksum to be completed here.
     fn split_checksum(&self, header: VnetHeader, needed: bool) -> (VnetHeader, Option<(usize, usize)>) {
         if !needed || self.features.has(NET_GUEST_CSUM) {
             return (header, None);

@@ -1,8 +1,9 @@
 //! Buffers that the driver posted, found before the packets that are written there.
 //!
-//! A driver writes new entries right behind those that are read here, in the same cache lines. So entries are read many at
-//! a time and kept: a correct driver does not change them before the buffers are given back, and if one does, the values are
-//! not read a second time. Only buffers that are one piece of memory are kept; a chain of several ends the search.
+//! A driver writes new entries right behind those that are read here, in the same cache lines. So entries are
+//! read many at a time and kept: a correct driver does not change them before the buffers are given back, and
+//! if one does, the values are not read a second time. Only buffers that are one piece of memory are kept; a
+//! chain of several ends the search.
 
 use crate::transmit::BURST;
 use guest_memory::GuestRange;

@@ -77,8 +77,8 @@ impl Gathered {
 }
 
 impl ReceiveRing {
-    /// Writes one frame into posted buffers and gives them back, unpublished. If there are not enough now, those that are
-    /// there are kept for the next attempt at the same frame.
+    /// Writes one frame into posted buffers and gives them back, unpublished. If there are not enough now,
+    /// those that are there are kept for the next attempt at the same frame.
     pub(super) fn write(&mut self, frame: &Frame<'_>) -> Result<(), Shortage> {
         let header_len = self.header_len as usize;
         let head_end = header_len + frame.head.len();
@@ -169,9 +169,10 @@ impl ReceiveRing {
     }
 }
 
-/// Copies the tail, and completes the checksum if that is to be done: in `head`, or, if its field lies deeper, by returning
-/// where in the frame which bytes are to be written after everything else. `Offload::check` saw that the field lies in the
-/// frame; it holds the sum of a pseudo header, and is part of what is summed.
+/// Copies the tail, and completes the checksum if that is to be done: in `head`, or, if its field lies
+/// deeper, by returning where in the frame which bytes are to be written after everything else.
+/// `Offload::check` saw that the field lies in the frame; it holds the sum of a pseudo header, and is part of
+/// what is summed.
 fn write_tail(
     frame: &Frame<'_>,
     head: &mut [u8],

@@ -1,4 +1,5 @@
-//! Requests of a front end: each changes the session's settings, and [`Session::settle`] then starts or stops rings.
+//! Requests of a front end: each changes the session's settings, and [`Session::settle`] then starts or stops
+//! rings.
 
 use super::{DRAIN_MS, QUEUES, Ring, Session, refuse};
 use crate::features::{Features, VHOST_USER_PROTOCOL};
@@ -208,7 +209,8 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
-        // Front ends ask for their whole structure, which may be longer than ours: the remaining bytes are zero.
+        // Front ends ask for their whole structure, which may be longer than ours: the remaining bytes are
+        // zero.
         let (offset, size) = (offset as usize, size as usize);
         let mut space = self.config_space().to_vec();
         let end = offset

@@ -1,8 +1,9 @@
 //! When a driver is called for frames that were sent.
 //!
-//! Linux frees sent frames when it receives as well (`virtnet_poll_cleantx` in its driver), so a guest that is about to receive need
-//! not be interrupted for those that it sent. While a guest receives, the call is put off, and is not made if the driver has looked
-//! at the used ring meanwhile. A guest that only sends is called at once.
+//! Linux frees sent frames when it receives as well (`virtnet_poll_cleantx` in its driver), so a guest that
+//! is about to receive need not be interrupted for those that it sent. While a guest receives, the call is
+//! put off, and is not made if the driver has looked at the used ring meanwhile. A guest that only sends is
+//! called at once.
 
 /// The call for sent frames of one ring. Times are in nanoseconds of any one clock.
 #[derive(Debug, Default)]
@@ -24,8 +25,9 @@ impl Completion {
         self.due_ns = None;
     }
 
-    /// A call is owed to a guest that has received so many packets in all, and whose driver has that event index. Returns until when
-    /// it is put off, at most `interval_ns` from when it was owed first, or `None` if it is to be made now.
+    /// A call is owed to a guest that has received so many packets in all, and whose driver has that event
+    /// index. Returns until when it is put off, at most `interval_ns` from when it was owed first, or `None`
+    /// if it is to be made now.
     pub fn put_off(&mut self, received: u64, event: u16, now_ns: u64, interval_ns: u64) -> Option<u64> {
         if std::mem::replace(&mut self.event, event) != event {
             // The driver has looked since, and the call is owed for frames that were sent later.

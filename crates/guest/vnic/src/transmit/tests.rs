@@ -56,7 +56,8 @@ fn a_burst_ends_after_as_many_bytes_as_a_turn_may_have() {
     assert_eq!(bursts[0], 32, "usual packets come in whole bursts");
 }
 
-/// A table of thousands of entries of a byte each is contiguous, and so is one segment; all chains may share it.
+/// A table of thousands of entries of a byte each is contiguous, and so is one segment; all chains may share
+/// it.
 #[test]
 fn large_tables_cost_no_more_than_their_bound() {
     for entries in [257, 1024, 32_768] {

@@ -1,4 +1,5 @@
-//! Checks that actions suit the packets of a flow, as the kernel does when the flow is installed (`__ovs_nla_copy_actions`).
+//! Checks that actions suit the packets of a flow, as the kernel does when the flow is installed
+//! (`__ovs_nla_copy_actions`).
 
 use super::{Action, Change, Conntrack, Nat, NatAddresses, Set, read::wrong};
 use crate::error::Error;
@@ -9,9 +10,9 @@ use crate::key::{Match, Network, TAG_PRESENT, ether, ip};
 struct Packet<'a> {
     /// The flow.
     flow: &'a Match,
-    /// It begins with an Ethernet header.
+    /// The packet begins with an Ethernet header.
     ethernet: bool,
-    /// It has a VLAN tag.
+    /// The packet has a VLAN tag.
     tagged: bool,
     /// Ethernet type behind tags; 0 if it is not known.
     eth_type: u16,
@@ -19,11 +20,11 @@ struct Packet<'a> {
     labels: usize,
 }
 
-/// Checks that `actions` suit all packets of `flow`. Of the packets, only the bits that the mask matches are known. For a
-/// packet to execute, `flow` is its key and [`crate::key::Key::exact_mask`].
+/// Checks that `actions` suit all packets of `flow`. Of the packets, only the bits that the mask matches are
+/// known. For a packet to execute, `flow` is its key and [`crate::key::Key::exact_mask`].
 ///
-/// In a nested list, the kernel knows only whether the flow's packets have an Ethernet header; here a nested list begins
-/// with the packet as the actions before it left it.
+/// In a nested list, the kernel knows only whether the flow's packets have an Ethernet header; here a nested
+/// list begins with the packet as the actions before it left it.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! `ct`: looks up the packet's connection, commits it, translates addresses. Nested `OVS_CT_ATTR_*` and `OVS_NAT_ATTR_*`.
+//! `ct`: looks up the packet's connection, commits it, translates addresses. Nested `OVS_CT_ATTR_*` and
+//! `OVS_NAT_ATTR_*`.
 
 use crate::attribute::{self, Rule, Writer};
 use crate::error::Error;
@@ -135,7 +136,7 @@ pub struct NatRange {
     pub addresses: Option<NatAddresses>,
     /// Least and greatest port.
     pub ports: Option<(u16, u16)>,
-    /// The same client gets the same address again.
+    /// A client gets the same address each time.
     pub persistent: bool,
     /// Ports are chosen by a hash.
     pub hash: bool,

@@ -1,9 +1,10 @@
 //! Actions of flows and of packets to execute: nested `OVS_ACTION_ATTR_*`, as a tree.
 //!
-//! Reading refuses lists that are invalid for every packet. [`check()`] refuses actions that do not suit the packets which the
-//! flow's key describes, as the kernel does when a flow is installed (`__ovs_nla_copy_actions`). Actions that the kernel has
-//! and ovs-vswitchd 3.1 does not send (`dec_ttl`), or that only later kernels have (`drop`, `psample`), are unknown here,
-//! so that later versions, which probe for them, do without them.
+//! Reading refuses lists that are invalid for every packet. [`check()`] refuses actions that do not suit the
+//! packets which the flow's key describes, as the kernel does when a flow is installed
+//! (`__ovs_nla_copy_actions`). Actions that the kernel has and ovs-vswitchd 3.1 does not send (`dec_ttl`), or
+//! that only later kernels have (`drop`, `psample`), are unknown here, so that later versions, which probe
+//! for them, do without them.
 
 mod check;
 mod connection;

@@ -15,7 +15,8 @@ layouts! {
     Vlan (4) {
         /// Tag protocol identifier: 0x8100 or 0x88a8; all ones in a mask.
         tpid: u16,
-        /// Priority, VLAN number, and 0x1000, which says that the tag is present. Zero: the packet ends in the tag.
+        /// Priority, VLAN number, and 0x1000, which says that the tag is present. Zero: the packet ends in
+        /// the tag.
         tci: u16,
     }
 

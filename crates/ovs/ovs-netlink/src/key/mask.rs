@@ -81,8 +81,8 @@ impl Key {
                 return Err(table.misplaced(attr::ENCAP));
             }
             let tpid = table.be16(attr::ETHERTYPE).unwrap_or(0);
-            // A mask of zero counts as absent. The kernel, which does not clear its table, then finds the key's own tag or the outer
-            // tag's mask, and refuses neither. The intended meaning is: any tag.
+            // A mask of zero counts as absent. The kernel, which does not clear its table, then finds the
+            // key's own tag or the outer tag's mask, and refuses neither. The intended meaning is: any tag.
             let tci = table.be16(attr::VLAN).unwrap_or(TAG_PRESENT);
             if tpid != u16::MAX {
                 return Err(Error::Value {

@@ -43,8 +43,8 @@ pub struct Connection {
     pub mark: u32,
     /// Labels of the connection, in network order.
     pub labels: u128,
-    /// Source and destination of the connection's first packet. A mask may match them where the key has none: they count as
-    /// zeros then.
+    /// Source and destination of the connection's first packet. A mask may match them where the key has none:
+    /// they count as zeros then.
     pub original: Option<ConnectionTuple>,
 }
 

@@ -1,15 +1,16 @@
 //! The key of a flow and its mask: nested `OVS_KEY_ATTR_*`.
 //!
-//! A [`Key`] has the values of a packet's fields. A [`Mask`] has the same fields, and in them the bits that matter. Reading
-//! follows Linux 6.1 (`net/openvswitch/flow_netlink.c`, `ovs_nla_get_match`):
+//! A [`Key`] has the values of a packet's fields. A [`Mask`] has the same fields, and in them the bits that
+//! matter. Reading follows Linux 6.1 (`net/openvswitch/flow_netlink.c`, `ovs_nla_get_match`):
 //!
-//! * Which header attributes a key must have follows from its Ethernet type and transport protocol. An Ethernet type
-//!   that is absent means an 802.3 frame; absent Ethernet addresses mean a packet that begins with its network header.
-//! * A VLAN tag is an Ethernet type, `VLAN` and `ENCAP`, which holds the attributes behind the tag; at most two tags are taken
-//!   off, a third one stays as the Ethernet type.
-//! * Without a mask all fields of the key match exactly. In a mask an absent or zero attribute is a wildcard, except for VLAN
-//!   tags, whose presence is always matched. Ethernet type and input port match exactly or not at all. Headers can be matched only
-//!   together with the field that says that they are present.
+//! * Which header attributes a key must have follows from its Ethernet type and transport protocol. An
+//!   Ethernet type that is absent means an 802.3 frame; absent Ethernet addresses mean a packet that begins
+//!   with its network header.
+//! * A VLAN tag is an Ethernet type, `VLAN` and `ENCAP`, which holds the attributes behind the tag; at most
+//!   two tags are taken off, a third one stays as the Ethernet type.
+//! * Without a mask all fields of the key match exactly. In a mask an absent or zero attribute is a wildcard,
+//!   except for VLAN tags, whose presence is always matched. Ethernet type and input port match exactly or
+//!   not at all. Headers can be matched only together with the field that says that they are present.
 //!
 //! Unlike the kernel, attributes of headers that the packet does not have are refused in keys.
 
@@ -114,8 +115,8 @@ pub struct Key {
 
 /// The bits of a key's fields that matter.
 ///
-/// It has the same headers as its key, also if they are all zero, that is, wildcards. It has no tag where the key has none, or
-/// one that the packet ends in: the kernel always checks whether a packet has tags.
+/// It has the same headers as its key, also if they are all zero, that is, wildcards. It has no tag where the
+/// key has none, or one that the packet ends in: the kernel always checks whether a packet has tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mask(pub Key);
 
@@ -234,7 +235,8 @@ pub(crate) mod attr {
     pub const COUNT: usize = 29;
 }
 
-/// The attributes that a key may hold. 29 to 31 are internal to the kernel or to user space; ovs-vswitchd 3.1 does not send 32.
+/// The attributes that a key may hold. 29 to 31 are internal to the kernel or to user space; ovs-vswitchd 3.1
+/// does not send 32.
 pub(crate) static SET: AttributeSet<{ attr::COUNT }> = AttributeSet {
     name: "OVS_KEY_ATTR",
     rules: {

@@ -48,8 +48,9 @@ impl Key {
         Ok((key, kinds))
     }
 
-    /// Reads only the metadata of a key, for messages that contain the packet itself (`ovs_nla_get_flow_metadata`).
-    /// The second result is the Ethernet type, if the packet begins with its network header.
+    /// Reads only the metadata of a key, for messages that contain the packet itself
+    /// (`ovs_nla_get_flow_metadata`). The second result is the Ethernet type, if the packet begins with its
+    /// network header.
     ///
     /// # Errors
     ///

@@ -80,7 +80,8 @@ pub struct Tunnel {
     pub destination_port: u16,
     /// Options of the tunnel's kind.
     pub options: TunnelOptions,
-    /// Addresses come from the kernel's FDB (`OVS_TUNNEL_KEY_ATTR_IPV4_INFO_BRIDGE`); only the number may be given.
+    /// Addresses come from the kernel's FDB (`OVS_TUNNEL_KEY_ATTR_IPV4_INFO_BRIDGE`); only the number may be
+    /// given.
     pub bridge: bool,
 }
 
@@ -139,7 +140,8 @@ impl Tunnel {
     ///
     /// # Errors
     ///
-    /// An attribute is wrong; the destination or the time to live is missing; there are addresses of both IP versions.
+    /// An attribute is wrong; the destination or the time to live is missing; there are addresses of both IP
+    /// versions.
     pub fn read(bytes: &[u8]) -> Result<Self, Error> {
         let table = Table::read(&SET, bytes)?;
         let tunnel = Self::read_common(&table)?;
@@ -160,7 +162,8 @@ impl Tunnel {
     ///
     /// # Errors
     ///
-    /// An attribute is wrong; addresses are not of the key's IP version; Geneve options are not as long as the key's.
+    /// An attribute is wrong; addresses are not of the key's IP version; Geneve options are not as long as
+    /// the key's.
     pub(super) fn read_mask(bytes: &[u8], key: Option<&Self>) -> Result<Self, Error> {
         let table = Table::read(&SET, bytes)?;
         let mut mask = Self::read_common(&table)?;
@@ -296,7 +299,8 @@ impl Tunnel {
         }
     }
 
-    /// Writes the attributes, without the one that holds them. Fields that are zero are left out, as by the kernel.
+    /// Writes the attributes, without the one that holds them. Fields that are zero are left out, as by the
+    /// kernel.
     pub fn write(&self, writer: &mut Writer) {
         if let Some(id) = self.id {
             writer.be64(attr::ID, id);
@@ -332,7 +336,8 @@ impl Tunnel {
         writer.flag(attr::IPV4_INFO_BRIDGE, self.bridge);
     }
 
-    /// Checks that Geneve options are complete, as the kernel does for options to be sent (`validate_geneve_opts`).
+    /// Checks that Geneve options are complete, as the kernel does for options to be sent
+    /// (`validate_geneve_opts`).
     ///
     /// # Errors
     ///

@@ -5,7 +5,8 @@ use crate::attribute::Writer;
 use crate::layout::Layout;
 
 impl Key {
-    /// Writes the attributes of the key, without the one that holds them. Metadata are written even if they are zero.
+    /// Writes the attributes of the key, without the one that holds them. Metadata are written even if they
+    /// are zero.
     pub fn write(&self, writer: &mut Writer) {
         self.write_as(writer, false);
     }
@@ -46,7 +47,8 @@ impl Key {
                 let bytes: Vec<u8> = labels.entries().iter().flat_map(Layout::to_bytes).collect();
                 writer.attribute(attr::MPLS, &bytes);
             }
-            // If the whole header is a wildcard, the Ethernet type may be one too; the header must not appear in the mask then.
+            // If the whole header is a wildcard, the Ethernet type may be one too; the header must not appear
+            // in the mask then.
             Network::Nsh(header) if mask && *header == Nsh::default() => {}
             Network::Nsh(header) => writer.nested(attr::NSH, |writer| header.write(writer, mask)),
         }

@@ -67,7 +67,7 @@ fn spread<const N: usize>(a: &mut Guest, many: Many, to: u32, guests: &mut [&mut
     guests.each_mut().map(|guest| guest.take().len())
 }
 
-/// The same until it is as wanted: ovs-vswitchd changes its flows a moment after it was told.
+/// Waits until packets spread as wanted: ovs-vswitchd changes its flows a moment after it was told.
 fn spreads<const N: usize>(
     a: &mut Guest,
     many: Many,

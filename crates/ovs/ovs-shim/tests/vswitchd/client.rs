@@ -164,7 +164,8 @@ fn talk(pair: [c_int; 2]) {
 fn a_child_may_close_what_it_inherited() {
     let fd = netlink(NETLINK_GENERIC);
     transact(fd, 1);
-    // SAFETY: the child only calls functions that are safe after `fork`, and ends without running anything of the parent's.
+    // SAFETY: the child only calls functions that are safe after `fork`, and ends without running anything of
+    // the parent's.
     let child = unsafe { libc::fork() };
     if child == 0 {
         close(fd);
@@ -243,7 +244,8 @@ fn the_probe_for_tunnels_finds_them() {
     close(fd);
 }
 
-/// Sends a message about a link and returns the first answer. About the loopback device, unless one is to be made.
+/// Sends a message about a link and returns the first answer. About the loopback device, unless one is to be
+/// made.
 fn ask_for_link(fd: c_int, kind: u16, flags: c_int, attributes: &[u8]) -> Vec<u8> {
     let index = i32::from(kind == libc::RTM_GETLINK);
     let mut writer = Writer::new();
@@ -375,7 +377,8 @@ fn upcalls_are_handed_out_one_by_one() {
     assert!(again, "no number is given out again");
 }
 
-/// Upcalls of a socket that is closed are nobody else's. False if the next one has another number, as other threads open files too.
+/// Upcalls of a socket that is closed are nobody else's. False if the next one has another number, as other
+/// threads open files too.
 fn upcalls_of_a_closed_socket_are_gone() -> bool {
     let liar = Liar::new();
     say(&liar.peer, UPCALLS, 0, &list(1..4));

@@ -99,7 +99,8 @@ impl Controller {
             ECHO_REQUEST => self.send(ECHO_REPLY, &message[HEADER..]),
             PACKET_IN => {
                 self.asked += 1;
-                // Buffer, length, reason, table, cookie; then a match of one field, the input port, and padding (7.4.1).
+                // Buffer, length, reason, table, cookie; then a match of one field, the input port, and
+                // padding (7.4.1).
                 let port = &message[HEADER + 16..][8..12];
                 let packet = &message[HEADER + 16 + 16 + 2..];
                 let action = output(FLOOD);

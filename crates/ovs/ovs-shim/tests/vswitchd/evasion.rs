@@ -1,5 +1,5 @@
-//! Frames by which a guest tries to get past OpenFlow's rules: one that is allowed comes first, so that its decision is a flow, and then
-//! others that are forbidden and look alike as far as a switch cares to look.
+//! Frames by which a guest tries to get past OpenFlow's rules: one that is allowed comes first, so that its
+//! decision is a flow, and then others that are forbidden and look alike as far as a switch cares to look.
 
 use crate::forwarding::{Guest, PATIENCE, SIZE, begin};
 use crate::world::World;
@@ -43,7 +43,7 @@ fn ipv4(options: usize, more: i16, port: u8) -> Vec<u8> {
     packet
 }
 
-/// The same of IPv6, with headers of these types and lengths before TCP.
+/// A frame of IPv6, with headers of these types and lengths before TCP.
 fn ipv6(headers: &[(u8, usize)], more: i16, port: u8) -> Vec<u8> {
     let kinds: Vec<u8> = headers.iter().map(|(kind, _)| *kind).chain([6]).collect();
     let mut rest = Vec::new();
@@ -89,7 +89,8 @@ const SOUND: [(&str, Make); 6] = [
     ("SNAP", |port| snap(3, IPV4, &ipv4(0, 0, port))),
 ];
 
-/// Frames that contradict themselves, so that parsers differ about them, each with the sound one that it resembles.
+/// Frames that contradict themselves, so that parsers differ about them, each with the sound one that it
+/// resembles.
 const CONTRADICTORY: [(&str, Make, Make); 7] = [
     (
         "SNAP with another control field",
@@ -168,8 +169,8 @@ fn rules(world: &World, rules: &[String], last: &str) {
     world.ofctl(&format!("add-flow br0 {last}"));
 }
 
-/// The allowed frame goes first, and then the forbidden one many times: none of them arrives. Both ways round, as flows are made of
-/// either.
+/// The allowed frame goes first, and then the forbidden one many times: none of them arrives. Both ways
+/// round, as flows are made of either.
 fn evade(world: &World, guests: [&mut Guest; 2], name: &str, allowed: &[u8], forbidden: &[u8]) {
     let [a, b] = guests;
     for is_forbidden_first in [false, true] {
@@ -201,7 +202,8 @@ fn evade(world: &World, guests: [&mut Guest; 2], name: &str, allowed: &[u8], for
     }
 }
 
-/// What arrives until frames that are sent behind it do, twice: ovs-vswitchd may still have had the first ones.
+/// What arrives until frames that are sent behind it do, twice: ovs-vswitchd may still have had the first
+/// ones.
 fn settled(a: &mut Guest, b: &mut Guest) -> Vec<Vec<u8>> {
     let mut seen: Vec<Vec<u8>> = Vec::new();
     for _ in 0..2 {

@@ -90,8 +90,8 @@ impl Guest {
         }
     }
 
-    /// What is sent to one guest arrives, if it shall, and nothing of it at the other. ovs-vswitchd changes flows a moment after
-    /// it has learned or was told: so it is tried until that is so.
+    /// What is sent to one guest arrives, if it shall, and nothing of it at the other. ovs-vswitchd changes
+    /// flows a moment after it has learned or was told: so it is tried until that is so.
     pub fn misses(&mut self, to: &mut Guest, arrives: bool, other: &mut Guest) {
         let end = Instant::now() + PATIENCE;
         loop {

@@ -1,4 +1,5 @@
-//! The glue process of the tests: a data plane in memory, placeholders that are TAPs, commands on standard input.
+//! The glue process of the tests: a data plane in memory, placeholders that are TAPs, commands on standard
+//! input.
 
 use ovs_glue::datapath::{DatapathId, PortNo, Seen, Upcall, UpcallKind};
 use ovs_glue::memory::Memory;

@@ -1,4 +1,5 @@
-//! Ports whose other end is a network device of the host: internal ports, the bridge's own, devices that were there before.
+//! Ports whose other end is a network device of the host: internal ports, the bridge's own, devices that were
+//! there before.
 
 use crate::forwarding::process;
 use crate::world::{Bystander, World};
@@ -259,12 +260,13 @@ fn many_ports_at_once_cost_little() {
     inside_with_product("host::inside_many");
 }
 
-/// ovs-vswitchd's main thread waits for each port. Time of the processor is counted, as other work on the machine takes none of it.
+/// ovs-vswitchd's main thread waits for each port. Time of the processor is counted, as other work on the
+/// machine takes none of it.
 #[test]
 #[ignore = "started by a test above"]
 fn inside_many() {
     const PORTS: u64 = 100;
-    /// It was 14 ms when a device had 256 queues.
+    /// Milliseconds per device. When a device had 256 queues, they were 14.
     const MOST_MS: u64 = 5;
     let Some(world) = begin() else { return };
     let used = |world: &World| {

@@ -1,5 +1,5 @@
-//! Policing and quality of service, as ovs-vswitchd's database has them. The real ovs-vswitchd reads them as well, and has the
-//! kernel limit the devices that stand for the ports, where no packet passes.
+//! Policing and quality of service, as ovs-vswitchd's database has them. The real ovs-vswitchd reads them as
+//! well, and has the kernel limit the devices that stand for the ports, where no packet passes.
 
 use crate::forwarding::{Guest, SIZE, all_arrive, process, reach_changed};
 use crate::rates::Rate;
@@ -10,7 +10,8 @@ use std::path::PathBuf;
 const GUESTS: [(&str, u32); 2] = [("vm1", 1), ("vm2", 2)];
 /// Of what comes from `vm1`.
 const POLICED: Rate = kilobits(2000, 800);
-/// Of what is sent to `vm2`, in all and in two of its queues. What may come at once is a tenth of a second's, but the longest frame.
+/// Of what is sent to `vm2`, in all and in two of its queues. What may come at once is a tenth of a second's,
+/// but the longest frame.
 const ALL: Rate = kilobits(4000, 525);
 const FIRST: Rate = kilobits(400, 525);
 const SECOND: Rate = kilobits(1600, 525);

@@ -1,8 +1,9 @@
-//! The real ovs-vswitchd, unmodified, with the library in front of it and a glue process with a data plane in memory.
+//! The real ovs-vswitchd, unmodified, with the library in front of it and a glue process with a data plane in
+//! memory.
 //!
-//! All of it runs in a network namespace of its own, with a private ovsdb-server. Without root or the programs the test is left out,
-//! and says so; with `HYPERSWITCH_OVS=require` it fails then. This executable plays three parts: the test, the test inside the
-//! namespace, and the glue process.
+//! All of it runs in a network namespace of its own, with a private ovsdb-server. Without root or the
+//! programs the test is left out, and says so; with `HYPERSWITCH_OVS=require` it fails then. This executable
+//! plays three parts: the test, the test inside the namespace, and the glue process.
 
 #![allow(clippy::unwrap_used)]
 
@@ -31,7 +32,7 @@ fn inside(name: &str) {
     inside_namespaces(name, &["--net", "--mount"]);
 }
 
-/// The same in namespaces of these kinds.
+/// Runs a test of this executable in namespaces of these kinds.
 fn inside_namespaces(name: &str, kinds: &[&str]) {
     if let Some(missing) = missing() {
         assert!(
@@ -467,7 +468,7 @@ fn inside_restore() {
     }
 }
 
-/// The same as [`inside`], if the product is built.
+/// Runs a test as [`inside`] does, if the product is built.
 fn inside_with_product(name: &str) {
     if product_is_built() {
         inside(name);

@@ -27,7 +27,8 @@ impl Rate {
         self.until(a, b, |_, arrived, most| arrived > 1.3 * most);
     }
 
-    /// Sends as fast as it can until what was sent, what arrived of it, and what the rate would let pass are so.
+    /// Sends as fast as it can until what was sent, what arrived of it, and what the rate would let pass are
+    /// so.
     fn until(self, a: &mut Guest, b: &mut Guest, wanted: impl Fn(f64, f64, f64) -> bool) -> String {
         let end = Instant::now() + PATIENCE;
         loop {

@@ -9,7 +9,8 @@ use std::os::unix::fs::MetadataExt;
 const BURST: u64 = 25;
 const GUESTS: [(&str, u32); 2] = [("vm1", 1), ("vm2", 2)];
 
-/// A new data plane forwards by the flows of the one before: packets that ovs-vswitchd has to be asked about count on no flow.
+/// A new data plane forwards by the flows of the one before: packets that ovs-vswitchd has to be asked about
+/// count on no flow.
 pub fn flows_outlive_the_data_plane(world: &mut World, program: std::path::PathBuf) {
     // The host's own packets would be misses.
     std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();

@@ -1,8 +1,8 @@
 //! What a guest that gives ovs-vswitchd work leaves of it to others.
 //!
-//! A bystander sends packets of ever new stations, so that ovs-vswitchd decides about each one, and packets of a flow that is there.
-//! Meanwhile another guest sends as much as it can of what costs most. By default everything must get through; with
-//! `HYPERSWITCH_ATTACK=1` for longer, and soon.
+//! A bystander sends packets of ever new stations, so that ovs-vswitchd decides about each one, and packets
+//! of a flow that is there. Meanwhile another guest sends as much as it can of what costs most. By default
+//! everything must get through; with `HYPERSWITCH_ATTACK=1` for longer, and soon.
 
 use crate::forwarding::PATIENCE;
 use crate::world::World;
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use testbed::polling::{Frame, PollingGuest};
 
-/// Longest time until a packet gets through beside an attack, in a long run: beside frames of many segments, and beside new flows, of
-/// which ovs-vswitchd's revalidators have much to do.
+/// Longest time until a packet gets through beside an attack, in a long run: beside frames of many segments,
+/// and beside new flows, of which ovs-vswitchd's revalidators have much to do.
 const LATEST: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(50)];
 /// Packets of a known flow after each one of a new station, and the time between them.
 const KNOWN: (usize, Duration) = (10, Duration::from_micros(500));
@@ -22,7 +22,8 @@ const RECEIVER: u32 = 3;
 const SINK: u32 = 4;
 /// A station that is not there.
 const NOBODY: u32 = 99;
-/// Flows that a port may have (`crates/ovs/ovs-glue/src/plane/flow_shares.rs`), and more than the bystander has.
+/// Flows that a port may have (`crates/ovs/ovs-glue/src/plane/flow_shares.rs`), and more than the bystander
+/// has.
 const MOST_FLOWS: usize = 7_710 + 2000;
 /// Where a source address is in a frame, and behind a virtio-net header of 12 bytes.
 const SOURCE: std::ops::Range<usize> = 6..12;

@@ -12,7 +12,7 @@ fn json_of(world: &World, arguments: &str) -> Value {
     serde_json::from_str(&world.product(&format!("{arguments} --json"))).unwrap()
 }
 
-/// Its ovs-vsctl, as `ovs start` says.
+/// Runs the private instance's ovs-vsctl, as `ovs start` says.
 fn vsctl(world: &World, arguments: &str) -> String {
     let database = json_of(world, &start())["database"].as_str().unwrap().to_owned();
     run(Command::new("ovs-vsctl")
@@ -145,7 +145,8 @@ fn plugged(world: &World) -> (Guest, Guest) {
     (a, Guest::new("vm2", 2, ports))
 }
 
-/// A packet that nobody sent: by the flows that are there, and by ovs-vswitchd's decision where there is none.
+/// A packet that nobody sent: by the flows that are there, and by ovs-vswitchd's decision where there is
+/// none.
 fn traced(world: &World, a: &mut Guest, b: &mut Guest) {
     let mac = |bytes: &[u8]| {
         bytes

@@ -210,7 +210,7 @@ impl World {
         self.start_glue_with(None);
     }
 
-    /// The same, with a variable set in its environment.
+    /// Starts the glue with a variable set in its environment.
     pub fn start_glue_with(&mut self, variable: Option<&str>) {
         let mut child = bound_to_us(Command::new(std::env::current_exe().unwrap()))
             .args(["--exact", "glue_process", "--ignored", "--nocapture"])
@@ -276,7 +276,8 @@ impl World {
             .any(|line| line.trim_start().starts_with(&format!("{name}:")))
     }
 
-    /// Says something to the database and waits until ovs-vswitchd has done it. What it says on standard error is a failure.
+    /// Says something to the database and waits until ovs-vswitchd has done it. What it says on standard
+    /// error is a failure.
     pub fn vsctl(&self, arguments: &str) -> String {
         self.client("ovs-vsctl", &arguments.split(' ').collect::<Vec<_>>())
     }

@@ -1,4 +1,5 @@
-//! Joins P4Info with the program: numbers, aliases, kinds of match, units; and compares the parts that both have.
+//! Joins P4Info with the program: numbers, aliases, kinds of match, units; and compares the parts that both
+//! have.
 
 use super::{Object, P4Info, Part, Preamble};
 use crate::error::{LoadError, Read, Within, wrong};

@@ -1,5 +1,5 @@
-//! Protobuf's text format, as much of it as P4Info uses: fields with numbers, words, strings, messages in braces (or angle
-//! brackets), lists in square brackets, comments.
+//! Protobuf's text format, as much of it as P4Info uses: fields with numbers, words, strings, messages in
+//! braces (or angle brackets), lists in square brackets, comments.
 
 use super::{DEPTH, Field, Message};
 use crate::error::{At, Read, wrong};

@@ -1,5 +1,5 @@
-//! Protobuf's binary format. Only fields that the tables below name are taken; the rest is skipped, but must be well
-//! formed.
+//! Protobuf's binary format. Only fields that the tables below name are taken; the rest is skipped, but must
+//! be well formed.
 
 use super::{DEPTH, Field, Message};
 use crate::error::{Read, wrong};
@@ -181,7 +181,8 @@ mod tests {
     use super::*;
     use crate::p4info::{P4Info, text};
 
-    /// Writes the fields that the tables name, as a compiler would; after each message, one that no table names.
+    /// Writes the fields that the tables name, as a compiler would; after each message, one that no table
+    /// names.
     fn encode(message: &Message, schema: Schema) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (name, field) in &message.fields {

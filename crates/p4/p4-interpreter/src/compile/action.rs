@@ -385,7 +385,8 @@ impl Compiler<'_> {
     }
 }
 
-/// Fields of one header that follow each other in a calculation; adjacent ones are gathered as one run of bits.
+/// Fields of one header that follow each other in a calculation; adjacent ones are gathered as one run of
+/// bits.
 #[derive(Default)]
 struct Fields {
     header: Option<HeaderId>,

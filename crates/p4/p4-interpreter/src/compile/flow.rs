@@ -219,7 +219,8 @@ impl Compiler<'_> {
         });
     }
 
-    /// Puts the keys one behind the other into the look-up key, laid out as all value sets of this select have it.
+    /// Puts the keys one behind the other into the look-up key, laid out as all value sets of this select
+    /// have it.
     fn value_set_key(&mut self, select: &Select) {
         // Registers 0 and 1 may hold the joined keys, so this uses the registers behind them.
         let fields: Vec<_> = select

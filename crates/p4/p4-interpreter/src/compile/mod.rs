@@ -9,8 +9,8 @@
 //! | `action.rs` | operations and actions, hashes and checksums |
 //! | `flow.rs` | parser and controls |
 //!
-//! Compilation recurses along expressions, whose depth is bounded first ([`MAX_DEPTH`]); running does not recurse.
-//! A jump names a label until all code is there.
+//! Compilation recurses along expressions, whose depth is bounded first ([`MAX_DEPTH`]); running does not
+//! recurse. A jump names a label until all code is there.
 
 mod action;
 mod flow;

@@ -230,8 +230,8 @@ impl Compiler<'_> {
         u32::from(field.width)
     }
 
-    /// Stores a register of `width` bits to a place of any width: cut to its low bits, or extended with zeros. Uses the
-    /// registers from `free` on.
+    /// Stores a register of `width` bits to a place of any width: cut to its low bits, or extended with
+    /// zeros. Uses the registers from `free` on.
     pub(super) fn store_place(&mut self, place: Place, from: usize, width: u32, free: usize) {
         let wanted = self.place_width(place);
         let register = self.reg(from);

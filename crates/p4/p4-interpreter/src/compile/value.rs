@@ -54,7 +54,8 @@ impl Compiler<'_> {
         self.wide_top = top;
     }
 
-    /// Evaluates a number of any width into a register; one that does not fit in 64 bits becomes the largest that does.
+    /// Evaluates a number of any width into a register; one that does not fit in 64 bits becomes the largest
+    /// that does.
     pub(super) fn number(&mut self, expr: ExprId, to: usize) {
         if !self.is_wide(expr) {
             return self.value(expr, to);
@@ -413,8 +414,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Puts the number of the header that a reference means into a register. `strict`: a reference to an element that does not
-    /// exist ends the parser.
+    /// Puts the number of the header that a reference means into a register. `strict`: a reference to an
+    /// element that does not exist ends the parser.
     pub(super) fn header_ref(&mut self, header: HeaderRef, to: usize, strict: bool) {
         if let Some(header) = self.fixed_header(header) {
             return self.header_number(Some(header), to);

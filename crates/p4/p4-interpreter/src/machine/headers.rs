@@ -148,7 +148,8 @@ impl<O: Observer> Machine<'_, O> {
         if !self.is_valid_number(from) {
             return self.invalidate(to);
         }
-        // The fields are read first: in one union, the source becomes invalid, and so zero, when the target becomes valid.
+        // The fields are read first: in one union, the source becomes invalid, and so zero, when the target
+        // becomes valid.
         let (to_range, from_range) = (self.engine.headers[to].range(), self.engine.headers[from].range());
         if to_range.len() == from_range.len() && to_range.end <= self.ctx.phv.len() {
             self.ctx.phv.copy_within(from_range, to_range.start);

@@ -8,8 +8,8 @@
 //! | `wide.rs` | values of more than 64 bits |
 //! | `gather.rs` | hash inputs and hashes |
 //!
-//! One loop, no recursion: entering an action sets the return address, and one is enough because actions do not call each
-//! other. Nothing here allocates or can fail otherwise than by ending the parser.
+//! One loop, no recursion: entering an action sets the return address, and one is enough because actions do
+//! not call each other. Nothing here allocates or can fail otherwise than by ending the parser.
 
 mod gather;
 mod headers;
@@ -418,7 +418,8 @@ impl<O: Observer> Machine<'_, O> {
         }
     }
 
-    /// Whether the packet has this many bytes from the parser's position on; fetches them from the tail if need be.
+    /// Whether the packet has this many bytes from the parser's position on; fetches them from the tail if
+    /// need be.
     #[inline]
     pub(crate) fn need(&mut self, bytes: usize) -> bool {
         let end = self.ctx.at.saturating_add(bytes);
@@ -470,7 +471,8 @@ impl<O: Observer> Machine<'_, O> {
         table.default
     }
 
-    /// Looks up a table. Returns the action that was found, whose arguments it has copied, and where to go after it.
+    /// Looks up a table. Returns the action that was found, whose arguments it has copied, and where to go
+    /// after it.
     fn apply(&mut self, apply: &ApplyCode) -> (Option<ActionId>, Pc) {
         let selector = if apply.selector { self.ctx.regs[0] } else { 0 };
         let (now, length) = (self.now, self.ctx.length as u64);

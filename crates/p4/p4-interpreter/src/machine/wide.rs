@@ -1,5 +1,5 @@
-//! Values of more than 64 bits. Results and operands are ranges of the scratch words, which the compiler allocates so that
-//! a result never overlaps its operands.
+//! Values of more than 64 bits. Results and operands are ranges of the scratch words, which the compiler
+//! allocates so that a result never overlaps its operands.
 
 use super::{Ended, Machine};
 use crate::bits;
@@ -238,7 +238,8 @@ fn binary(words: &mut [u64], op: WideBinary, to: Wide, a: Wide, b: Wide) {
     }
 }
 
-/// Divides. Behind the second operand there is room for four values: two absolute values, quotient, remainder.
+/// Divides. Behind the second operand there is room for four values: two absolute values, quotient,
+/// remainder.
 fn divide(words: &mut [u64], op: WideBinary, to: Wide, a: Wide, b: Wide) {
     let signed = matches!(op, WideBinary::DivSigned | WideBinary::ModSigned);
     let rest_wanted = matches!(op, WideBinary::Mod | WideBinary::ModSigned);

@@ -7,12 +7,12 @@
 //!               +------- resubmitted -----+                           recirculated --------+
 //! ```
 //!
-//! At the end of ingress: a clone of the packet as it came, a digest, then one of resubmit, multicast, drop, unicast. At the
-//! end of egress: a clone of the packet as it is, then drop, recirculate or output.
+//! At the end of ingress: a clone of the packet as it came, a digest, then one of resubmit, multicast, drop,
+//! unicast. At the end of egress: a clone of the packet as it is, then drop, recirculate or output.
 //!
-//! A packet that goes to only one port runs without a copy. Copies wait in a queue, each with a snapshot of the state that it
-//! begins with. The queue, the snapshots and the number of passes are bounded; copies and passes beyond a bound are dropped
-//! and counted.
+//! A packet that goes to only one port runs without a copy. Copies wait in a queue, each with a snapshot of
+//! the state that it begins with. The queue, the snapshots and the number of passes are bounded; copies and
+//! passes beyond a bound are dropped and counted.
 
 use crate::bits;
 mod copies;
@@ -47,8 +47,8 @@ enum After {
 }
 
 impl Engine {
-    /// Runs a packet and all its copies to their ends. `now` is the time in nanoseconds since the program's start;
-    /// it must not go back.
+    /// Runs a packet and all its copies to their ends. `now` is the time in nanoseconds since the program's
+    /// start; it must not go back.
     pub fn run<O: Observer>(
         &self,
         guard: &ReadGuard<'_>,
@@ -294,7 +294,8 @@ impl<O: Observer> Run<'_, '_, O> {
         }
     }
 
-    /// Writes the valid headers, then the part of the head behind the parsed headers. Returns the length of both.
+    /// Writes the valid headers, then the part of the head behind the parsed headers. Returns the length of
+    /// both.
     fn deparse(&mut self) -> usize {
         let engine = self.machine.engine;
         let ctx = &mut *self.machine.ctx;

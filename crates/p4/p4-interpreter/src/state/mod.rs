@@ -1,16 +1,19 @@
-//! State that a program keeps between packets: entries, registers, counters, meters, groups and clone sessions.
+//! State that a program keeps between packets: entries, registers, counters, meters, groups and clone
+//! sessions.
 //!
-//! A [`State`] is separate from its [`Engine`], so one engine can serve several states (tenants), and a state can outlive
-//! a change of the engine. All workers share it:
+//! A [`State`] is separate from its [`Engine`], so one engine can serve several states (tenants), and a state
+//! can outlive a change of the engine. All workers share it:
 //!
-//! * Tables are read under a lock that is taken once per burst ([`State::read`]); changes are prepared beside it.
-//! * Cells of registers and counters are relaxed atomics. A program that both reads and writes a register expects that
-//!   no other packet does so in between; such programs run one burst at a time ([`ReadGuard`] holds a lock then).
+//! * Tables are read under a lock that is taken once per burst ([`State::read`]); changes are prepared beside
+//!   it.
+//! * Cells of registers and counters are relaxed atomics. A program that both reads and writes a register
+//!   expects that no other packet does so in between; such programs run one burst at a time ([`ReadGuard`]
+//!   holds a lock then).
 //! * Meters have a lock per cell.
 //! * Groups and sessions change rarely: a lock that packets take when they are replicated.
 //!
-//! The memory of arrays is bounded by [`StateLimits`] before anything is allocated. Indices come from packets: those beyond
-//! an array read zero and change nothing.
+//! The memory of arrays is bounded by [`StateLimits`] before anything is allocated. Indices come from
+//! packets: those beyond an array read zero and change nothing.
 
 mod replication;
 

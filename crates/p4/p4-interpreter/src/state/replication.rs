@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub struct Replica {
     /// The port that it leaves by.
     pub port: u32,
-    /// Its number, which egress reads as `egress_rid`.
+    /// Number of the replica, which egress reads as `egress_rid`.
     pub rid: u16,
 }
 

@@ -298,7 +298,8 @@ impl Checker<'_> {
         same(what, self.used(id, scope)?, Type::Bool)
     }
 
-    /// Checks that all parameters in a tree exist with their widths. Trees are bounded, and so is the time of this.
+    /// Checks that all parameters in a tree exist with their widths. Trees are bounded, and so is the time of
+    /// this.
     fn parameters(&self, id: ExprId, scope: Scope) -> CheckResult {
         if !self.summaries[id.index()].parameter {
             return Ok(());
@@ -348,7 +349,8 @@ impl Checker<'_> {
     }
 }
 
-/// The cost of a node without its children: that of a wide node is its words, that of a wide product their square.
+/// The cost of a node without its children: that of a wide node is its words, that of a wide product their
+/// square.
 fn cost(expr: &Expr) -> u32 {
     let words = match expr.ty {
         Type::Bool => 0,

@@ -1,9 +1,9 @@
 //! The checker: the only way to a [`Checked`].
 //!
-//! It proves that every index in a program is in range, that widths and types agree, that controls have no cycles, and that the
-//! cost of a packet is below [`crate::limits`]. If a proof fails, the error says what is wrong, and in which element. The
-//! checker trusts no program, be it from a front end or from a file. Its own time is linear in the size of the program (times
-//! the depth of expressions).
+//! It proves that every index in a program is in range, that widths and types agree, that controls have no
+//! cycles, and that the cost of a packet is below [`crate::limits`]. If a proof fails, the error says what is
+//! wrong, and in which element. The checker trusts no program, be it from a front end or from a file. Its own
+//! time is linear in the size of the program (times the depth of expressions).
 //!
 //! | module | checks |
 //! |---|---|
@@ -43,7 +43,7 @@ pub enum Problem {
     Index {
         /// Kind of the missing element.
         what: &'static str,
-        /// Its number.
+        /// Number of the object that does not exist.
         index: u32,
     },
     /// Bits where a bool is wanted, or another width.
@@ -51,7 +51,7 @@ pub enum Problem {
     Type {
         /// Name of the value.
         what: &'static str,
-        /// Its type.
+        /// The type found.
         found: String,
         /// The type that it should have.
         wanted: String,
@@ -71,7 +71,7 @@ pub enum Problem {
     Cycle {
         /// The block.
         from: u32,
-        /// Its successor.
+        /// The successor that closes the circle.
         to: u32,
     },
     /// A loop of the parser that nothing can end.
@@ -131,8 +131,8 @@ pub(crate) struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// Checks the number of nodes of all expressions, counted in each place where they are used: trees can be shared, so a walk
-    /// through a small program could take long.
+    /// Checks the number of nodes of all expressions, counted in each place where they are used: trees can be
+    /// shared, so a walk through a small program could take long.
     fn work(&self) -> CheckResult {
         let p = self.program;
         let mut work = 0u64;

@@ -6,7 +6,8 @@ use crate::layout::layout;
 use crate::limits;
 use crate::program::Program;
 
-/// Checks all elements without behaviour. Returns, for each header instance, the stack or union to which it belongs.
+/// Checks all elements without behaviour. Returns, for each header instance, the stack or union to which it
+/// belongs.
 pub(super) fn check(program: &Program) -> Result<Vec<Membership>, CheckError> {
     counts(program).at(|| "program".to_owned())?;
     for ty in &program.header_types {

@@ -1,4 +1,5 @@
-//! Additional elements of rich programs: a second stack, a second header with a variable field, unions and stacks of unions.
+//! Additional elements of rich programs: a second stack, a second header with a variable field, unions and
+//! stacks of unions.
 
 use super::{FIRST, Generator, HEADERS, STACK, USER, index, short};
 use p4_ir::{
@@ -17,7 +18,8 @@ const OTHER_STACK: StackId = StackId(1);
 const VARIABLE: HeaderId = HeaderId(FIRST + HEADERS as u16 - 1);
 const VARIABLE_TYPE: usize = HEADERS + 1;
 
-/// Name, type, and whether it is metadata: elements of the other stack, the second header with a variable field, members.
+/// Name, type, and whether it is metadata: elements of the other stack, the second header with a variable
+/// field, members.
 pub(super) fn instances(size: u16) -> Vec<(String, usize, bool)> {
     let mut instances: Vec<_> = (0..size)
         .map(|i| (format!("z[{i}]"), 2 + HEADERS, false))

@@ -6,8 +6,8 @@ use anyhow::{Result, anyhow, bail, ensure};
 /// The packet with this number, counted from 1 as Wireshark does.
 ///
 /// # Errors
-/// When the file is something else, is cut off before that packet, holds fewer packets, or the packet is not an
-/// Ethernet frame.
+/// When the file is something else, is cut off before that packet, holds fewer packets, or the packet is not
+/// an Ethernet frame.
 pub fn packet(file: &[u8], number: u64) -> Result<Vec<u8>> {
     let mut current = 0;
     let mut found = None;
@@ -100,8 +100,8 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// File header of 24 bytes, then records: time (8 bytes: seconds, and parts of `unit` nanoseconds), captured and original
-/// length, packet.
+/// File header of 24 bytes, then records: time (8 bytes: seconds, and parts of `unit` nanoseconds), captured
+/// and original length, packet.
 fn pcap<'a>(
     mut file: Bytes<'a>,
     unit: u64,
@@ -186,7 +186,8 @@ struct Interface {
     unit: u64,
 }
 
-/// The unit of time in an interface's options (`if_tsresol`): microseconds if there is none. Malformed options are ignored.
+/// The unit of time in an interface's options (`if_tsresol`): microseconds if there is none. Malformed
+/// options are ignored.
 fn resolution(mut options: Bytes<'_>) -> u64 {
     const RESOLUTION: u16 = 9;
     while let (Ok(code), Ok(length)) = (options.u16(), options.u16()) {

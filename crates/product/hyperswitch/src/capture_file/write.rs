@@ -14,7 +14,8 @@ mod option {
     pub const PACKET_DROP_COUNT: u16 = 4;
 }
 
-/// A capture of one port. Directions are the switch port's, as its counters are: inbound is what the guest sent.
+/// A capture of one port. Directions are the switch port's, as its counters are: inbound is what the guest
+/// sent.
 #[derive(Debug)]
 pub struct Writer<W> {
     to: W,

@@ -24,7 +24,8 @@ pub fn running(place: &Path, name: &str) -> Option<Pid> {
     (command.trim_end() == name).then_some(pid)
 }
 
-/// Starts a daemon with these arguments, under a monitor that starts it again when it crashes, and waits until it is ready.
+/// Starts a daemon with these arguments, under a monitor that starts it again when it crashes, and waits
+/// until it is ready.
 ///
 /// # Errors
 /// It cannot be started, or is not ready in time; then it is ended.

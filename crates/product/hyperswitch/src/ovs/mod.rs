@@ -1,8 +1,9 @@
 //! `hyperswitch ovs ...`: Open vSwitch's own programs on a switch of the running instance.
 //!
-//! A private Open vSwitch has all its files in a directory below the run directory, which its programs find by `OVS_RUNDIR`.
-//! Where that directory exists, these verbs and the process `ovs` use the private Open vSwitch; otherwise the system's.
-//! Bridges and ports are read through ovs-vsctl, which knows the database best.
+//! A private Open vSwitch has all its files in a directory below the run directory, which its programs find
+//! by `OVS_RUNDIR`. Where that directory exists, these verbs and the process `ovs` use the private Open
+//! vSwitch; otherwise the system's. Bridges and ports are read through ovs-vsctl, which knows the database
+//! best.
 
 mod daemon;
 mod plug;
@@ -32,7 +33,8 @@ pub fn run(verb: &OvsVerb, run_dir: &Path, timeout: Option<Duration>, json: bool
     };
     let timeout = timeout.unwrap_or(usual);
     programs::set_timeout(timeout);
-    // Programs that are started have other working directories, and printed paths are used in other directories.
+    // Programs that are started have other working directories, and printed paths are used in other
+    // directories.
     let run_dir = &std::path::absolute(run_dir)?;
     match verb {
         OvsVerb::Start { shim } => start::run(run_dir, shim.as_deref(), json),

@@ -96,8 +96,8 @@ fn start_database(place: &Path) -> Result<Pid> {
     Ok(pid)
 }
 
-/// Says in the database what Open vSwitch's own `ovs-ctl` says there: versions, and the host's name and identity. The latter two
-/// stay as they are once they are there.
+/// Says in the database what Open vSwitch's own `ovs-ctl` says there: versions, and the host's name and
+/// identity. The latter two stay as they are once they are there.
 fn describe(place: &Path) -> Result<()> {
     let run = |program, arguments: &[&str]| programs::run(programs::command(place, program)?.args(arguments));
     let version = run(daemon::SWITCH, &["--version"])?;

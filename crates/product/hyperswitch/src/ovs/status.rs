@@ -104,8 +104,8 @@ struct Interface {
     error: Option<String>,
 }
 
-/// A table as ovs-vsctl writes it (RFC 7047, 5.1): name, external_ids, link_state and error of each row. A column that may be
-/// empty is a string, or an empty set.
+/// A table as ovs-vsctl writes it (RFC 7047, 5.1): name, external_ids, link_state and error of each row. A
+/// column that may be empty is a string, or an empty set.
 fn read(text: &str) -> Option<BTreeMap<String, Interface>> {
     let table: Value = serde_json::from_str(text).ok()?;
     let string = |value: &Value| value.as_str().map(str::to_owned);

@@ -1,8 +1,8 @@
 //! Entries of tables in the form that the tutorials of P4 use (`s1-runtime.json`).
 //!
-//! A file names tables, keys, actions and parameters as P4Info does. It is turned into the commands that packet tests have,
-//! so that names and values are interpreted in one place. Parts of a file besides entries, multicast groups and clone sessions
-//! (paths, target) are ignored.
+//! A file names tables, keys, actions and parameters as P4Info does. It is turned into the commands that
+//! packet tests have, so that names and values are interpreted in one place. Parts of a file besides entries,
+//! multicast groups and clone sessions (paths, target) are ignored.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use p4_ir::{MatchKind, Program};

@@ -1,7 +1,7 @@
 //! `hyperswitch p4 graph`: parser, ingress and egress as one picture (SVG).
 //!
-//! A box is a parser state, a table or a condition. Transitions to the end of a part are lines of text in the boxes, not
-//! edges: they would be most of the edges, with the least information.
+//! A box is a parser state, a table or a condition. Transitions to the end of a part are lines of text in the
+//! boxes, not edges: they would be most of the edges, with the least information.
 
 use super::layered::{self, Layout};
 use p4_ir::{
@@ -230,7 +230,8 @@ fn condition_box(text: &str) -> Box {
     }
 }
 
-/// A bare statement. The compiler names its action after the line of the source, so the box shows the action's contents.
+/// A bare statement. The compiler names its action after the line of the source, so the box shows the
+/// action's contents.
 fn action_box(program: &Checked, action: p4_ir::ActionId) -> Box {
     let action = &program.actions[action.index()];
     let mut lines = action

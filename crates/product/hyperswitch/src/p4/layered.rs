@@ -1,9 +1,10 @@
 //! Places for the boxes of a directed graph, in layers from top to bottom.
 //!
-//! The usual four steps (Sugiyama, Tagawa and Toda 1981), each in its simplest form that gives readable pictures of programs:
-//! edges that close a cycle are turned round; a node's layer is the longest path to it; edges over several layers
-//! get a point in each; nodes of a layer are ordered by the mean place of their neighbours, some times downwards and
-//! upwards; and then moved towards their neighbours as far as the order allows.
+//! The usual four steps (Sugiyama, Tagawa and Toda 1981), each in its simplest form that gives readable
+//! pictures of programs: edges that close a cycle are turned round; a node's layer is the longest path to it;
+//! edges over several layers get a point in each; nodes of a layer are ordered by the mean place of their
+//! neighbours, some times downwards and upwards; and then moved towards their neighbours as far as the order
+//! allows.
 
 use std::collections::HashSet;
 
@@ -206,8 +207,8 @@ fn straighten(nodes: &mut [Node], layers: &[Vec<usize>]) {
     }
 }
 
-/// Middles as near to the desired ones as possible without overlap: neighbours that would overlap become one block, whose
-/// place is the mean of the places that its members would have.
+/// Middles as near to the desired ones as possible without overlap: neighbours that would overlap become one
+/// block, whose place is the mean of the places that its members would have.
 fn apart(desired: &[f64], widths: &[f64]) -> Vec<f64> {
     // First member, number of members, sum of (desired middle - offset in the block), width up to now.
     let mut blocks = Vec::<(usize, usize, f64, f64)>::new();

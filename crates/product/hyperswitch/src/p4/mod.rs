@@ -1,4 +1,5 @@
-//! Verbs for P4 programs. They read files and need no running instance: a program is understood before it is loaded.
+//! Verbs for P4 programs. They read files and need no running instance: a program is understood before it is
+//! loaded.
 
 mod check;
 mod entries;

@@ -1,8 +1,8 @@
 //! `hyperswitch p4 run`: packets from capture files through a program.
 //!
-//! Packets of all files are sent in the order of their time stamps, which are also the program's clock. Entries come
-//! first, file by file: the tutorials' runtime JSON, or scripts of packet tests, whose packets are sent where they
-//! stand. Packets that leave by a port go to `PORT.pcap` in the output directory.
+//! Packets of all files are sent in the order of their time stamps, which are also the program's clock.
+//! Entries come first, file by file: the tutorials' runtime JSON, or scripts of packet tests, whose packets
+//! are sent where they stand. Packets that leave by a port go to `PORT.pcap` in the output directory.
 
 use super::{entries, trace::Tracer};
 use crate::capture_file::{ClassicWriter, packets};

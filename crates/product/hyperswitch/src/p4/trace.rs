@@ -1,7 +1,8 @@
 //! The trace of a packet through a program, for users.
 //!
-//! One paragraph per packet, one indented block per stage. The changes of an action are found by comparing all fields before
-//! and after it, so the trace shows what happened rather than what the code says, and only fields that changed.
+//! One paragraph per packet, one indented block per stage. The changes of an action are found by comparing
+//! all fields before and after it, so the trace shows what happened rather than what the code says, and only
+//! fields that changed.
 //!
 //! ```text
 //! packet 1 by port 1, 64 bytes
@@ -287,8 +288,8 @@ fn number(name: &str, width: u16, words: &[u64]) -> String {
     value(name, &Bits::from_bytes(width, &bytes))
 }
 
-/// A value in its usual notation: 48 bits as MAC addresses, 32 bits as IPv4 addresses where the name suggests an address,
-/// short numbers in decimal, others in hexadecimal.
+/// A value in its usual notation: 48 bits as MAC addresses, 32 bits as IPv4 addresses where the name suggests
+/// an address, short numbers in decimal, others in hexadecimal.
 fn value(name: &str, value: &Bits) -> String {
     let last = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
     let address = ["addr", "ip", "src", "dst"]

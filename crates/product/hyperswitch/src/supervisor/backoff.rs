@@ -1,8 +1,8 @@
 //! How long to wait before starting a child again.
 //!
-//! A child that died once should be back soon: while the control process is gone, misses queue. Starting a child that
-//! dies at once every time must not keep a core busy. So the wait doubles with each death up to a limit, and begins anew
-//! when the child has lived long enough.
+//! A child that died once should be back soon: while the control process is gone, misses queue. Starting a
+//! child that dies at once every time must not keep a core busy. So the wait doubles with each death up to a
+//! limit, and begins anew when the child has lived long enough.
 
 use std::time::Duration;
 

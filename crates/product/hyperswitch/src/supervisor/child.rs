@@ -16,7 +16,8 @@ use std::process::{Child, Command, ExitStatus};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a process may take to end once it was killed. A process in uninterruptible sleep (state D) may never end.
+/// How long a process may take to end once it was killed. A process in uninterruptible sleep (state D) may
+/// never end.
 pub const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a log line of an ended child may take to be written.
@@ -107,7 +108,7 @@ impl Sight for Process {
 pub enum Event {
     /// Nothing that others must know.
     Nothing,
-    /// Its report about its isolation, for users.
+    /// The child has reported its isolation, for users.
     News,
     /// The process of that role owes it an answer.
     Owes(Role),
@@ -172,7 +173,8 @@ impl Supervised {
             .min()
     }
 
-    /// Its channel, to be watched for messages if they are read, and for a hang-up in any case; not once it was killed.
+    /// Channel to the child, to be watched for messages if they are read, and for a hang-up in any case; not
+    /// once it was killed.
     pub fn watched(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let running = self.running.as_ref().filter(|running| running.killed.is_none())?;
         let paused = running.paused_until.is_some_and(|until| until > Instant::now());
@@ -180,8 +182,8 @@ impl Supervised {
         Some((running.channel.as_fd(), words))
     }
 
-    /// Kills it if it has hung up. Usually it has ended and this changes nothing; but a process whose last thread the kernel holds
-    /// neither works nor ends, and would never be replaced.
+    /// Kills it if it has hung up. Usually it has ended and this changes nothing; but a process whose last
+    /// thread the kernel holds neither works nor ends, and would never be replaced.
     pub fn notice_hang_up(&mut self) {
         let Some((channel, _)) = self.watched() else {
             return;
@@ -274,7 +276,8 @@ impl Supervised {
         running.is_some_and(|running| running.killed.is_some() || running.watch.is_unsure())
     }
 
-    /// Looks at it, if it was stopped or owes an answer, and kills it if it hangs. True if the status for users has changed.
+    /// Looks at it, if it was stopped or owes an answer, and kills it if it hangs. True if the status for
+    /// users has changed.
     pub fn look(&mut self, now: Instant) -> bool {
         let Some(running) = self.running.as_mut().filter(|running| running.killed.is_none()) else {
             return false;
@@ -415,8 +418,8 @@ impl Supervised {
         }
     }
 
-    /// Stops waiting for a process that was killed and does not end. It ends when the kernel lets go of it; until then it
-    /// keeps what it has open.
+    /// Stops waiting for a process that was killed and does not end. It ends when the kernel lets go of it;
+    /// until then it keeps what it has open.
     fn give_up(&mut self) {
         let Some(running) = self.running.take() else {
             return;

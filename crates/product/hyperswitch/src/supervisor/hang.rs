@@ -9,13 +9,15 @@
 //! | a forwarding thread does not go on, and computes | the same | [`ENDLESS_MS`] of processor time |
 //! | waits for a processor, is held by the kernel, is being traced | - | never: another process would not do better |
 //!
-//! A child is pinged when somebody waits for it - a user, a process to which it owes an answer, the service manager - and not
-//! otherwise, so that an idle switch sleeps. Looks read the states of threads from the kernel and wake nobody.
+//! A child is pinged when somebody waits for it - a user, a process to which it owes an answer, the service
+//! manager - and not otherwise, so that an idle switch sleeps. Looks read the states of threads from the
+//! kernel and wake nobody.
 //!
-//! The direction of error is to wait. Looks are counted, and time is not: whatever stops or slows this process or the machine -
-//! suspension, a debugger, other processes on all cores - makes looks rare, and no look finds a healthy child asleep with a message
-//! that it has not read. A thread that waits for another one of its process is asleep as well, so a child is not killed while
-//! any of its threads wants a processor and does not get one.
+//! The direction of error is to wait. Looks are counted, and time is not: whatever stops or slows this
+//! process or the machine - suspension, a debugger, other processes on all cores - makes looks rare, and no
+//! look finds a healthy child asleep with a message that it has not read. A thread that waits for another one
+//! of its process is asleep as well, so a child is not killed while any of its threads wants a processor and
+//! does not get one.
 
 use super::threads::{Condition, Thread};
 use control_protocol::supervisor::StuckThread;
@@ -29,15 +31,15 @@ const LOOK: Duration = Duration::from_millis(25);
 const SLOW_LOOK: Duration = Duration::from_millis(250);
 const QUICK_LOOKS: u32 = 100;
 
-/// Looks at which a child is still stopped, after the first, before it is replaced: a terminal's Ctrl-Z and `fg` reach one process of the
-/// group after the other.
+/// Looks at which a child is still stopped, after the first, before it is replaced: a terminal's Ctrl-Z and
+/// `fg` reach one process of the group after the other.
 const STOPPED_LOOKS: u32 = 2;
 
-/// Looks at which a child that owes an answer is in the same sleep before it is replaced. Main threads do not sleep for so long while
-/// they wait for a thread of their own.
+/// Looks at which a child that owes an answer is in the same sleep before it is replaced. Main threads do not
+/// sleep for so long while they wait for a thread of their own.
 const SILENT_LOOKS: u32 = 8;
 
-/// The same for a child that has never answered, since it may still be starting: 10 s.
+/// Looks before a child that has never answered counts as hanging, since it may still be starting: 10 s.
 const STARTING_LOOKS: u32 = QUICK_LOOKS + 30;
 
 /// Processor time in which a thread that does not go on is not waited for any more.
@@ -60,7 +62,7 @@ pub trait Sight {
     fn is_traced(&self) -> bool;
     /// One of its threads, or the main thread.
     fn thread(&self, tid: Option<u32>) -> Option<Thread>;
-    /// Its threads that others may have to wait for.
+    /// Threads of the child that others may have to wait for.
     fn threads(&self) -> BTreeMap<u32, Thread>;
 }
 
@@ -69,7 +71,7 @@ pub trait Sight {
 pub struct Watch {
     /// Number of the last ping.
     ping: u32,
-    /// It has answered before.
+    /// The child has answered before.
     has_answered: bool,
     silent: Option<Silent>,
     /// Looks in a row that found it stopped.
@@ -138,7 +140,7 @@ impl Watch {
         self.rest.is_none() || sight.thread(None) != self.rest
     }
 
-    /// It has answered. False if it was not asked that.
+    /// Notes an answer of the child. False if it was not asked that.
     pub fn answered(&mut self, ping: u32, sight: &impl Sight) -> bool {
         if ping != self.ping || self.silent.is_none() {
             return false;
@@ -294,7 +296,8 @@ impl Watch {
 }
 
 impl Silent {
-    /// Another look finds the main thread asleep. True if it has slept for so many looks, and nothing keeps it from working.
+    /// Another look finds the main thread asleep. True if it has slept for so many looks, and nothing keeps
+    /// it from working.
     fn sleeps_through(&mut self, main: Thread, limit: u32, sight: &impl Sight, now: Instant) -> bool {
         let Some(sleep) = self.sleep.as_mut().filter(|sleep| sleep.main == main) else {
             self.sleep = Some(Sleep {

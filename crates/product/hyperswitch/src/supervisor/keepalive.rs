@@ -1,7 +1,8 @@
 //! The service manager's watchdog (`WatchdogSec=` of systemd.service(5)): a sign of life at half of its time.
 //!
-//! The sign is the supervisor's own; children that hang are the supervisor's task. At the same moments it has those children
-//! answer that have run since their last answer: a child that has slept all the time is as healthy as it was, and is not woken.
+//! The sign is the supervisor's own; children that hang are the supervisor's task. At the same moments it has
+//! those children answer that have run since their last answer: a child that has slept all the time is as
+//! healthy as it was, and is not woken.
 
 use std::time::{Duration, Instant};
 

@@ -1,13 +1,13 @@
 //! `hyperswitch run`: starts the processes of the switch, joins them, and keeps them running.
 //!
-//! One thread that blocks in `poll` until a signal arrives or a restart is due; others write the children's log (`relay`).
-//! It sees no packets, parses nothing but the configuration file before anything is started and one message of each
-//! child, and never waits for a child, except for a bounded time when ending. It makes the channels between children, because
-//! only this way each can be replaced without the others: whenever one was started, every peer that runs gets a fresh channel
-//! to it.
+//! One thread that blocks in `poll` until a signal arrives or a restart is due; others write the children's
+//! log (`relay`). It sees no packets, parses nothing but the configuration file before anything is started
+//! and one message of each child, and never waits for a child, except for a bounded time when ending. It
+//! makes the channels between children, because only this way each can be replaced without the others:
+//! whenever one was started, every peer that runs gets a fresh channel to it.
 //!
-//! The safe direction of error is to kill: a child that violates the protocol is ended and started again, which the
-//! architecture is built to survive, rather than left in an unknown state.
+//! The safe direction of error is to kill: a child that violates the protocol is ended and started again,
+//! which the architecture is built to survive, rather than left in an unknown state.
 
 mod backoff;
 mod child;
@@ -38,7 +38,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use vm_state::{Publisher, Unavailable};
 
-/// Pairs of roles with a channel between them: one that serves controllers, a controller, and the controller's number there.
+/// Pairs of roles with a channel between them: one that serves controllers, a controller, and the
+/// controller's number there.
 const JOINED: [(Role, Role, ControllerId); 4] = [
     (Role::DataPlane, Role::Control, ControllerId::BUILT_IN),
     (Role::Driver, Role::Control, ControllerId::BUILT_IN),
@@ -52,8 +53,8 @@ const ENDING: [Role; 4] = [Role::Ovs, Role::Control, Role::Driver, Role::DataPla
 /// How long a child may take to end when asked.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Signals to end that come within this time after the first one mean the same wish: a service manager and a user, or a script, may both
-/// have sent one.
+/// Signals to end that come within this time after the first one mean the same wish: a service manager and a
+/// user, or a script, may both have sent one.
 const SAME_WISH: Duration = Duration::from_millis(500);
 
 /// Runs the switch until a signal ends it.
@@ -184,8 +185,8 @@ struct Supervisor {
     placement: placement::Config,
     /// How forwarding threads may be scheduled.
     priority: PriorityStatus,
-    /// Publishes the states of cores and guests, or why it cannot. It is in the supervisor because it takes a privilege; and its
-    /// descriptor survives all children.
+    /// Publishes the states of cores and guests, or why it cannot. It is in the supervisor because it takes a
+    /// privilege; and its descriptor survives all children.
     vm_state: Result<Publisher, Unavailable>,
     /// Files by which the data plane keeps cores from halting, if it may.
     constraints: Option<Constraints>,
@@ -274,7 +275,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Lends the data plane the files of the cores that it may keep from halting, and tells the control process of them.
+    /// Lends the data plane the files of the cores that it may keep from halting, and tells the control
+    /// process of them.
     fn tell_constraints(&mut self, role: Role) {
         let constraints = self.constraints.as_ref();
         let files: Vec<_> = constraints.into_iter().flat_map(Constraints::files).collect();

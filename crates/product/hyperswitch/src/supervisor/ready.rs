@@ -1,7 +1,8 @@
 //! Finds out when the switch is ready, and notifies the service manager.
 //!
-//! Ready means that the control process answers a request. The supervisor has one thread and must not wait for
-//! another process, so the request is a small state machine on a non-blocking socket, driven by the poll loop.
+//! Ready means that the control process answers a request. The supervisor has one thread and must not wait
+//! for another process, so the request is a small state machine on a non-blocking socket, driven by the poll
+//! loop.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{
@@ -76,8 +77,8 @@ impl Probe {
     }
 }
 
-/// Notifies the service manager, if there is one (`sd_notify(3)`), by a datagram to the socket in `NOTIFY_SOCKET`,
-/// whose leading `@` stands for the abstract name space.
+/// Notifies the service manager, if there is one (`sd_notify(3)`), by a datagram to the socket in
+/// `NOTIFY_SOCKET`, whose leading `@` stands for the abstract name space.
 pub fn notify(state: &str) {
     let Some(target) = std::env::var_os(NOTIFY_VARIABLE) else {
         return;

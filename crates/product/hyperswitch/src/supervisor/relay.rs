@@ -1,9 +1,10 @@
 //! The log lines of a child, on their way to our standard error.
 //!
-//! A child that was taken over must not be able to write to the user's terminal, fill the disk, or speak in another's
-//! name. So its standard error is a pipe, which is read here: lines are cut, counted, cleaned of control characters, and
-//! marked with the child's role. The child never waits for us (its end of the pipe does not block), and the supervisor's
-//! loop does not wait for the reader of our standard error: each child has a thread here, which ends with it.
+//! A child that was taken over must not be able to write to the user's terminal, fill the disk, or speak in
+//! another's name. So its standard error is a pipe, which is read here: lines are cut, counted, cleaned of
+//! control characters, and marked with the child's role. The child never waits for us (its end of the pipe
+//! does not block), and the supervisor's loop does not wait for the reader of our standard error: each child
+//! has a thread here, which ends with it.
 
 use control_protocol::supervisor::Role;
 use std::io::Read;
@@ -19,11 +20,11 @@ const BURST: u32 = 1000;
 /// Lines per second after the burst.
 const RATE: u32 = 20;
 
-/// The same when the user asks for more than usual.
+/// Lines per second when the user asks for more than usual.
 const DEBUG_RATE: u32 = 5000;
 
-/// Starts the thread that relays a child's lines until the child closes the pipe. If no thread can be started, the
-/// child's lines are lost.
+/// Starts the thread that relays a child's lines until the child closes the pipe. If no thread can be
+/// started, the child's lines are lost.
 pub fn start(role: Role, pipe: impl Read + Send + 'static) -> Option<JoinHandle<()>> {
     let rate = if log::max_level() > log::LevelFilter::Info {
         DEBUG_RATE

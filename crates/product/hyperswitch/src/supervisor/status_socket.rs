@@ -1,7 +1,8 @@
 //! What the supervisor knows of its children, for users to whom the control process does not answer.
 //!
-//! Who connects has the supervisor look at all children, and receives one line of JSON ([`management::Supervision`]) once each has
-//! shown whether it works. Nothing is read from a connection, and nothing is waited for: the line fits into the socket's buffer.
+//! Who connects has the supervisor look at all children, and receives one line of JSON
+//! ([`management::Supervision`]) once each has shown whether it works. Nothing is read from a connection, and
+//! nothing is waited for: the line fits into the socket's buffer.
 
 use management::{Process, Supervision};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -106,7 +107,8 @@ mod tests {
         UnixStream::connect(management::supervisor_socket(directory)).unwrap()
     }
 
-    /// The line, if it is there. The connection may be open still: processes that other tests start inherit it for a moment.
+    /// The line, if it is there. The connection may be open still: processes that other tests start inherit
+    /// it for a moment.
     fn told(user: &UnixStream) -> Option<Supervision> {
         user.set_nonblocking(true).unwrap();
         let mut line = String::new();

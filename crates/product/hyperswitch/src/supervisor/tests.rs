@@ -392,7 +392,8 @@ fn a_child_that_does_not_listen_is_replaced() {
     assert_ne!(scene.pid(Role::Driver), first);
 }
 
-/// All but one thread of a data plane may have ended, and its descriptors with them, while the kernel holds the last one.
+/// All but one thread of a data plane may have ended, and its descriptors with them, while the kernel holds
+/// the last one.
 #[test]
 fn a_child_that_hung_up_is_replaced() {
     let directory = tempfile::tempdir().unwrap();
@@ -570,7 +571,7 @@ fn a_child_that_does_not_answer_is_replaced() {
     assert_eq!(scene.restarts(Role::DataPlane) + scene.restarts(Role::Ovs), 0);
 }
 
-/// Its main thread may work all the same.
+/// The child's main thread may work all the same.
 #[test]
 fn a_child_with_a_thread_that_does_not_go_on_is_replaced() {
     let mut scene = Scene::start(None);

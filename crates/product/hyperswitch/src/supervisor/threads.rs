@@ -1,7 +1,8 @@
 //! The threads of a child as the kernel describes them in `/proc`: asleep, at work, or held.
 //!
-//! These files tell a process that hangs from one that gets no processor, which no answer and no clock of ours can tell. Reading them
-//! wakes nothing. What cannot be read is unknown, and whoever asks must not kill because of it.
+//! These files tell a process that hangs from one that gets no processor, which no answer and no clock of
+//! ours can tell. Reading them wakes nothing. What cannot be read is unknown, and whoever asks must not kill
+//! because of it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,10 +29,12 @@ pub struct Thread {
     pub switches: u64,
 }
 
-/// Threads that may hang without harm, since no other thread waits for them: they close or unmap files of VMMs.
+/// Threads that may hang without harm, since no other thread waits for them: they close or unmap files of
+/// VMMs.
 const MAY_HANG: [&str; 2] = ["gate-", "unmapper"];
 
-/// Milliseconds of the unit in which the kernel counts processor time (`USER_HZ`: 100 a second on all machines that we run on).
+/// Milliseconds of the unit in which the kernel counts processor time (`USER_HZ`: 100 a second on all
+/// machines that we run on).
 const TICK_MS: u64 = 10;
 
 /// One thread of a process; `None` if it is gone, or cannot be seen.
@@ -66,7 +69,8 @@ pub fn is_traced(pid: u32) -> bool {
     field(&status, "TracerPid:").is_some_and(|tracer| tracer != "0")
 }
 
-/// Name and state from a line of `stat` (proc_pid_stat(5)): number, name in brackets, state, and further fields.
+/// Name and state from a line of `stat` (proc_pid_stat(5)): number, name in brackets, state, and further
+/// fields.
 fn parse(stat: &str) -> Option<(&str, Thread)> {
     let (begin, rest) = stat.rsplit_once(") ")?;
     let (_, name) = begin.split_once('(')?;

@@ -1,8 +1,8 @@
 //! `hyperswitch capture`: from the data plane's socket into a file.
 //!
 //! Packets do not pass through the control process: the socket on which the data plane writes them is handed
-//! over, and the data plane drops (and counts) what is not read in time. Ends with the requested count or time, a
-//! signal, the reader of standard output, or the port.
+//! over, and the data plane drops (and counts) what is not read in time. Ends with the requested count or
+//! time, a signal, the reader of standard output, or the port.
 
 use super::Session;
 use crate::capture_file::Writer;

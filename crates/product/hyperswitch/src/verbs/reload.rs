@@ -1,4 +1,5 @@
-//! `hyperswitch reload`: applies the changed configuration file, and says before which ports it cannot change in place.
+//! `hyperswitch reload`: applies the changed configuration file, and says before which ports it cannot change
+//! in place.
 
 use super::{Reply, Request, Session};
 use crate::output;

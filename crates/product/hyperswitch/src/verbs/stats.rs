@@ -1,6 +1,7 @@
 //! `hyperswitch stats`, once or again and again.
 //!
-//! Ports of Open vSwitch are not the control process's: the process `ovs` is asked for the counters of one that it does not know.
+//! Ports of Open vSwitch are not the control process's: the process `ovs` is asked for the counters of one
+//! that it does not know.
 
 use super::{Reply, Request, Session, show};
 use crate::output::{self, Table};

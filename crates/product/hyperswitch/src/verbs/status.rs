@@ -1,7 +1,8 @@
-//! `hyperswitch status`: what the supervisor knows of the processes, and what the control process knows of the switch.
+//! `hyperswitch status`: what the supervisor knows of the processes, and what the control process knows of
+//! the switch.
 //!
-//! The supervisor is asked first, and so looks at all processes. Without the control process the verb still shows what the
-//! supervisor knows, and fails.
+//! The supervisor is asked first, and so looks at all processes. Without the control process the verb still
+//! shows what the supervisor knows, and fails.
 
 use super::{Reply, Request, Session, show};
 use crate::output::{self, duration};

@@ -1,7 +1,8 @@
-//! Cores and their scheduler: fair among tasks that want to run, with the least virtual time next, as Linux's CFS. A
-//! task that slept is ahead of those that ran, within bounds, and so preempts them at the end of their step. Workers
-//! that help run only where no other task wants to, and workers that wait for vCPUs to block preempt them only after
-//! a time slice. A core where that has happened counts as contended for a while, and its worker preempts at once.
+//! Cores and their scheduler: fair among tasks that want to run, with the least virtual time next, as Linux's
+//! CFS. A task that slept is ahead of those that ran, within bounds, and so preempts them at the end of their
+//! step. Workers that help run only where no other task wants to, and workers that wait for vCPUs to block
+//! preempt them only after a time slice. A core where that has happened counts as contended for a while, and
+//! its worker preempts at once.
 
 use super::{Event, Index, Task, World};
 use placement::{Cpu, Duty};
@@ -74,7 +75,8 @@ impl World<'_> {
         }
     }
 
-    /// Wakes a sleeping task on behalf of one that runs on `from`; returns the time that this takes the latter.
+    /// Wakes a sleeping task on behalf of one that runs on `from`; returns the time that this takes the
+    /// latter.
     pub(super) fn wake(&mut self, task: Task, from: Cpu) -> u64 {
         let costs = self.machine.costs;
         let scheduled = self.scheduled(task);
@@ -160,7 +162,8 @@ impl World<'_> {
         self.policy.serves_on_block() && !self.is_contended_for(worker)
     }
 
-    /// Whether a worker's core is contended: the worker has waited in vain, and takes the core from guests at once.
+    /// Whether a worker's core is contended: the worker has waited in vain, and takes the core from guests at
+    /// once.
     pub(super) fn is_contended_for(&self, worker: usize) -> bool {
         self.workers[worker].contended_until_ns > self.now_ns
     }

@@ -1,6 +1,6 @@
-//! Guests with one vCPU. A sender sends while its window is open, and otherwise halts; a receiver takes packets, acknowledges
-//! them, and halts when there are no more. Both look at their receive ring only when they were notified, and then until
-//! it is empty, as Linux's NAPI does.
+//! Guests with one vCPU. A sender sends while its window is open, and otherwise halts; a receiver takes
+//! packets, acknowledges them, and halts when there are no more. Both look at their receive ring only when
+//! they were notified, and then until it is empty, as Linux's NAPI does.
 
 use super::cores::{Scheduled, State};
 use super::{Event, Packet, Task, World};
@@ -123,7 +123,8 @@ impl World<'_> {
         self.guests[number].scheduled.carry_ns += cost;
     }
 
-    /// Halts, unless an interrupt came meanwhile. If a worker serves the rings of vCPUs that block, it is woken now.
+    /// Halts, unless an interrupt came meanwhile. If a worker serves the rings of vCPUs that block, it is
+    /// woken now.
     fn halt(&mut self, number: usize) {
         if !self.ports[number].wants_calls {
             return;
@@ -144,8 +145,8 @@ impl World<'_> {
         }
     }
 
-    /// Notifies the guest of packets in its receive ring, now or later, if it wants calls; returns the time that this takes a
-    /// task on `from`.
+    /// Notifies the guest of packets in its receive ring, now or later, if it wants calls; returns the time
+    /// that this takes a task on `from`.
     pub(super) fn notify(&mut self, number: usize, from: Cpu) -> u64 {
         let port = &self.ports[number];
         if !port.wants_calls || port.receive.is_empty() {

@@ -1,5 +1,5 @@
-//! Workers of the switch: they do work in the policy's order, a batch or a packet per step, hand over work that others are to
-//! do, poll for a while, and sleep.
+//! Workers of the switch: they do work in the policy's order, a batch or a packet per step, hand over work
+//! that others are to do, poll for a while, and sleep.
 
 mod handover;
 
@@ -75,8 +75,8 @@ impl Worker {
     }
 }
 
-/// The workers of a mode. Threads of vNICs are pinned as in the paper (section 5.2.1): on the guest's node, to the core
-/// with the fewest tasks.
+/// The workers of a mode. Threads of vNICs are pinned as in the paper (section 5.2.1): on the guest's node,
+/// to the core with the fewest tasks.
 pub(super) fn all(machine: &Machine, policy: &Policy, guests: &[Cpu]) -> Vec<Worker> {
     if policy.config().mode != Mode::ThreadPerVnic {
         let all = (0..machine.cpus()).map(Cpu);
@@ -146,7 +146,8 @@ impl World<'_> {
         }
     }
 
-    /// The next piece of work: copying that was begun for a blocked receiver, else the first in the policy's order.
+    /// The next piece of work: copying that was begun for a blocked receiver, else the first in the policy's
+    /// order.
     fn choose(&mut self, number: usize) -> Option<Work> {
         if let Some(at_once) = self.workers[number].at_once {
             return Some(Work::Copy(VnicId(at_once.vnic as u32)));
@@ -156,7 +157,8 @@ impl World<'_> {
             .or_else(|| self.unserved_ring(number))
     }
 
-    /// A ring with packets that no worker is switching: one that this worker watches, else one that the policy lets it poll.
+    /// A ring with packets that no worker is switching: one that this worker watches, else one that the
+    /// policy lets it poll.
     fn unserved_ring(&mut self, number: usize) -> Option<Work> {
         let here = self.workers[number].cpu;
         let waits = |vnic: &usize| {
@@ -330,8 +332,8 @@ impl World<'_> {
         }
     }
 
-    /// Counts packets that were to be copied at once. After the last one, returns the worker that copies the others, if it is
-    /// another one.
+    /// Counts packets that were to be copied at once. After the last one, returns the worker that copies the
+    /// others, if it is another one.
     fn count_at_once(&mut self, number: usize, packets: u32) -> Option<Option<usize>> {
         let at_once = self.workers[number].at_once.as_mut()?;
         at_once.left = at_once.left.saturating_sub(packets);

@@ -1,6 +1,6 @@
-//! An interpreter for the instructions that the assembler writes (RFC 9669), stricter than a processor: like the kernel's
-//! verifier, it panics where a program reads a register that holds nothing, jumps backwards, or touches memory that it
-//! may not.
+//! An interpreter for the instructions that the assembler writes (RFC 9669), stricter than a processor: like
+//! the kernel's verifier, it panics where a program reads a register that holds nothing, jumps backwards, or
+//! touches memory that it may not.
 
 use super::{GET_CURRENT_PID_TGID, GET_SMP_PROCESSOR_ID, KTIME_GET_NS};
 use std::collections::HashMap;
@@ -14,7 +14,8 @@ const MAP: u64 = 1 << 40;
 pub(crate) struct Machine {
     /// The file that holds the map's value, and its length.
     pub map: (File, u64),
-    /// The kernel's structures: address, and size and content of the field there. Programs may only read them.
+    /// The kernel's structures: address, and size and content of the field there. Programs may only read
+    /// them.
     pub kernel: HashMap<u64, (u64, u64)>,
     /// Results of the helpers.
     pub core: u64,

@@ -13,12 +13,12 @@ pub(super) struct Task {
     pub state: i32,
     pub core: u32,
     pub migrating: bool,
-    /// It waits until others block.
+    /// The thread waits until others block.
     pub batch: bool,
 }
 
-/// The kernel's counts for the queue that an event is about: `nr_running`, and two counts of which the difference, or
-/// the second alone, is the number of delayed tasks.
+/// The kernel's counts for the queue that an event is about: `nr_running`, and two counts of which the
+/// difference, or the second alone, is the number of delayed tasks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lengths(pub [u32; 3]);
 

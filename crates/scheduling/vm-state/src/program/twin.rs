@@ -1,8 +1,8 @@
 //! The programs beside a model of the published state, with random events of the scheduler.
 //!
-//! The instructions run in the [interpreter](super::interpreter), on memory that [`TestArea`] made and [`VmState`] reads. The
-//! [model](super::model) keeps the same facts in ordinary structures. Events need not be possible ones: a program that missed
-//! some sees impossible sequences too.
+//! The instructions run in the [interpreter](super::interpreter), on memory that [`TestArea`] made and
+//! [`VmState`] reads. The [model](super::model) keeps the same facts in ordinary structures. Events need not
+//! be possible ones: a program that missed some sees impossible sequences too.
 
 use super::interpreter::Machine;
 use super::model::{Counts, Event, Lengths, Model, Task, Thread};
@@ -16,7 +16,8 @@ use std::fs::File;
 /// Cores that the events name. The last one is beyond those that can be published.
 const CORES: [u32; 6] = [0, 1, 7, 64, 1023, 1024];
 
-/// Numbers of the tasks: the idle task's, and others that no thread of a real machine has, seven in one bucket.
+/// Numbers of the tasks: the idle task's, and others that no thread of a real machine has, seven in one
+/// bucket.
 const PIDS: [u32; 10] = [
     0,
     0x4000_0000,

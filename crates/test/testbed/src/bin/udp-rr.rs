@@ -7,12 +7,13 @@
 //! udp-rr pace ADDRESS PORT BYTES RATE SECONDS
 //! ```
 //!
-//! The client sends a request of so many bytes and waits for an answer as long, one at a time, as netperf's UDP_RR does.
-//! Requests carry a number, so that a late answer is not taken for the current one's. It prints one line: transactions,
-//! requests without an answer, seconds, and the median and the 99th percentile of a round trip in seconds.
+//! The client sends a request of so many bytes and waits for an answer as long, one at a time, as netperf's
+//! UDP_RR does. Requests carry a number, so that a late answer is not taken for the current one's. It prints
+//! one line: transactions, requests without an answer, seconds, and the median and the 99th percentile of a
+//! round trip in seconds.
 //!
-//! Besides, a source sends so many datagrams per second at an even pace, sleeping between them, to a sink; it prints how many it
-//! sent, how many could not be sent, and seconds.
+//! Besides, a source sends so many datagrams per second at an even pace, sleeping between them, to a sink; it
+//! prints how many it sent, how many could not be sent, and seconds.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! One question of ovs-vswitchd's to the process `ovs`, asked here: its flows. In the words of `ovs-netlink`, in datagrams as
-//! `ovs-frame` has them.
+//! One question of ovs-vswitchd's to the process `ovs`, asked here: its flows. In the words of `ovs-netlink`,
+//! in datagrams as `ovs-frame` has them.
 
 use anyhow::{Context, Result, bail, ensure};
 use ovs_frame::{DATA, Header, OPEN, REQUEST, WELCOME};

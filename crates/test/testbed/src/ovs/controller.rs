@@ -1,5 +1,5 @@
-//! Open vSwitch's own OpenFlow controller, a learning switch: it floods what is for an address that it does not know, and installs a
-//! flow for what is for one that it knows.
+//! Open vSwitch's own OpenFlow controller, a learning switch: it floods what is for an address that it does
+//! not know, and installs a flow for what is for one that it knows.
 
 use super::daemon::{start, wait_for};
 use crate::process::{self, Group};
@@ -16,7 +16,8 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Starts one that listens for the bridge of the Open vSwitch in this directory. `version` is as in `OpenFlow13`.
+    /// Starts one that listens for the bridge of the Open vSwitch in this directory. `version` is as in
+    /// `OpenFlow13`.
     pub(super) fn start(directory: &Path, version: &str) -> Result<Controller> {
         ensure!(
             Path::new(CONTROLLER).exists(),

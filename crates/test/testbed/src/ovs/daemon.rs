@@ -1,4 +1,5 @@
-//! A private Open vSwitch: ovsdb-server and ovs-vswitchd, with all their files in one directory and one bridge, `br0`.
+//! A private Open vSwitch: ovsdb-server and ovs-vswitchd, with all their files in one directory and one
+//! bridge, `br0`.
 
 use super::Forwarding;
 use crate::endpoint::{Endpoint, Host};
@@ -18,7 +19,7 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 /// How long its programs may take to do what is asked of them.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Both processes; killed on drop.
+/// ovsdb-server and ovs-vswitchd; killed on drop.
 #[derive(Debug)]
 pub(super) struct Daemon {
     switch: Mutex<Group>,
@@ -29,8 +30,8 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts both in a directory that is there. `program` is the ovs-vswitchd, with its environment before it, and
-    /// `settings` are of the table `Open_vSwitch`.
+    /// Starts both in a directory that is there. `program` is the ovs-vswitchd, with its environment before
+    /// it, and `settings` are of the table `Open_vSwitch`.
     pub(super) fn start(
         directory: &Path,
         namespace: &Namespace,
@@ -57,8 +58,9 @@ impl Daemon {
         self.switch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Kills ovs-vswitchd, and starts another one after `pause`. OpenFlow tables end with a process; like Open vSwitch's start
-    /// script this has the new one keep the flows of the data plane until `fill` has filled the tables again.
+    /// Kills ovs-vswitchd, and starts another one after `pause`. OpenFlow tables end with a process; like
+    /// Open vSwitch's start script this has the new one keep the flows of the data plane until `fill` has
+    /// filled the tables again.
     pub(super) fn replace_switch(&self, pause: Duration, fill: impl FnOnce() -> Result<()>) -> Result<()> {
         {
             let mut switch = self.switch();

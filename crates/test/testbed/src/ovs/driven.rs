@@ -1,8 +1,8 @@
 //! The product with an unmodified ovs-vswitchd that drives its data plane.
 //!
-//! What `hyperswitch ovs start` does, with processes that end with their handle: an instance with `[ovs] enabled = true`, the
-//! distribution's ovsdb-server and ovs-vswitchd with their files in its run directory, the latter with our library before it. Ports are
-//! vhost-user servers.
+//! What `hyperswitch ovs start` does, with processes that end with their handle: an instance with `[ovs]
+//! enabled = true`, the distribution's ovsdb-server and ovs-vswitchd with their files in its run directory,
+//! the latter with our library before it. Ports are vhost-user servers.
 
 use super::Forwarding;
 use super::client::Client;
@@ -118,8 +118,8 @@ impl Driven {
         self.daemon.flows()
     }
 
-    /// Asks for all flows without keys, masks and actions, as ovs-vswitchd does, and returns how many there are once the last
-    /// has come.
+    /// Asks for all flows without keys, masks and actions, as ovs-vswitchd does, and returns how many there
+    /// are once the last has come.
     pub fn dump_flows(&self) -> Result<usize> {
         Client::connect(&self.switch.run_dir().join("ovs.sock"))?.count_flows()
     }
@@ -136,8 +136,8 @@ impl Driven {
         self.daemon.replace_switch(pause, fill)
     }
 
-    /// Kills the process `ovs`, and waits until the supervisor has started another one. ovs-vswitchd ends with it; there is another
-    /// one then, which elsewhere its monitor starts.
+    /// Kills the process `ovs`, and waits until the supervisor has started another one. ovs-vswitchd ends
+    /// with it; there is another one then, which elsewhere its monitor starts.
     pub fn replace_glue(&self) -> Result<()> {
         let old = self.switch.kill(Role::Ovs)?;
         self.switch.wait_replaced(Role::Ovs, old)?;

@@ -3,29 +3,32 @@
 /// What the flow table says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forwarding {
-    /// Ports are joined in pairs, the first with the second and so on: the least that a switch can do, without
-    /// addresses. What it does best.
+    /// Ports are joined in pairs, the first with the second and so on: the least that a switch can do,
+    /// without addresses. What it does best.
     Pairs,
     /// A learning switch, the action NORMAL: what it does by default, and what Hyper-Switch does.
     Learning,
-    /// A learning switch behind a filter that looks at addresses and ports in separate rules, as tenants' security groups
-    /// do. Each rule that does not match leaves its bits in the megaflow's mask (the tuple-space explosion of
-    /// CVE-2019-25076).
+    /// A learning switch behind a filter that looks at addresses and ports in separate rules, as tenants'
+    /// security groups do. Each rule that does not match leaves its bits in the megaflow's mask (the
+    /// tuple-space explosion of CVE-2019-25076).
     Filtered,
-    /// As [`Pairs`](Self::Pairs), but UDP packets have their ports copied to registers first. Nobody reads those, but whoever
-    /// copies a field looks at all of it: there is a megaflow for each pair of UDP ports. (A rule on ports that no packet
-    /// matches would not do: of the fields of such a rule a megaflow has only the bits that rule it out, which is one
-    /// or two of them.)
+    /// As [`Pairs`](Self::Pairs), but UDP packets have their ports copied to registers first. Nobody reads
+    /// those, but whoever copies a field looks at all of it: there is a megaflow for each pair of UDP ports.
+    /// (A rule on ports that no packet matches would not do: of the fields of such a rule a megaflow has only
+    /// the bits that rule it out, which is one or two of them.)
     PairsByPorts,
-    /// [`Learning`](Self::Learning), with a megaflow for each pair of UDP ports, as in `PairsByPorts`. So have all that follow.
+    /// [`Learning`](Self::Learning), with a megaflow for each pair of UDP ports, as in `PairsByPorts`. So
+    /// have all that follow.
     LearningByPorts,
-    /// The same behind 1,000 rules that forbid something else: by stations, networks, addresses and ports.
+    /// Learning by ports, behind 1,000 rules that forbid something else: by stations, networks, addresses and
+    /// ports.
     Filter,
     /// Ten tables, one after the other, of which each looks at a field that the others do not look at.
     TenTables,
     /// A meter that nobody exceeds, and a group that is one bucket.
     IndirectGroup,
-    /// A meter that nobody exceeds, and a group that chooses one of two buckets by the packet's addresses and ports.
+    /// A meter that nobody exceeds, and a group that chooses one of two buckets by the packet's addresses and
+    /// ports.
     SelectGroup,
 }
 
@@ -33,8 +36,8 @@ pub enum Forwarding {
 const LOOK_AT_PORTS: &str = "move:NXM_OF_UDP_SRC[]->NXM_NX_REG0[0..15],move:NXM_OF_UDP_DST[]->NXM_NX_REG1[0..15],\
                              load:0->NXM_NX_REG0[],load:0->NXM_NX_REG1[]";
 
-/// Fields of the tables in between, and what is in them for each packet of [`Frame::udp`](crate::polling::Frame::udp)
-/// between stations 0 and 1.
+/// Fields of the tables in between, and what is in them for each packet of
+/// [`Frame::udp`](crate::polling::Frame::udp) between stations 0 and 1.
 const FIELDS: [&str; 8] = [
     "dl_src=02:50:00:00:00:00/ff:ff:00:00:00:00",
     "dl_dst=02:50:00:00:00:00/ff:ff:00:00:00:00",
@@ -52,8 +55,9 @@ const FORBIDDEN: usize = 1000;
 const KEPT: &str = "other_config:max-idle=3600000 other_config:flow-limit=1000000";
 
 impl Forwarding {
-    /// What Open vSwitch is told besides. Where flows are told apart, they are kept for as long as a measurement may take, and
-    /// there may be as many as there are. Elsewhere, and under attack, they end as they do by default.
+    /// What Open vSwitch is told besides. Where flows are told apart, they are kept for as long as a
+    /// measurement may take, and there may be as many as there are. Elsewhere, and under attack, they end as
+    /// they do by default.
     pub(super) fn settings(self) -> &'static str {
         match self {
             Forwarding::Pairs | Forwarding::Learning | Forwarding::Filtered => "",

@@ -1,10 +1,11 @@
-//! Circulating frames: frames that arrive at one port are sent out of the other, for ever. This load measures the switch
-//! alone: the guest never waits for anything but the switch.
+//! Circulating frames: frames that arrive at one port are sent out of the other, for ever. This load measures
+//! the switch alone: the guest never waits for anything but the switch.
 //!
-//! A guest that never looks at the payload forwards the buffer that it received ("io"). One that does ("touch") reads
-//! every byte and writes every byte, from the receive buffer to a transmit buffer of its own: then the switch meets
-//! payload in the sender's cache, and leaves it in the receiver's. With several flows the guest writes the next flow's
-//! number into each frame it forwards, which costs four bytes written and is the same for every switch.
+//! A guest that never looks at the payload forwards the buffer that it received ("io"). One that does
+//! ("touch") reads every byte and writes every byte, from the receive buffer to a transmit buffer of its own:
+//! then the switch meets payload in the sender's cache, and leaves it in the receiver's. With several flows
+//! the guest writes the next flow's number into each frame it forwards, which costs four bytes written and is
+//! the same for every switch.
 
 use super::frame::{ETHERNET, FLOW, flow_bytes, mac};
 use super::{Frame, HEADER_LEN, PollingGuest};
@@ -21,11 +22,13 @@ pub struct Traffic {
     pub flows: u32,
     /// Whether the guest reads and writes all of the payload.
     pub touch: bool,
-    /// Frames under way in each of the two directions, at most 128: they are what the switch can find at a time.
+    /// Frames under way in each of the two directions, at most 128: they are what the switch can find at a
+    /// time.
     pub under_way: u16,
     /// Whether these are TCP frames to be segmented by a later stage, of which there is one flow.
     pub large: bool,
-    /// Whether frames go from port 0 to port 1 only, and each is written anew: for a switch that changes them on their way.
+    /// Whether frames go from port 0 to port 1 only, and each is written anew: for a switch that changes them
+    /// on their way.
     pub one_way: bool,
 }
 
@@ -73,7 +76,8 @@ impl Circulation {
 const VLAN: u16 = 10;
 /// Frames taken from a ring at a time, as polling drivers do.
 const BURST: usize = 32;
-/// Frames circulate for so long before anything is measured, and longer until all flows have been sent, up to the limit.
+/// Frames circulate for so long before anything is measured, and longer until all flows have been sent, up to
+/// the limit.
 const WARM_UP: Duration = Duration::from_millis(50);
 const WARM_UP_LIMIT: Duration = Duration::from_secs(2);
 /// Frames that the switch took and that have not arrived this long after the last one are lost.
@@ -93,8 +97,8 @@ struct Run<'a> {
 }
 
 impl PollingGuest {
-    /// Lets frames circulate between ports 0 and 1 for `time`, and takes them off the network again. `measured` is called
-    /// once they do, and again at the end, for instance to read counters of the switch.
+    /// Lets frames circulate between ports 0 and 1 for `time`, and takes them off the network again.
+    /// `measured` is called once they do, and again at the end, for instance to read counters of the switch.
     pub fn circulate<T>(
         &mut self,
         traffic: &Traffic,
@@ -149,8 +153,8 @@ impl Run<'_> {
         *next
     }
 
-    /// Sends a single frame each way until one has arrived: packets of a flow that is new wait for a decision, few may wait,
-    /// and a switch that was just started may not have noticed its guests.
+    /// Sends a single frame each way until one has arrived: packets of a flow that is new wait for a
+    /// decision, few may wait, and a switch that was just started may not have noticed its guests.
     fn introduce(&mut self) -> Result<()> {
         let begin = Instant::now();
         for (from, to) in [(0_u8, 1_u8), (1, 0)] {

@@ -1,7 +1,7 @@
 //! Frames as a polling guest sends them: virtio-net header, Ethernet, IPv4, and UDP or TCP.
 //!
-//! Flows differ in their UDP ports alone, with the checksum that UDP over IPv4 may leave out, so that a frame goes from flow
-//! to flow by four bytes and stays valid.
+//! Flows differ in their UDP ports alone, with the checksum that UDP over IPv4 may leave out, so that a frame
+//! goes from flow to flow by four bytes and stays valid.
 
 /// Length of the virtio-net header of VIRTIO 1 (5.1.6).
 pub const HEADER_LEN: usize = 12;
@@ -38,8 +38,8 @@ fn ip_checksum(header: &[u8]) -> u16 {
 }
 
 impl Frame {
-    /// A UDP frame of `size` bytes, Ethernet header included, checksum at the end not (60 to 1514), from one station to
-    /// another.
+    /// A UDP frame of `size` bytes, Ethernet header included, checksum at the end not (60 to 1514), from one
+    /// station to another.
     pub fn udp(size: usize, from: u32, to: u32) -> Frame {
         let mut frame = Frame::ip(size, from, to, PROTOCOL_UDP);
         let length = u16::try_from(size - 34).expect("frames are shorter than 64 KiB");
@@ -55,8 +55,8 @@ impl Frame {
         }
     }
 
-    /// A TCP frame of `size` bytes (up to 65,549), to be cut into segments of `segment` bytes by whoever must. Its
-    /// checksum is left to the receiver.
+    /// A TCP frame of `size` bytes (up to 65,549), to be cut into segments of `segment` bytes by whoever
+    /// must. Its checksum is left to the receiver.
     pub fn large_tcp(size: usize, segment: u16, from: u32, to: u32) -> Frame {
         let mut frame = Frame::ip(size, from, to, PROTOCOL_TCP);
         // Ports, sequence numbers, header length, flags (ACK), window.
@@ -101,7 +101,7 @@ impl Frame {
         self.bytes[FLOW..FLOW + 4].copy_from_slice(&flow_bytes(number));
     }
 
-    /// The same with the tag of a VLAN (IEEE 802.1Q) of priority 0.
+    /// A copy of the frame with the tag of a VLAN (IEEE 802.1Q) of priority 0.
     pub fn tagged(&self, vlan: u16) -> Frame {
         let mut bytes = self.bytes.clone();
         let at = ETHERNET + 12;
@@ -110,8 +110,8 @@ impl Frame {
         Frame { bytes }
     }
 
-    /// Makes everything that a flow table can look at a function of `seed`, except where the frame goes: source address, IP
-    /// addresses, protocol fields, ports.
+    /// Makes everything that a flow table can look at a function of `seed`, except where the frame goes:
+    /// source address, IP addresses, protocol fields, ports.
     pub fn scramble(&mut self, seed: u64) {
         let mut state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut next = || {

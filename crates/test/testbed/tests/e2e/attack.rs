@@ -16,7 +16,8 @@ const FRAMES: u64 = 20_000;
 const ROUNDS: usize = 7;
 const WINDOW: Duration = Duration::from_millis(1000);
 
-/// testpmd addresses what its first port sends to the first of these, and what its second port sends to the other.
+/// testpmd addresses what its first port sends to the first of these, and what its second port sends to the
+/// other.
 const BYSTANDERS: &str = r#"
 [[switch.port]]
 name = "p1"
@@ -95,8 +96,8 @@ fn rate_beside_bursts(flood: &mut Testpmd, bystanders: &mut Testpmd) -> Result<f
     })
 }
 
-/// Crafted packets at a low rate, which is what such attacks are about, cost others next to nothing; at full speed they
-/// cost the processor time that any packets do, of which the attacker itself takes a core.
+/// Crafted packets at a low rate, which is what such attacks are about, cost others next to nothing; at full
+/// speed they cost the processor time that any packets do, of which the attacker itself takes a core.
 #[test]
 fn a_flood_of_new_flows_leaves_others_their_throughput() -> Result<()> {
     let Some(lab) = Lab::enter("a_flood_of_new_flows_leaves_others_their_throughput") else {
@@ -144,8 +145,8 @@ fn a_flood_of_new_flows_leaves_others_their_throughput() -> Result<()> {
         .find(|port| port.port == "attacker")
         .context("the port")?;
     lab.note(format!("{:?}", attacker.counters));
-    // On two cores, the attacker's own thread and prompt take more from the bystanders than the switch does; the
-    // benchmark's case `attack`, whose attacker is frugal, says what the switch does.
+    // On two cores, the attacker's own thread and prompt take more from the bystanders than the switch does;
+    // the benchmark's case `attack`, whose attacker is frugal, says what the switch does.
     ensure!(ratio > 0.3, "bystanders keep {ratio:.2} of their throughput");
     let refused = attacker.counters.dropped.get("miss-rate");
     ensure!(

@@ -1,4 +1,5 @@
-//! Interfaces of the host and of containers: what a change of their settings or a restart does to them, and to their users.
+//! Interfaces of the host and of containers: what a change of their settings or a restart does to them, and
+//! to their users.
 
 use anyhow::{Context, Result, ensure};
 use std::path::Path;

@@ -1,8 +1,9 @@
-//! The data plane is killed again and again under mixed load, and no guest is harmed: each chain comes back once, and each
-//! receive buffer is filled once.
+//! The data plane is killed again and again under mixed load, and no guest is harmed: each chain comes back
+//! once, and each receive buffer is filled once.
 //!
-//! A QEMU guest sends large frames to a guest that receives slowly, and small ones to others, and so do polling guests, whose
-//! rings go on at each base that some front end asks for. Their driver notices any chain that comes back and was not sent.
+//! A QEMU guest sends large frames to a guest that receives slowly, and small ones to others, and so do
+//! polling guests, whose rings go on at each base that some front end asks for. Their driver notices any
+//! chain that comes back and was not sent.
 
 use crate::failures::with_container;
 use crate::rig::{finish, options, v4};
@@ -80,7 +81,7 @@ impl Load {
         Ok(())
     }
 
-    /// Both receivers get more frames than their rings held before.
+    /// Waits until both receivers get more frames than their rings held before.
     fn receive_more(&mut self) -> Result<()> {
         let end = Instant::now() + RETURN;
         let before = self.received;
@@ -192,7 +193,8 @@ fn a_few_kills_under_load_harm_no_guest() -> Result<()> {
     kill(5, &lab)
 }
 
-/// `make test-kills`: 18 minutes, since the supervisor waits longer each time. `HYPERSWITCH_KILLS` says another number.
+/// `make test-kills`: 18 minutes, since the supervisor waits longer each time. `HYPERSWITCH_KILLS` says
+/// another number.
 #[test]
 #[ignore = "takes long"]
 fn two_hundred_kills_under_load_harm_no_guest() -> Result<()> {
@@ -247,8 +249,8 @@ fn a_polling_driver_that_listens_goes_on() -> Result<()> {
     Ok(())
 }
 
-/// QEMU with more queues than there are or a larger MTU, and DPDK with larger rings: the port says so. A QEMU that wants what
-/// there is has nothing to warn of.
+/// QEMU with more queues than there are or a larger MTU, and DPDK with larger rings: the port says so. A QEMU
+/// that wants what there is has nothing to warn of.
 #[test]
 fn a_port_says_what_its_machine_wants() -> Result<()> {
     let Some(_lab) = Lab::enter("a_port_says_what_its_machine_wants") else {

@@ -1,8 +1,8 @@
 //! End-to-end tests: the product as users run it, with guests of other projects.
 //!
-//! One test runs at a time (see [`testbed::Lab`]); each starts an instance of its own and ends with [`rig::finish`], which
-//! checks that every packet is accounted for and that nothing is left behind. Needs root, and what `scripts/setup`
-//! installs; `make test` runs them.
+//! One test runs at a time (see [`testbed::Lab`]); each starts an instance of its own and ends with
+//! [`rig::finish`], which checks that every packet is accounted for and that nothing is left behind. Needs
+//! root, and what `scripts/setup` installs; `make test` runs them.
 
 mod attack;
 mod failures;

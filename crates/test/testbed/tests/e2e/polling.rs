@@ -52,8 +52,8 @@ fn packets_circle_through_testpmd() -> Result<()> {
     Ok(())
 }
 
-/// The data plane alone, with a controller that is played by the test bed: packets go by their UDP ports, and those of which no
-/// flow knows are lost.
+/// The data plane alone, with a controller that is played by the test bed: packets go by their UDP ports, and
+/// those of which no flow knows are lost.
 #[test]
 fn a_played_controller_tells_flows_apart() -> Result<()> {
     let Some(_lab) = Lab::enter("a_played_controller_tells_flows_apart") else {
@@ -80,7 +80,8 @@ fn a_played_controller_tells_flows_apart() -> Result<()> {
     plane.stop()
 }
 
-/// Memory that the data plane had for drivers goes back to the system when they have gone, whichever thread it was for.
+/// Memory that the data plane had for drivers goes back to the system when they have gone, whichever thread
+/// it was for.
 #[test]
 fn drivers_that_have_gone_leave_no_memory_behind() -> Result<()> {
     let Some(lab) = Lab::enter("drivers_that_have_gone_leave_no_memory_behind") else {
@@ -131,14 +132,15 @@ fn a_receiver_that_stalls_delays_nobody() -> Result<()> {
     stalled.start_loop(0)?;
     switch.wait_port("stalled", "running")?;
     stalled.stop()?;
-    // From now on it posts no buffers. What the sender sends is for an address that nobody has: it goes to all.
+    // From now on it posts no buffers. What the sender sends is for an address that nobody has: it goes to
+    // all.
     let pings = b.start("ping -n -q -c 200 -i 0.01 -W 2 10.9.0.1")?;
     sender.start_loop(100)?;
     let output = pings.wait(Duration::from_secs(30))?;
     lab.note(&output.stdout);
     ensure!(output.stdout.contains(" 0% packet loss"), "{output:?}");
-    // The sender gives up what does not fit into its ring, and the receiver has buffers for the first ones: it takes
-    // a few rounds until enough have come too late.
+    // The sender gives up what does not fit into its ring, and the receiver has buffers for the first ones:
+    // it takes a few rounds until enough have come too late.
     let mut dropped = switch.counters("stalled")?.egress_dropped;
     for _ in 0..30 {
         if dropped.values().sum::<u64>() > 50 {

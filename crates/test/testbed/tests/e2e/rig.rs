@@ -87,7 +87,8 @@ pub fn does_not_reach(from: &dyn Endpoint, address: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sends `megabytes` of random bytes over TCP and compares what arrives: throughput alone proves nothing about contents.
+/// Sends `megabytes` of random bytes over TCP and compares what arrives: throughput alone proves nothing
+/// about contents.
 pub fn transfers(from: &dyn Endpoint, to: &dyn Endpoint, address: &str, megabytes: u32) -> Result<()> {
     let file = format!("/tmp/random-{}-{}", std::process::id(), from.name());
     let sum = from.must(&format!(
@@ -110,7 +111,8 @@ pub fn transfers(from: &dyn Endpoint, to: &dyn Endpoint, address: &str, megabyte
     Ok(())
 }
 
-/// Ends a test: all packets accounted for, guests gone, a clean stop of the switch. Returns the last counters.
+/// Ends a test: all packets accounted for, guests gone, a clean stop of the switch. Returns the last
+/// counters.
 pub fn finish(switch: Switch, guests: impl IntoIterator<Item = Guest>) -> Result<Stats> {
     let stats = switch.settle()?;
     drop(guests.into_iter().collect::<Vec<_>>());

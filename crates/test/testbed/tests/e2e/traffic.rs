@@ -73,8 +73,8 @@ fn two_guests_talk() -> Result<()> {
     let mean = total.received_bytes / total.received.max(1);
     ensure!(mean > 3000, "{mean} bytes per packet: {total:?}");
     ensure!(total.segments == 0, "{total:?}");
-    // Payload is copied once: beyond what was delivered only heads of 128 bytes, and packets without a flow (which
-    // the control process saw, few and small).
+    // Payload is copied once: beyond what was delivered only heads of 128 bytes, and packets without a flow
+    // (which the control process saw, few and small).
     let heads = 128 * (total.received + total.upcalls);
     let misses = total.upcalls * 2000;
     ensure!(

@@ -1,4 +1,5 @@
-//! Large frames of kernels that come through an uplink or a TAP: they are cut into packets, and none is dropped.
+//! Large frames of kernels that come through an uplink or a TAP: they are cut into packets, and none is
+//! dropped.
 
 use crate::rig::transfers;
 use anyhow::{Context, Result, ensure};
@@ -6,10 +7,12 @@ use std::time::Duration;
 use testbed::ping::reachable;
 use testbed::{Endpoint, IperfOptions, Lab, Namespace, Switch, iperf};
 
-/// Far above the 0.3 Mb/s of TCP that sends all again in small pieces, and far below what a busy machine does.
+/// Far above the 0.3 Mb/s of TCP that sends all again in small pieces, and far below what a busy machine
+/// does.
 const LEAST: f64 = 20e6;
 
-/// A container on an external switch, and a peer behind its uplink, with VXLAN between them: 10.8.0.N outside, 10.9.0.N inside.
+/// A container on an external switch, and a peer behind its uplink, with VXLAN between them: 10.8.0.N
+/// outside, 10.9.0.N inside.
 fn pair() -> Result<(Switch, Namespace, Namespace)> {
     let (container, peer) = (Namespace::new("container")?, Namespace::new("peer")?);
     let switch = Switch::start("")?;
@@ -71,7 +74,8 @@ fn tcp_in_a_kernels_tunnel_passes_an_uplink() -> Result<()> {
     switch.stop()
 }
 
-/// A sender with the socket option UDP_SEGMENT (103 at level 17), and a receiver that counts datagrams and sums up their bytes.
+/// A sender with the socket option UDP_SEGMENT (103 at level 17), and a receiver that counts datagrams and
+/// sums up their bytes.
 const SEND: &str = "socket(S, PF_INET, SOCK_DGRAM, 17); setsockopt(S, 17, 103, pack('i', 1400)) or die $!; \
      connect(S, sockaddr_in(5400, inet_aton($ARGV[0]))) or die $!; \
      for $round (1 .. 20) { defined(send(S, chr(64 + $round) x 28700, 0)) or die $!; select(undef, undef, undef, 0.02) }";

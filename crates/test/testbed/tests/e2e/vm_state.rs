@@ -21,9 +21,10 @@ fn alive(switch: &Switch, port: &str) -> Result<usize> {
     Ok(alive)
 }
 
-/// An idle guest is seen to be blocked, a busy one mostly not; User Mode Linux runs its programs in other processes, and
-/// QEMU in one of many threads. Where a program of User Mode Linux and its kernel run on different cores, each of its
-/// system calls has moments in which one has gone to sleep and the other has not been woken yet.
+/// An idle guest is seen to be blocked, a busy one mostly not; User Mode Linux runs its programs in other
+/// processes, and QEMU in one of many threads. Where a program of User Mode Linux and its kernel run on
+/// different cores, each of its system calls has moments in which one has gone to sleep and the other has not
+/// been woken yet.
 #[test]
 fn busy_guests_and_idle_ones_are_told_apart() -> Result<()> {
     let Some(lab) = Lab::enter("busy_guests_and_idle_ones_are_told_apart") else {

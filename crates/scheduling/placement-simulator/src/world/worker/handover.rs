@@ -1,11 +1,13 @@
-//! How workers hand work over: they get messages, poll, leave their rings, sleep, and stop for other tasks of their core.
+//! How workers hand work over: they get messages, poll, leave their rings, sleep, and stop for other tasks of
+//! their core.
 
 use super::Work;
 use crate::world::{Event, Index, Task, World};
 use placement::{Cpu, Kicks, VnicId};
 
 impl World<'_> {
-    /// Gives a worker a piece of work, on behalf of a task on core `from`; returns the time that this takes the latter.
+    /// Gives a worker a piece of work, on behalf of a task on core `from`; returns the time that this takes
+    /// the latter.
     pub(in crate::world) fn tell(&mut self, worker: usize, work: Work, from: Cpu) -> u64 {
         let target = &mut self.workers[worker];
         if !target.inbox.contains(&work) {
@@ -28,7 +30,8 @@ impl World<'_> {
         }
     }
 
-    /// A packet was put in a ring that `watcher` watches. If that worker is busy, another one that polls may find the packet.
+    /// A packet was put in a ring that `watcher` watches. If that worker is busy, another one that polls may
+    /// find the packet.
     pub(in crate::world) fn ring_filled(&mut self, vnic: usize, watcher: usize) {
         let finder = if self.workers[watcher].is_polling() {
             Some(watcher)
@@ -82,8 +85,8 @@ impl World<'_> {
         }
     }
 
-    /// Leaves its rings, all of which are empty, and sleeps. `at_once`: the worker has not polled since its last work, so a guest
-    /// that wants the core may have waited for it.
+    /// Leaves its rings, all of which are empty, and sleeps. `at_once`: the worker has not polled since its
+    /// last work, so a guest that wants the core may have waited for it.
     fn leave_rings_and_sleep(&mut self, number: usize, at_once: bool) {
         self.leave_rings(number, at_once);
         self.sleep(Task::Worker(number));

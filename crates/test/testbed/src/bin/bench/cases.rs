@@ -1,5 +1,5 @@
-//! What is measured. A case is data and one function; the function starts the contenders it is given, measures each of
-//! them once per round, in turn, and notes every value in the record.
+//! What is measured. A case is data and one function; the function starts the contenders it is given,
+//! measures each of them once per round, in turn, and notes every value in the record.
 
 mod ablation;
 mod attack;
@@ -100,8 +100,8 @@ struct Rig<G> {
 }
 
 impl<G> Rig<G> {
-    /// Starts all contenders, with what `connect` connects to the ports of each. Peers that cannot start are left out, and the
-    /// record says so; ours must.
+    /// Starts all contenders, with what `connect` connects to the ports of each. Peers that cannot start are
+    /// left out, and the record says so; ours must.
     fn start_all(
         contenders: &[Contender],
         record: &mut Record,
@@ -145,9 +145,9 @@ impl<G> Rig<G> {
         result
     }
 
-    /// Measures each rig at each point, in turn, round after round, and ends them. `measure` returns values in the order in
-    /// which the case announces them. A peer that fails at a point is ended there, as it may still be at work, and the
-    /// record says so; ours must not.
+    /// Measures each rig at each point, in turn, round after round, and ends them. `measure` returns values
+    /// in the order in which the case announces them. A peer that fails at a point is ended there, as it may
+    /// still be at work, and the record says so; ours must not.
     fn sweep<P, const N: usize>(
         rigs: Vec<Rig<G>>,
         record: &mut Record,
@@ -199,11 +199,12 @@ impl<G> Rig<G> {
     }
 }
 
-/// Attempts that a peer has at a value: Open vSwitch's counter of cycles passes zero at times, when a difference is none.
+/// Attempts that a peer has at a value: Open vSwitch's counter of cycles passes zero at times, when a
+/// difference is none.
 const PEERS_ATTEMPTS: usize = 3;
 
-/// The order of so many contenders in one turn of a point. Over the turns nobody is always the first, or always after the
-/// same one.
+/// The order of so many contenders in one turn of a point. Over the turns nobody is always the first, or
+/// always after the same one.
 fn order(turn: usize, count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     if count > 0 {

@@ -1,12 +1,12 @@
-//! Who is measured: a switch and how it is configured. A new contender is one more constant, named in the cases in which
-//! it competes.
+//! Who is measured: a switch and how it is configured. A new contender is one more constant, named in the
+//! cases in which it competes.
 
 use testbed::ovs::{Caches, Forwarding};
 
 /// A switch, configured in a certain way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contender {
-    /// Its name in results.
+    /// Name in results.
     pub name: &'static str,
     /// What it is.
     pub kind: Kind,
@@ -40,7 +40,7 @@ impl Contender {
     }
 }
 
-/// The same contenders; those with Open vSwitch have other tables.
+/// Contenders with Open vSwitch get other tables; the rest stays as it is.
 pub fn with_tables(contenders: &[Contender], tables: Forwarding) -> Vec<Contender> {
     let other = |contender: &Contender| Contender {
         kind: match contender.kind {
@@ -53,7 +53,7 @@ pub fn with_tables(contenders: &[Contender], tables: Forwarding) -> Vec<Contende
     contenders.iter().map(other).collect()
 }
 
-/// The same contenders with other ports.
+/// Contenders with other ports.
 pub fn with_ports(contenders: &[Contender], ports: Ports) -> Vec<Contender> {
     let other = |contender: &Contender| Contender { ports, ..*contender };
     contenders.iter().map(other).collect()
@@ -159,13 +159,13 @@ pub const OVS_LEARNING: Contender = ovs("ovs-dpdk-learning", Forwarding::Learnin
 pub const OVS_FILTERED: Contender = ovs("ovs-dpdk-filtered", Forwarding::Filtered);
 /// Open vSwitch with rules that copy transport ports, so that there is a megaflow for each pair of them.
 pub const OVS_PORTS: Contender = ovs("ovs-dpdk-ports", Forwarding::PairsByPorts);
-/// The same, with every flow in its exact match cache.
+/// Open vSwitch as in [`OVS_PORTS`], with every flow in its exact match cache.
 pub const OVS_PORTS_EMC: Contender = ovs_with(
     "ovs-dpdk-ports-emc",
     Forwarding::PairsByPorts,
     Caches::InsertAlways,
 );
-/// The same, with its signature match cache besides.
+/// Open vSwitch as in [`OVS_PORTS_EMC`], with its signature match cache besides.
 pub const OVS_PORTS_SMC: Contender =
     ovs_with("ovs-dpdk-ports-smc", Forwarding::PairsByPorts, Caches::Signatures);
 /// With every flow in the exact match cache, and packets that wait for others on their way out.
@@ -181,19 +181,20 @@ pub const DRIVEN: Contender = Contender {
     dedicated: false,
     ports: USUAL,
 };
-/// The same with rules as [`OVS_FILTERED`] has them.
+/// Our data plane driven by ovs-vswitchd, with rules as [`OVS_FILTERED`] has them.
 pub const DRIVEN_FILTERED: Contender = Contender {
     name: "hyperswitch-ovs-filtered",
     kind: Kind::Driven(Forwarding::Filtered),
     ..DRIVEN
 };
-/// Open vSwitch with tables that a case gives to it and to [`DRIVEN`], and every flow in its exact match cache.
+/// Open vSwitch with tables that a case gives to it and to [`DRIVEN`], and every flow in its exact match
+/// cache.
 pub const OVS_TABLES_EMC: Contender = ovs_with(
     "ovs-dpdk-tables-emc",
     Forwarding::LearningByPorts,
     Caches::InsertAlways,
 );
-/// The same, with its signature match cache besides.
+/// Open vSwitch with the tables above, with its signature match cache besides.
 pub const OVS_TABLES_SMC: Contender = ovs_with(
     "ovs-dpdk-tables-smc",
     Forwarding::LearningByPorts,
@@ -205,7 +206,8 @@ pub const OVS_TABLES_BATCHING: Contender = ovs_with(
     Forwarding::LearningByPorts,
     Caches::Batching,
 );
-/// DPDK's own example of a switch: two vhost ports, no table at all, one copy into its buffers and one out of them.
+/// DPDK's own example of a switch: two vhost ports, no table at all, one copy into its buffers and one out of
+/// them.
 pub const TESTPMD: Contender = Contender {
     name: "testpmd-vhost",
     kind: Kind::Testpmd,

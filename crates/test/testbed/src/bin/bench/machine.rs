@@ -17,7 +17,7 @@ pub struct Machine {
     pub processor: String,
     /// Processors on line.
     pub cores: usize,
-    /// Its kernel.
+    /// Kernel of the machine.
     pub kernel: String,
     /// Whether it is a virtual machine itself; waking threads takes longer there.
     pub virtualised: bool,
@@ -34,7 +34,7 @@ fn cpuinfo(key: &str) -> Option<String> {
 }
 
 impl Machine {
-    /// This one.
+    /// The machine that runs this process.
     pub fn this() -> Machine {
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let query = format!("dpkg-query -W -f '${{Package}} ${{Version}}\\n' {PACKAGES} 2>/dev/null");
@@ -54,8 +54,9 @@ impl Machine {
     }
 }
 
-/// Seconds that all processors together have not been idle since the machine started, stolen time not included. Idle time is exact
-/// (proc(5), with `CONFIG_NO_HZ_COMMON`). What the kernel says of work is sampled at its ticks, which tasks that sleep at each tick escape.
+/// Seconds that all processors together have not been idle since the machine started, stolen time not
+/// included. Idle time is exact (proc(5), with `CONFIG_NO_HZ_COMMON`). What the kernel says of work is
+/// sampled at its ticks, which tasks that sleep at each tick escape.
 pub fn busy_seconds() -> f64 {
     let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
     let uptime = uptime.split(' ').next().and_then(|text| text.parse().ok());
@@ -111,9 +112,9 @@ fn our_seconds() -> f64 {
     (living + Duration::from_millis(ended * 10)).as_secs_f64()
 }
 
-/// Nanoseconds in which a cache line goes from the first processor to the last one and back: the shortest of many times, which other
-/// tasks do not lengthen. A virtual machine's host places the two near each other or far apart, and changes that at any time.
-/// There is none of a single processor.
+/// Nanoseconds in which a cache line goes from the first processor to the last one and back: the shortest of
+/// many times, which other tasks do not lengthen. A virtual machine's host places the two near each other or
+/// far apart, and changes that at any time. There is none of a single processor.
 pub fn cache_line_round_trip() -> Option<f64> {
     const TIMES: u32 = 200;
     const TRIPS: u32 = 10;
@@ -158,7 +159,8 @@ pub fn context_switches() -> f64 {
     line.and_then(|number| number.trim().parse().ok()).unwrap_or(0.0)
 }
 
-/// Seconds that idle processors have polled instead of halting since the machine started, which no count of processor time has in it.
+/// Seconds that idle processors have polled instead of halting since the machine started, which no count of
+/// processor time has in it.
 pub fn polled_seconds() -> f64 {
     let states = (0..).map(|cpu| format!("/sys/devices/system/cpu/cpu{cpu}/cpuidle/state0"));
     let read = |path: String| std::fs::read_to_string(path).ok();
@@ -205,8 +207,9 @@ impl Drop for HaltPolling {
     }
 }
 
-/// Runs `work` on one processor. It is this thread that does, as a virtual processor's lives as long as its guest: the switch has
-/// known it since the guest was connected, which a thread that comes and goes with the measurement would not be.
+/// Runs `work` on one processor. It is this thread that does, as a virtual processor's lives as long as its
+/// guest: the switch has known it since the guest was connected, which a thread that comes and goes with the
+/// measurement would not be.
 pub fn on_processor<T>(number: usize, work: impl FnOnce() -> T) -> T {
     let before = rustix::thread::sched_getaffinity(None);
     let mut set = rustix::thread::CpuSet::new();

@@ -1,8 +1,9 @@
-//! `make bench`: what the specification promises in numbers, measured on this machine beside what users would run
-//! otherwise.
+//! `make bench`: what the specification promises in numbers, measured on this machine beside what users would
+//! run otherwise.
 //!
-//! Absolute numbers of a shared machine mean little, so contenders are measured in turn, round after round, on the same
-//! machine in the same minute; medians of the rounds and medians of the ratios within a round are what counts.
+//! Absolute numbers of a shared machine mean little, so contenders are measured in turn, round after round,
+//! on the same machine in the same minute; medians of the rounds and medians of the ratios within a round are
+//! what counts.
 //!
 //! ```text
 //!   cases      what is measured, one module each, all of one shape (Case)
@@ -44,7 +45,8 @@ struct Arguments {
     /// Runs only this case; may be given several times
     #[arg(long, value_name = "CASE")]
     only: Vec<String>,
-    /// Few and short rounds, and fewer points, to see whether everything works; results go to build/performance
+    /// Few and short rounds, and fewer points, to see whether everything works; results go to
+    /// build/performance
     #[arg(long)]
     quick: bool,
     /// Rounds, each of which measures every contender once
@@ -85,8 +87,9 @@ impl Effort {
         }
     }
 
-    /// The same time in more and shorter turns, where a turn needs no preparation: a shared machine is another one from one
-    /// moment to the next, and the shorter the turns, the more do contenders meet the same one.
+    /// Splits the time into more and shorter turns, where a turn needs no preparation: a shared machine is
+    /// another one from one moment to the next, and the shorter the turns, the more do contenders meet the
+    /// same one.
     fn finely(mut self, record: &mut Record) -> Effort {
         const TIMES: u16 = 2;
         if !self.quick {
@@ -154,7 +157,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Those of the cases that have no results of this commit and machine.
+/// Cases that have no results of this commit and machine.
 fn left(cases: Vec<&'static Case>, results: &Results, effort: &Effort) -> Vec<&'static Case> {
     let (machine, commit) = (Machine::this(), record::commit());
     let is_left = |case: &&Case| {

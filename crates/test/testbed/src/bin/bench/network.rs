@@ -104,7 +104,8 @@ impl Network {
         }
     }
 
-    /// The processor of guest number `index`, as operators pin vCPUs: guests take turns, a core that switches has none.
+    /// The processor of guest number `index`, as operators pin vCPUs: guests take turns, a core that switches
+    /// has none.
     pub fn processor(&self, index: usize) -> usize {
         index % self.for_guests
     }
@@ -128,7 +129,8 @@ impl Network {
         Ok(guest)
     }
 
-    /// Connects a container by an interface `eth0`: one of our TAPs, or a veth pair to the bridge, as container engines do it.
+    /// Connects a container by an interface `eth0`: one of our TAPs, or a veth pair to the bridge, as
+    /// container engines do it.
     pub fn attach_container(&self, port: &str, container: &Namespace) -> Result<()> {
         let netns = container.netns();
         match &self.switch {
@@ -178,8 +180,9 @@ impl Network {
         }
     }
 
-    /// Packets of Open vSwitch by where their flow was found: in the exact match cache, among signatures, among megaflows,
-    /// nowhere. `None` of others. Of ours with Open vSwitch, which has other caches, those are megaflows.
+    /// Packets of Open vSwitch by where their flow was found: in the exact match cache, among signatures,
+    /// among megaflows, nowhere. `None` of others. Of ours with Open vSwitch, which has other caches, those
+    /// are megaflows.
     pub fn hits(&self) -> Result<Option<[u64; 4]>> {
         match &self.switch {
             Running::Driven(ovs) => {
@@ -229,8 +232,8 @@ impl Network {
         }
     }
 
-    /// Time that its processes ran so far, and that of these processes of guests and the kernel's softirq threads, if there
-    /// are any.
+    /// Time that its processes ran so far, and that of these processes of guests and the kernel's softirq
+    /// threads, if there are any.
     pub fn run_time(&self, guests: &[u32]) -> RunTime {
         let mut roots = guests.to_vec();
         if !guests.is_empty() {
@@ -247,8 +250,8 @@ impl Network {
         RunTime::of_families(&roots)
     }
 
-    /// The same of what there is for its packets alone: with Open vSwitch, our data plane and what joins it to ovs-vswitchd; of
-    /// others, all.
+    /// Processor time of what there is for this network's packets alone: with Open vSwitch, our data plane
+    /// and what joins it to ovs-vswitchd; of others, all.
     pub fn own_run_time(&self) -> Result<RunTime> {
         match &self.switch {
             Running::Driven(ovs) => ovs.own_run_time(),
@@ -275,8 +278,8 @@ impl Network {
         }
     }
 
-    /// Keeps it off the processors while others are measured: some poll for ever, and an idle processor is what others
-    /// make use of. A bridge does nothing of its own.
+    /// Keeps it off the processors while others are measured: some poll for ever, and an idle processor is
+    /// what others make use of. A bridge does nothing of its own.
     pub fn pause(&mut self) {
         match &mut self.switch {
             Running::Hyperswitch(switch) => switch.pause(),

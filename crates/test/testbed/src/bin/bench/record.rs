@@ -1,8 +1,8 @@
 //! What was measured: values of rounds, by point, contender and measure; their medians, and ratios.
 //!
-//! Rounds are interleaved, so the values of one round of two contenders were measured within moments of each other. A
-//! ratio is the median of the rounds' ratios, with their quartiles as its spread. It is always turned so that more than
-//! 1 means that we are better.
+//! Rounds are interleaved, so the values of one round of two contenders were measured within moments of each
+//! other. A ratio is the median of the rounds' ratios, with their quartiles as its spread. It is always
+//! turned so that more than 1 means that we are better.
 
 use crate::machine::Machine;
 use crate::{Case, Effort};
@@ -102,8 +102,8 @@ fn quarters(sorted: &[f64], count: usize) -> Option<f64> {
 /// In place of a value, of a measure that there is not at this point.
 pub const NOT_HERE: f64 = f64::NEG_INFINITY;
 
-/// The last commit that changed more than documents, with `-dirty` if files were changed since. Results are documents: those of one case
-/// would make the next one another commit's.
+/// The last commit that changed more than documents, with `-dirty` if files were changed since. Results are
+/// documents: those of one case would make the next one another commit's.
 pub fn commit() -> String {
     let git = format!(
         "git -c safe.directory='*' -C {}",
@@ -165,7 +165,8 @@ impl Record {
         (seconds > 0.0).then(|| (100.0 * others / seconds).max(0.0))
     }
 
-    /// Whether this is what measuring on this machine would find: the same commit, without changes, and as thoroughly.
+    /// Whether this is what measuring on this machine would find: the same commit, without changes, and as
+    /// thoroughly.
     pub fn is_of(&self, machine: &Machine, commit: &str, quick: bool) -> bool {
         let known = commit != "unknown" && !commit.ends_with("-dirty");
         known && self.commit == commit && self.machine.as_ref() == Some(machine) && (quick || !self.quick)
@@ -202,7 +203,8 @@ impl Record {
         &mut self.points[index]
     }
 
-    /// Notes one round's values of all measures, in the order in which the case announced them. [`NOT_HERE`] is left out.
+    /// Notes one round's values of all measures, in the order in which the case announced them. [`NOT_HERE`]
+    /// is left out.
     ///
     /// # Panics
     /// If there are more or fewer.

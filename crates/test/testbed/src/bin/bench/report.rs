@@ -1,7 +1,7 @@
 //! The results as files: JSON for machines, tables and plots for people.
 //!
-//! `latest.json` has the results of every case that was ever measured, each with the commit it was measured on; a
-//! case that is measured again replaces its own only. Table and plots are always made from all of it.
+//! `latest.json` has the results of every case that was ever measured, each with the commit it was measured
+//! on; a case that is measured again replaces its own only. Table and plots are always made from all of it.
 
 mod plot;
 mod table;
@@ -29,7 +29,7 @@ pub fn duration(time: Duration) -> String {
 /// All that was measured.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Results {
-    /// That of the last case measured.
+    /// Machine of the last case measured.
     pub machine: Machine,
     /// By case.
     pub cases: BTreeMap<String, Record>,

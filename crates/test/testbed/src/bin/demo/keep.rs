@@ -1,4 +1,5 @@
-//! A demonstration that keeps running: a process in the background owns it and takes orders on a socket in `build/demo`.
+//! A demonstration that keeps running: a process in the background owns it and takes orders on a socket in
+//! `build/demo`.
 //!
 //! One per checkout. Orders are one line of JSON each way: `["exec", name, command]` and `["stop"]`.
 
@@ -160,7 +161,8 @@ pub fn exec(name: &str, command: &str) -> Result<bool> {
 /// Ends the demonstration and waits until it has cleaned up.
 pub fn stop() -> Result<()> {
     order(&json!(["stop"]))?;
-    // The background process holds its log open until it has ended; its socket goes first. Its last line says so.
+    // The background process holds its log open until it has ended; its socket goes first. Its last line says
+    // so.
     let log = build_dir::path().join("demo/log");
     for _ in 0..300 {
         let text = std::fs::read_to_string(&log)?;

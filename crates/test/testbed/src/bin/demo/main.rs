@@ -1,8 +1,9 @@
 //! `make demo`: real guests talk through the switch, in one table.
 //!
-//! One internal switch with two User Mode Linux guests, a QEMU guest, a container's namespace and the host's own
-//! interface. Every pair is pinged over IPv4 and IPv6 and measured with iperf3 both ways; then the switch is asked what it
-//! saw. "The host" is a namespace as well, so that nothing about the machine's network changes.
+//! One internal switch with two User Mode Linux guests, a QEMU guest, a container's namespace and the host's
+//! own interface. Every pair is pinged over IPv4 and IPv6 and measured with iperf3 both ways; then the switch
+//! is asked what it saw. "The host" is a namespace as well, so that nothing about the machine's network
+//! changes.
 //!
 //! ```text
 //! demo              run, print, clean up; exit status 1 if any row failed
@@ -113,7 +114,8 @@ impl Demo {
         Ok(demo)
     }
 
-    /// Fresh IPv6 addresses of the host's kernel cannot be used until duplicate address detection has lasted a second.
+    /// Fresh IPv6 addresses of the host's kernel cannot be used until duplicate address detection has lasted
+    /// a second.
     fn wait_for_addresses(&self) -> Result<()> {
         for endpoint in [self.switch.host(), &self.container] {
             self.switch

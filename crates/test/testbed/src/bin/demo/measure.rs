@@ -5,7 +5,8 @@ use anyhow::Result;
 use testbed::ping::{PingOptions, ping};
 use testbed::{Endpoint, IperfOptions, iperf};
 
-/// Measurements between two endpoints. Errors are part of the result: one broken pair must not hide the others.
+/// Measurements between two endpoints. Errors are part of the result: one broken pair must not hide the
+/// others.
 pub struct Row {
     pub from: &'static str,
     pub to: &'static str,

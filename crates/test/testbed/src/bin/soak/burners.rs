@@ -1,5 +1,5 @@
-//! Others who want the processors: on each, a thread of normal priority that computes for a moment and then pauses. Whoever
-//! works for the switch there is pre-empted, or gives way.
+//! Others who want the processors: on each, a thread of normal priority that computes for a moment and then
+//! pauses. Whoever works for the switch there is pre-empted, or gives way.
 
 use crate::Stop;
 use fastrand::Rng;

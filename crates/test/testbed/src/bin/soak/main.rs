@@ -1,9 +1,9 @@
 //! `make soak`: an hour in which everything happens at once, time and again.
 //!
-//! Two guests whose traffic must never stop share the switch with visitors: guests, polling drivers, containers and attackers
-//! that arrive, put load on and leave, many of them without a word, while processors are taken away from workers for moments
-//! and the control process and the driver domain are killed or stopped. A seed decides what happens in which order; the machine
-//! decides when.
+//! Two guests whose traffic must never stop share the switch with visitors: guests, polling drivers,
+//! containers and attackers that arrive, put load on and leave, many of them without a word, while processors
+//! are taken away from workers for moments and the control process and the driver domain are killed or
+//! stopped. A seed decides what happens in which order; the machine decides when.
 //!
 //! ```text
 //!   pair       two guests that stay
@@ -13,8 +13,8 @@
 //!   footprint  resources of the switch's processes
 //! ```
 //!
-//! All visitors are called up before and after, and must reach each other. When they have gone, every packet is accounted
-//! for, and the processes of the switch hold what they held before.
+//! All visitors are called up before and after, and must reach each other. When they have gone, every packet
+//! is accounted for, and the processes of the switch hold what they held before.
 
 #![forbid(unsafe_code)]
 
@@ -52,8 +52,9 @@ struct Arguments {
     events: bool,
 }
 
-/// What testpmd sends in a loop circulates on a switch of its own. So do the frames that two of the attackers make of whatever lies
-/// in their memory; the third one, `hostile3`, does harm by frames alone, on everybody's switch.
+/// What testpmd sends in a loop circulates on a switch of its own. So do the frames that two of the attackers
+/// make of whatever lies in their memory; the third one, `hostile3`, does harm by frames alone, on
+/// everybody's switch.
 const CONFIG: &str = r#"
 [[switch]]
 name = "sw0"

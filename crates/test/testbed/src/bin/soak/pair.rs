@@ -1,5 +1,5 @@
-//! Two guests that stay, and whose traffic must never stop: a stream, round trips of single datagrams, and a file whose
-//! contents are compared, since the checksums of TCP are not computed between guests of one host.
+//! Two guests that stay, and whose traffic must never stop: a stream, round trips of single datagrams, and a
+//! file whose contents are compared, since the checksums of TCP are not computed between guests of one host.
 
 use crate::Stop;
 use anyhow::{Context, Result, ensure};
@@ -37,8 +37,8 @@ fn fetching() -> String {
     format!("busybox wget -q -O - http://{}/file", v4(1))
 }
 
-/// Commands that keep both guests busy for a while: files from the first, and pings of the second every `interval`
-/// seconds.
+/// Commands that keep both guests busy for a while: files from the first, and pings of the second every
+/// `interval` seconds.
 pub fn traffic(interval: f64) -> [String; 2] {
     [
         format!(
@@ -49,7 +49,8 @@ pub fn traffic(interval: f64) -> [String; 2] {
     ]
 }
 
-/// What an endpoint says of its TCP connections, of the commands that it was told and has not reported, and of its processes.
+/// What an endpoint says of its TCP connections, of the commands that it was told and has not reported, and
+/// of its processes.
 fn sockets(endpoint: &dyn Endpoint) -> String {
     let said = endpoint.must("cat /proc/net/tcp; grep ^Tcp /proc/net/snmp; ls /tmp; ps");
     let said = said.unwrap_or_else(|error| format!("{error:#}"));

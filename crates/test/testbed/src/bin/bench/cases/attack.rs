@@ -1,11 +1,11 @@
-//! Bystanders while others attack the switch's classifier: 64-byte frames circulate between two ports, and a third sends
-//! frames to a fourth in which every field that a flow table can look at, except the destination, is random. Open vSwitch
-//! has rules that look at addresses and ports, which make such traffic spread over many masks (CVE-2019-25076);
-//! Hyper-Switch has its learning switch.
+//! Bystanders while others attack the switch's classifier: 64-byte frames circulate between two ports, and a
+//! third sends frames to a fourth in which every field that a flow table can look at, except the destination,
+//! is random. Open vSwitch has rules that look at addresses and ports, which make such traffic spread over
+//! many masks (CVE-2019-25076); Hyper-Switch has its learning switch.
 //!
-//! What counts is the share of the bystanders' rate that is left, measured without and under attack in turn, many times in
-//! each round, of which the median is taken. The attacker sends in batches, once per millisecond, so that it takes next to
-//! nothing of the bystanders' processor.
+//! What counts is the share of the bystanders' rate that is left, measured without and under attack in turn,
+//! many times in each round, of which the median is taken. The attacker sends in batches, once per
+//! millisecond, so that it takes next to nothing of the bystanders' processor.
 
 use super::{Case, Rig};
 use crate::Effort;
@@ -32,7 +32,8 @@ pub const CASE: Case = Case {
     run,
 };
 
-/// What the attack does beyond its load: the same number of frames with the same headers each is the comparison.
+/// What the attack does beyond its load: the same number of frames with the same headers each is the
+/// comparison.
 pub const VICTIM: Case = Case {
     name: "attack-victim",
     about: "the same, against as many frames with headers that do not change",
@@ -56,7 +57,7 @@ pub const DRIVEN: Case = Case {
 enum Load {
     /// Nothing.
     None,
-    /// The same frame time and again.
+    /// One frame time and again.
     Benign,
     /// Frames with random headers.
     Attack,
@@ -97,8 +98,8 @@ fn compare(effort: &Effort, contenders: &[Contender], record: &mut Record, other
         record,
         &points,
         |_, (bystanders, attacker), (traffic, batch)| {
-            // Short runs, because packets that are lost in one do not come back in it, and because a rate on a shared machine
-            // is another one a second later.
+            // Short runs, because packets that are lost in one do not come back in it, and because a rate on
+            // a shared machine is another one a second later.
             let (mut kept, mut rates) = (Vec::new(), Vec::new());
             for _ in 0..RUNS {
                 let mut beside = |load| beside(attacker, load, *batch, || rate(effort, bystanders, traffic));

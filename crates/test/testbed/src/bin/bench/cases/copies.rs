@@ -1,5 +1,5 @@
-//! Large frames between guests that write and read all of them: what a copy costs. Open vSwitch does not take part: it
-//! has no frames of this size.
+//! Large frames between guests that write and read all of them: what a copy costs. Open vSwitch does not take
+//! part: it has no frames of this size.
 
 use super::{Case, Rig};
 use crate::Effort;

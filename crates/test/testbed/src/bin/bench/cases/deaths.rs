@@ -1,6 +1,6 @@
-//! Processes of Open vSwitch's control plane are killed while guests talk: ovs-vswitchd, of which there is another one two
-//! seconds later, and the process `ovs`, which the supervisor starts again, and with which ovs-vswitchd ends. Open vSwitch with DPDK takes no part: its data
-//! plane is in the process that is killed.
+//! Processes of Open vSwitch's control plane are killed while guests talk: ovs-vswitchd, of which there is
+//! another one two seconds later, and the process `ovs`, which the supervisor starts again, and with which
+//! ovs-vswitchd ends. Open vSwitch with DPDK takes no part: its data plane is in the process that is killed.
 
 use super::guests::{address, boot, names};
 use super::{Case, Rig};

@@ -1,6 +1,7 @@
-//! A full table: how long it takes to be told of all flows, as ovs-vswitchd asks twice per second, and what that does to
-//! packets of others. Eight ports make the flows, through ovs-vswitchd; between two others single frames of one flow
-//! are sent, one after the other, and the longest time that one takes is noted, during a dump and without one.
+//! A full table: how long it takes to be told of all flows, as ovs-vswitchd asks twice per second, and what
+//! that does to packets of others. Eight ports make the flows, through ovs-vswitchd; between two others
+//! single frames of one flow are sent, one after the other, and the longest time that one takes is noted,
+//! during a dump and without one.
 
 use super::{Case, Rig};
 use crate::Effort;
@@ -32,7 +33,8 @@ pub const CASE: Case = Case {
 
 /// What the table holds.
 const TABLE: usize = 200_000;
-/// A port may have as many flows as are still free then: of eight ports that make flows, each takes half of what is left.
+/// A port may have as many flows as are still free then: of eight ports that make flows, each takes half of
+/// what is left.
 const MAKERS: usize = 8;
 const FLOWS: u32 = 199_000;
 const QUICK_FLOWS: u32 = 20_000;
@@ -42,7 +44,7 @@ const MARGIN: usize = 32;
 const FILLING: Duration = Duration::from_secs(120);
 /// Frames under way while they are made, as many as a port may have waiting for a decision.
 const WINDOW: u32 = 32;
-/// Those that have not arrived by then are lost, and sent again.
+/// Packets that have not arrived by then are lost, and sent again.
 const LATE: Duration = Duration::from_millis(5);
 /// The first of the makers' stations, each at a port of its own.
 const STATION: u32 = 20;

@@ -1,6 +1,7 @@
-//! What a flood of packets takes from a task that computes on the processor where the switch works: a guest that polls sends 64-byte
-//! frames as fast as it can from another processor. Forwarding threads and the task have the same weight, so its fair share
-//! is half of the processor; more must not be taken, however much the threads would like to have.
+//! What a flood of packets takes from a task that computes on the processor where the switch works: a guest
+//! that polls sends 64-byte frames as fast as it can from another processor. Forwarding threads and the task
+//! have the same weight, so its fair share is half of the processor; more must not be taken, however much the
+//! threads would like to have.
 
 use super::full::busy_loop;
 use super::{Case, Rig};

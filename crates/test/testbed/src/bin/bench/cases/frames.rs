@@ -1,6 +1,6 @@
-//! TCP between two guests by the frames it goes in: MTU-sized ones with segmentation left to the guest for everybody, and
-//! jumbo frames. With segmentation offload, which Open vSwitch does not offer here, `stream` compares. The bridge takes no part:
-//! User Mode Linux' TAP driver does not let its offload be turned off.
+//! TCP between two guests by the frames it goes in: MTU-sized ones with segmentation left to the guest for
+//! everybody, and jumbo frames. With segmentation offload, which Open vSwitch does not offer here, `stream`
+//! compares. The bridge takes no part: User Mode Linux' TAP driver does not let its offload be turned off.
 
 use super::guests::{boot, names};
 use super::{Case, Rig, stream};

@@ -1,13 +1,13 @@
-//! Round trips on a host that has other things to do: how long a packet waits until who forwards it gets a core. Packets come
-//! seldom, so that each meets a sleeping switch. Beside them there are:
+//! Round trips on a host that has other things to do: how long a packet waits until who forwards it gets a
+//! core. Packets come seldom, so that each meets a sleeping switch. Beside them there are:
 //!
-//! * loops that never end, on each processor or on every other one, with the same weight as everybody or with the least; a
-//!   switch that polls shares its processor with one of them;
-//! * or such a task in the guest that answers, with the least weight there, so that its virtual processor never halts. In
-//!   a container it would be one more loop on the host;
-//! * or datagrams of 64 bytes at an even pace between two other guests on the same switch: part of the rate at which they
-//!   arrive when the sender never sleeps, which is measured on the same contender right before. How many arrive beside
-//!   the round trips is measured as well.
+//! * loops that never end, on each processor or on every other one, with the same weight as everybody or with
+//!   the least; a switch that polls shares its processor with one of them;
+//! * or such a task in the guest that answers, with the least weight there, so that its virtual processor
+//!   never halts. In a container it would be one more loop on the host;
+//! * or datagrams of 64 bytes at an even pace between two other guests on the same switch: part of the rate
+//!   at which they arrive when the sender never sleeps, which is measured on the same contender right before.
+//!   How many arrive beside the round trips is measured as well.
 
 use super::guests::{Busy, Stations, address, boot, boot_qemu, contain, names};
 use super::{Case, Rig, labelled};
@@ -198,8 +198,8 @@ struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// At so many percent of the rate at which they arrive when the sender does not sleep, for a little longer than
-    /// round trips are measured.
+    /// At so many percent of the rate at which they arrive when the sender does not sleep, for a little
+    /// longer than round trips are measured.
     fn start(effort: &Effort, [from, to]: [&'a dyn Endpoint; 2], percent: u32) -> Result<Load<'a>> {
         let pace = |rate, time| udp_rr::pace(from, &address(3), BYTES, rate, time);
         let before = received(to)?;

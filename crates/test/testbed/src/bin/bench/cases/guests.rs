@@ -81,7 +81,7 @@ fn pairs_are_reachable<E: Endpoint>(stations: &[E]) -> Result<()> {
 
 /// A station that runs in processes of the host.
 pub trait Processes {
-    /// Their identifiers; descendants may be left out.
+    /// Identifiers of the processes; descendants may be left out.
     fn pids(&self) -> Vec<u32>;
 }
 
@@ -152,8 +152,8 @@ const START: Duration = Duration::from_millis(400);
 /// How long before their end measuring stops.
 const END: Duration = Duration::from_millis(50);
 
-/// Measures in the middle of something that was started to take `time`. To look at the processes of many guests takes time of
-/// the processors itself, and is done before and after the machine is measured.
+/// Measures in the middle of something that was started to take `time`. To look at the processes of many
+/// guests takes time of the processors itself, and is done before and after the machine is measured.
 pub fn cpu_during(time: Duration, network: &Network, guests: &[Guest]) -> Cpu {
     let pids: Vec<u32> = guests.iter().map(Guest::pid).collect();
     let started = Instant::now();

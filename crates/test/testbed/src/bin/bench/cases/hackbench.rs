@@ -1,6 +1,6 @@
-//! What all other programs of the host pay for it that the switch knows what cores and guests do: hundreds of tasks that wake each
-//! other (hackbench, as `perf bench sched messaging` has it), with a switch that runs and does nothing, whose eBPF
-//! programs are attached to the scheduler, and without one.
+//! What all other programs of the host pay for it that the switch knows what cores and guests do: hundreds of
+//! tasks that wake each other (hackbench, as `perf bench sched messaging` has it), with a switch that runs
+//! and does nothing, whose eBPF programs are attached to the scheduler, and without one.
 
 use super::{Case, order};
 use crate::Effort;

@@ -1,6 +1,6 @@
-//! What ports cost when nothing happens: processor time and memory, with no ports, with 100 that nobody uses, and with
-//! 100 or 500 whose drivers run and have nothing to do. The time is the scheduler's, to the nanosecond, over a minute: what
-//! happens now and then is in it.
+//! What ports cost when nothing happens: processor time and memory, with no ports, with 100 that nobody uses,
+//! and with 100 or 500 whose drivers run and have nothing to do. The time is the scheduler's, to the
+//! nanosecond, over a minute: what happens now and then is in it.
 
 use super::{Case, Rig};
 use crate::Effort;

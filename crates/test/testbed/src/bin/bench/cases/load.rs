@@ -1,5 +1,6 @@
-//! What moderate traffic costs: one guest sends 64-byte frames at an even pace, another polls for them. The pace is
-//! relative to the rate at which frames circulate through Hyper-Switch at full load, and the same for everybody.
+//! What moderate traffic costs: one guest sends 64-byte frames at an even pace, another polls for them. The
+//! pace is relative to the rate at which frames circulate through Hyper-Switch at full load, and the same for
+//! everybody.
 
 use super::{Case, Rig, labelled};
 use crate::Effort;
@@ -43,8 +44,8 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
     })
 }
 
-/// Percent of a core that the switch uses, by the scheduler's account, and of frames that arrive, when there is one in
-/// every `pace`; busy and awake cycles per packet.
+/// Percent of a core that the switch uses, by the scheduler's account, and of frames that arrive, when there
+/// is one in every `pace`; busy and awake cycles per packet.
 fn measure(effort: &Effort, network: &Network, guest: &mut PollingGuest, pace: Duration) -> Result<[f64; 4]> {
     let frame = Frame::udp(64, 0, 1);
     on_processor(0, || {

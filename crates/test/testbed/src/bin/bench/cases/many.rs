@@ -1,5 +1,5 @@
-//! More guests than processors: pairs side by side (Figure 7 of the paper), and all to all (Figure 8). All streams run at
-//! the same time, which each begins when a clock says so, and are added up.
+//! More guests than processors: pairs side by side (Figure 7 of the paper), and all to all (Figure 8). All
+//! streams run at the same time, which each begins when a clock says so, and are added up.
 
 use super::guests::{address, boot, cpu_during, names};
 use super::{Case, Rig};

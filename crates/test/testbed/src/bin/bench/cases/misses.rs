@@ -1,7 +1,8 @@
-//! Flows that nobody has seen before: how many can be set up per second, and how long the first packet takes, beside
-//! one of a flow that is known. A flow is a pair of hardware addresses here, which is new to any learning switch; sources
-//! repeat, so that no table of stations is what is measured. As it comes, Hyper-Switch bounds the rate of each port
-//! (`miss-rate`), so that is what shows; without the bound, what it could do.
+//! Flows that nobody has seen before: how many can be set up per second, and how long the first packet takes,
+//! beside one of a flow that is known. A flow is a pair of hardware addresses here, which is new to any
+//! learning switch; sources repeat, so that no table of stations is what is measured. As it comes,
+//! Hyper-Switch bounds the rate of each port (`miss-rate`), so that is what shows; without the bound, what it
+//! could do.
 
 use super::{Case, Rig, labelled};
 use crate::Effort;
@@ -32,7 +33,8 @@ pub const CASE: Case = Case {
     },
 };
 
-/// The same where ovs-vswitchd decides; only Open vSwitch's own data plane asks it without leaving the poll thread.
+/// Misses where ovs-vswitchd decides; only Open vSwitch's own data plane asks it without leaving the poll
+/// thread.
 pub const DRIVEN_CASE: Case = Case {
     name: "ovs-misses",
     about: "the same where ovs-vswitchd decides, for our data plane and for its own",
@@ -61,7 +63,7 @@ const WINDOW: u32 = 32;
 /// Packets timed per round.
 const SAMPLES: usize = 25;
 const SAMPLES_FOR_P99: usize = 200;
-/// Whoever has not arrived by then in a window is lost; a single one is waited for longer.
+/// Packets of a window that have not arrived by then are lost; a single one is waited for longer.
 const LATE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -108,8 +110,8 @@ fn flows_per_second(guest: &mut PollingGuest, flows: &mut NewFlows, time: Durati
     Ok(f64::from(arrived) / elapsed.as_secs_f64())
 }
 
-/// Waits for frames at the other port, to destinations that begin like this: hosts send frames to everybody, too. Returns how many
-/// came in time.
+/// Waits for frames at the other port, to destinations that begin like this: hosts send frames to everybody,
+/// too. Returns how many came in time.
 fn wait_for(guest: &mut PollingGuest, count: u32, to: &[u8], time: Duration) -> Result<u32> {
     let (begin, mut arrived) = (Instant::now(), 0);
     while arrived < count && begin.elapsed() < time {
@@ -118,7 +120,8 @@ fn wait_for(guest: &mut PollingGuest, count: u32, to: &[u8], time: Duration) -> 
     Ok(arrived)
 }
 
-/// Times in microseconds, medians of so many: of first packets, with their 99th percentile, and of second ones a moment later.
+/// Times in microseconds, medians of so many: of first packets, with their 99th percentile, and of second
+/// ones a moment later.
 fn one_way_times(guest: &mut PollingGuest, flows: &mut NewFlows, samples: usize) -> Result<[f64; 3]> {
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..samples {

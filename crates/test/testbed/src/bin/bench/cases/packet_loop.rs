@@ -1,7 +1,8 @@
-//! The switch alone: frames circulate through it as fast as it can forward them, driven by one polling guest with two
-//! ports. The guest's thread has the first processor, the peer's poll thread the last; our workers may go where they
-//! want. Cycles are those of the time stamp counter, by the switch's own account, per packet: busy ones, in which it did
-//! something for packets, looks that found them included, and all in which it was awake. A poll thread is always awake.
+//! The switch alone: frames circulate through it as fast as it can forward them, driven by one polling guest
+//! with two ports. The guest's thread has the first processor, the peer's poll thread the last; our workers
+//! may go where they want. Cycles are those of the time stamp counter, by the switch's own account, per
+//! packet: busy ones, in which it did something for packets, looks that found them included, and all in which
+//! it was awake. A poll thread is always awake.
 
 use super::{Case, Rig, labelled};
 use crate::Effort;
@@ -33,8 +34,9 @@ pub const CASE: Case = Case {
     run,
 };
 
-/// Both have a megaflow for each pair of UDP ports. Ours has them from a controller that is played here, since the product's
-/// own one looks at Ethernet addresses only; Open vSwitch makes them from rules that look at all of both fields.
+/// Contenders have a megaflow for each pair of UDP ports. Ours has them from a controller that is played
+/// here, since the product's own one looks at Ethernet addresses only; Open vSwitch makes them from rules
+/// that look at all of both fields.
 pub const APART: Case = Case {
     name: "flows-apart",
     about: "the same loop with a flow in the table for each pair of UDP ports, and guests as they suit poll-mode switches",
@@ -65,7 +67,8 @@ pub const TAG: Case = Case {
     ..CASE
 };
 
-/// Guests from plain to what suits a poll-mode switch best, and whether all frame sizes are measured with them.
+/// Guests from plain to what suits a poll-mode switch best, and whether all frame sizes are measured with
+/// them.
 const BUILDS: &[(&str, Build, bool)] = &[
     (
         "",
@@ -253,8 +256,8 @@ fn learn(network: &Network, guest: &mut PollingGuest, traffic: &Traffic) -> Resu
     Ok(())
 }
 
-/// Whether packets found their flows, and none was sent to the slow path time and again. Returns the percentage of those that were
-/// found in the exact match cache.
+/// Whether packets found their flows, and none was sent to the slow path time and again. Returns the
+/// percentage of those that were found in the exact match cache.
 fn check_hits(before: [u64; 4], after: [u64; 4]) -> Result<f64> {
     let mut hits = [0.0; 4];
     for (at, hits) in hits.iter_mut().enumerate() {

@@ -1,4 +1,5 @@
-//! One pair that talks among many ports that are connected and idle: what work grows with ports that have none.
+//! One pair that talks among many ports that are connected and idle: what work grows with ports that have
+//! none.
 
 use super::{Case, Rig};
 use crate::Effort;

@@ -1,10 +1,11 @@
-//! What packets cost that come at an even pace: processor time, and how often anybody is switched to. The sender sleeps
-//! between packets, so that what is counted is the network's work and waking.
+//! What packets cost that come at an even pace: processor time, and how often anybody is switched to. The
+//! sender sleeps between packets, so that what is counted is the network's work and waking.
 //!
-//! Counted is the time, to the nanosecond, that the scheduler gave to the processes of the switch, to those of both guests
-//! (of containers: to the programs that send and receive), and to the kernel's softirq threads ([`testbed::run_time`]). A
-//! bridge works in its guests' time. Interrupts and softirqs that came while one of these ran are in it, those that met an idle
-//! processor are not, nor is what halting and waking a processor takes. How long idle processors polled is a measure of its own.
+//! Counted is the time, to the nanosecond, that the scheduler gave to the processes of the switch, to those
+//! of both guests (of containers: to the programs that send and receive), and to the kernel's softirq threads
+//! ([`testbed::run_time`]). A bridge works in its guests' time. Interrupts and softirqs that came while one
+//! of these ran are in it, those that met an idle processor are not, nor is what halting and waking a
+//! processor takes. How long idle processors polled is a measure of its own.
 
 use super::guests::{Processes, Stations, address, boot, boot_qemu, contain, names};
 use super::{Case, Rig, labelled};

@@ -1,5 +1,5 @@
-//! Round trips of one UDP datagram between two guests by its size (Figure 6 of the paper): all about how fast who sleeps is
-//! woken. Datagrams that do not fit into a frame travel as fragments.
+//! Round trips of one UDP datagram between two guests by its size (Figure 6 of the paper): all about how fast
+//! who sleeps is woken. Datagrams that do not fit into a frame travel as fragments.
 
 use super::guests::{address, boot_echo, cpu_during, names};
 use super::{Case, Rig, labelled};
@@ -27,7 +27,7 @@ pub const CASE: Case = Case {
     run,
 };
 
-/// The same on a machine whose processors are woken as fast as those of one that is not virtual.
+/// Round trips on a machine whose processors are woken as fast as those of one that is not virtual.
 pub const AWAKE: Case = Case {
     name: "rr-awake",
     about: "the same while idle processors of this virtual machine look for work for 200 us before they halt",
@@ -43,7 +43,7 @@ pub const AWAKE: Case = Case {
     ..CASE
 };
 
-/// The same with and without idle loops that poll, and how much they do.
+/// Round trips with and without idle loops that poll, and how much they do.
 pub const IDLE_POLL: Case = Case {
     name: "rr-idle-poll",
     about: "the same with idle cores that poll while an answer is expected, and without",
@@ -73,8 +73,8 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
     })
 }
 
-/// Transactions per second, processor time of each in microseconds, and the median and the 99th percentile of a round trip in
-/// microseconds.
+/// Transactions per second, processor time of each in microseconds, and the median and the 99th percentile of
+/// a round trip in microseconds.
 pub fn measure(effort: &Effort, network: &Network, guests: &[Guest], size: usize) -> Result<[f64; 4]> {
     let running = udp_rr::start(&guests[0], &address(1), size, effort.long)?;
     let cpu = cpu_during(effort.long, network, guests);

@@ -1,5 +1,6 @@
-//! TCP between two guests by the size of what the sender's program writes at a time (Figures 4 and 5 of the paper). Guests use
-//! segmentation offload where the switch offers it. The processor time counts everything: guests, switch and kernel.
+//! TCP between two guests by the size of what the sender's program writes at a time (Figures 4 and 5 of the
+//! paper). Guests use segmentation offload where the switch offers it. The processor time counts everything:
+//! guests, switch and kernel.
 
 use super::guests::{address, boot, cpu_during, names};
 use super::{Case, Rig, labelled};

@@ -1,6 +1,6 @@
-//! `OpenFlow` tables: an unmodified ovs-vswitchd drives our data plane, and Open vSwitch with DPDK has the same flows, groups and
-//! meters. Tables look at UDP ports, so that both have a megaflow for each pair of them, and Open vSwitch's caches are used as
-//! suits it best, as in `flows-apart`.
+//! `OpenFlow` tables: an unmodified ovs-vswitchd drives our data plane, and Open vSwitch with DPDK has the
+//! same flows, groups and meters. Tables look at UDP ports, so that both have a megaflow for each pair of
+//! them, and Open vSwitch's caches are used as suits it best, as in `flows-apart`.
 
 use super::packet_loop::{self, PORTS, many_flows, measure_learnt};
 use super::{Case, Rig};

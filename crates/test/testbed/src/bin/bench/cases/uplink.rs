@@ -1,5 +1,6 @@
-//! A guest that talks to somebody outside: through an uplink, or through a bridge with a veth pair, which is what stands for the
-//! network device on both sides. The station outside is a namespace with the kernel's own stack.
+//! A guest that talks to somebody outside: through an uplink, or through a bridge with a veth pair, which is
+//! what stands for the network device on both sides. The station outside is a namespace with the kernel's own
+//! stack.
 
 use super::guests::{boot, cpu_during, names};
 use super::{Case, Rig};

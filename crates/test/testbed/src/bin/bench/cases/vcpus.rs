@@ -1,5 +1,6 @@
-//! Round trips with a guest of four virtual processors of which one computes: whoever takes it from that one that the guest runs, and
-//! needs no notification, lets the packet's own processor sleep. The guest is QEMU's, a User Mode Linux guest asks.
+//! Round trips with a guest of four virtual processors of which one computes: whoever takes it from that one
+//! that the guest runs, and needs no notification, lets the packet's own processor sleep. The guest is
+//! QEMU's, a User Mode Linux guest asks.
 
 use super::guests::{Busy, address, cpu_during, names};
 use super::{Case, Rig};

@@ -1,7 +1,7 @@
-//! Plots: one measure of one case. A row per kind of traffic, values on the left and how many times better ours is on the right;
-//! along the axis what points of a kind differ in, frame bytes for instance. A line is of medians, its band reaches from
-//! quartile to quartile. What a table says as well has no plot: one contender, two points, nothing but zeros, or values that are
-//! the same for all.
+//! Plots: one measure of one case. A row per kind of traffic, values on the left and how many times better
+//! ours is on the right; along the axis what points of a kind differ in, frame bytes for instance. A line is
+//! of medians, its band reaches from quartile to quartile. What a table says as well has no plot: one
+//! contender, two points, nothing but zeros, or values that are the same for all.
 
 mod panel;
 mod scale;
@@ -71,7 +71,8 @@ fn coloured<'a>(contenders: &[&'a str]) -> Vec<(&'a str, RGBColor)> {
         .collect()
 }
 
-/// Points of one kind: what they have in common, what they differ in, and label and place along the axis of each.
+/// Points of one kind: what they have in common, what they differ in, and label and place along the axis of
+/// each.
 #[derive(Debug, PartialEq, Eq)]
 struct Kind<'a> {
     name: String,
@@ -79,9 +80,9 @@ struct Kind<'a> {
     points: Vec<(&'a str, String)>,
 }
 
-/// What a point is: of which kind, what points of that kind differ in, and where along that axis it is. `axis` is the case's, by
-/// what labels begin with: frame sizes are followed by what else there is to say. Bursts are compared by their length, attacks by
-/// their rate, tables by what they have.
+/// What a point is: of which kind, what points of that kind differ in, and where along that axis it is.
+/// `axis` is the case's, by what labels begin with: frame sizes are followed by what else there is to say.
+/// Bursts are compared by their length, attacks by their rate, tables by what they have.
 fn place(label: &str, axis: &str) -> [String; 3] {
     let first = axis.split(", ").next().unwrap_or(axis);
     if let Some((traffic, burst)) = label.split_once(", bursts of ") {
@@ -171,7 +172,8 @@ fn differs(kinds: &[Kind], record: &Record, measure: &str, contenders: &[&str]) 
     })
 }
 
-/// Who is drawn together, with what the row says of that: ours with peers, and with its own modes if there are many of both.
+/// Who is drawn together, with what the row says of that: ours with peers, and with its own modes if there
+/// are many of both.
 fn groups(names: &[&str]) -> Vec<(&'static str, Vec<usize>)> {
     let own = |name: &str| name.starts_with(crate::contender::HYPERSWITCH.name);
     let is = |modes: bool| -> Vec<usize> {

@@ -1,5 +1,6 @@
-//! Attackers, of which nobody expects anything, and which nobody else may notice. Each is a thread that does harm in one of two
-//! ways until the attacker leaves: by what it is as a device (`rings`), or by what it sends (`frames`).
+//! Attackers, of which nobody expects anything, and which nobody else may notice. Each is a thread that does
+//! harm in one of two ways until the attacker leaves: by what it is as a device (`rings`), or by what it
+//! sends (`frames`).
 
 mod frames;
 mod rings;

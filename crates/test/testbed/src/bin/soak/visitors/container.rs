@@ -1,4 +1,5 @@
-//! A namespace with a TAP port. The port is deleted in mid-traffic, or the namespace goes with the port's interface.
+//! A namespace with a TAP port. The port is deleted in mid-traffic, or the namespace goes with the port's
+//! interface.
 
 use super::Visitor;
 use crate::pair::{Pair, traffic, v4};

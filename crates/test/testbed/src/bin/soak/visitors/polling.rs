@@ -1,5 +1,5 @@
-//! Two polling drivers of one testpmd, which is killed or loses its ports in mid-traffic. It works for moments: a driver that
-//! polls takes a whole processor.
+//! Two polling drivers of one testpmd, which is killed or loses its ports in mid-traffic. It works for
+//! moments: a driver that polls takes a whole processor.
 
 use super::Visitor;
 use crate::pair::Pair;
@@ -24,8 +24,8 @@ pub struct Polling {
 }
 
 impl Polling {
-    /// On ports of everybody's switch. It sends to stations that nobody is, hence to all, and what arrives it forgets:
-    /// sent back, it would circulate for ever, and stations would seem to have moved.
+    /// On ports of everybody's switch. It sends to stations that nobody is, hence to all, and what arrives it
+    /// forgets: sent back, it would circulate for ever, and stations would seem to have moved.
     pub fn quiet(ports: [&'static str; 2]) -> Polling {
         Polling {
             switch: None,

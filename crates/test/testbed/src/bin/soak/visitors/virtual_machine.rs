@@ -41,8 +41,8 @@ impl VirtualMachine {
 /// The kernel's last words, when it has let go of all devices.
 const HALTED: &str = "reboot: System halted";
 
-/// Switches a guest off from inside; one that has not booted yet is killed. So is, later, one whose kernel has halted and
-/// whose process stays: User Mode Linux does that now and then on a busy machine.
+/// Switches a guest off from inside; one that has not booted yet is killed. So is, later, one whose kernel
+/// has halted and whose process stays: User Mode Linux does that now and then on a busy machine.
 fn switch_off(guest: &mut Guest) -> Result<()> {
     if guest.boots() == 0 {
         return Ok(());

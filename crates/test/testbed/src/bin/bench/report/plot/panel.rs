@@ -1,5 +1,5 @@
-//! One pair of axes with what was measured of each contender: lines with bands where the axis has numbers, marks with bars
-//! side by side where it has names, between which there is nothing.
+//! One pair of axes with what was measured of each contender: lines with bands where the axis has numbers,
+//! marks with bars side by side where it has names, between which there is nothing.
 
 use super::scale::{self, Along, Scale, WIDE};
 use super::{Canvas, Drawn, TEXT, TITLE, number};
@@ -7,7 +7,8 @@ use crate::record::Spread;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Pixels: what is around a panel, of values' labels, of a line of names, and of what a character takes at most.
+/// Pixels: what is around a panel, of values' labels, of a line of names, and of what a character takes at
+/// most.
 const MARGIN: u32 = 8;
 const LEFT: u32 = 72;
 const LINE: i32 = 15;
@@ -112,7 +113,8 @@ impl Panel<'_> {
     }
 }
 
-/// A name in lines, which end where it has a comma, or a space if what is between commas is wider than there is room for.
+/// A name in lines, which end where it has a comma, or a space if what is between commas is wider than there
+/// is room for.
 fn wrapped(name: &str, pixels: u32) -> Vec<String> {
     let most = usize::try_from(pixels / CHARACTER).unwrap_or(usize::MAX);
     let mut lines: Vec<String> = Vec::new();

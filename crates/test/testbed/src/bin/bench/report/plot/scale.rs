@@ -1,5 +1,5 @@
-//! Scales: values upwards and places along. A scale is linear from zero, so that what looks twice as high is twice as much, or
-//! logarithmic where a linear one would press most of its values together.
+//! Scales: values upwards and places along. A scale is linear from zero, so that what looks twice as high is
+//! twice as much, or logarithmic where a linear one would press most of its values together.
 
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
 use plotters::prelude::*;
@@ -23,7 +23,8 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// Of values. `first` are those of the contender whose course decides: a peer that breaks down is to be seen at the bottom.
+    /// Of values. `first` are those of the contender whose course decides: a peer that breaks down is to be
+    /// seen at the bottom.
     pub(super) fn of_values(all: &[f64], first: &[f64]) -> Scale {
         let (low, high) = ends(all);
         let (first_low, first_high) = ends(first);

@@ -1,5 +1,6 @@
-//! A guest on everybody's switch that uses up what guests share, in frames without a fault: floods of one neighbour and of all,
-//! ever new stations, a neighbour's address, headers that take long to parse, and large frames of tiny segments.
+//! A guest on everybody's switch that uses up what guests share, in frames without a fault: floods of one
+//! neighbour and of all, ever new stations, a neighbour's address, headers that take long to parse, and large
+//! frames of tiny segments.
 
 use super::Harm;
 use crate::pair::options;

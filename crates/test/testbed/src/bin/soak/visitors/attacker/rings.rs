@@ -1,5 +1,6 @@
-//! A VMM and a guest that break every rule they can think of, on another switch of the same data plane: random descriptors, indices that jump,
-//! rings switched on and off, messages without sense, memory that is too large, connections that come and go.
+//! A VMM and a guest that break every rule they can think of, on another switch of the same data plane:
+//! random descriptors, indices that jump, rings switched on and off, messages without sense, memory that is
+//! too large, connections that come and go.
 
 use super::Harm;
 use anyhow::Result;
@@ -68,7 +69,7 @@ fn talk_nonsense(socket: &Path, random: &mut Rng) {
 
 /// A device whose rings have been started properly: from there on, harm reaches the workers.
 struct Device {
-    /// The same connection, for messages of its own.
+    /// The connection once more, for messages of the attacker's own.
     stream: UnixStream,
     memory: SharedMemory,
     rings: [Layout; 2],
