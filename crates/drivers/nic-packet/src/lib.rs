@@ -6,6 +6,14 @@
 //! virtio-net header of [`VNET_HEADER_LEN`] bytes, little endian (a packet socket on an old kernel omits
 //! the last two, see [`Uplink::header_len`]).
 //!
+//! | module | contents |
+//! |---|---|
+//! | `tap`, `settings` | TAP devices, and what changes while one is in use |
+//! | `uplink` | packet sockets on existing interfaces |
+//! | `placeholder`, `owner` | TAPs that stand for ports at the host; whose a device is |
+//! | `watch`, `addresses` | changes of interfaces; their addresses |
+//! | `netlink`, `namespace` | requests of route netlink; a function in another namespace |
+//!
 //! Interfaces are set up through route netlink, with the few messages that it takes built by hand.
 //! Failures leave nothing behind: a TAP becomes persistent only as the last step of its setup.
 //!

@@ -1,21 +1,21 @@
 //! The data plane process.
 //!
-//! * [`pipeline`]: a packet's way from a transmit ring to receive rings, top to bottom. Start here.
-//! * `look_up`: which decision holds for a packet.
-//! * `burst`: packets that are switched together, and `deliver`: how they reach receivers.
-//! * `actions`: applies a flow's actions to a packet, and `sinks`: where packets end.
-//! * `port`: a port with its guest interface, and `peer`: the process at its other end.
-//! * `meter`: how many packets of a flow may pass.
-//! * `miss`: packets for the control process, and `token_bucket`: how many of them.
-//! * `capture`: copies of packets for `hyperswitch capture`.
-//! * `state`: ports, switches and flow tables, which all threads share.
-//! * `channel`: the channel thread, which serves controllers in turn; `controller`: answers and events for one of them;
-//!   `requests`: its requests, and `refusal`: why one is refused; `injection`: slots for packets that it sends.
-//! * `switches`: a controller's switches, and `ownership`: the ports that its flows may name.
-//! * `ended`: answers with last statistics of flows, and `grace`: when all threads have flushed their counts.
-//! * `events`: changes of ports, for the controllers, and `notices`: how other threads pass them to the channel thread.
-//! * `trace`: a packet's way without the packet.
-//! * `report`: the work of forwarding threads.
+//! | module | contents |
+//! |---|---|
+//! | `pipeline` | a packet's way from a transmit ring to receive rings, top to bottom. Start here |
+//! | `burst`, `look_up` | packets that are switched together; which decision holds for each |
+//! | `police`, `meter` | how many packets of a flow may pass |
+//! | `actions`, `sinks` | what a decision does to a packet; where packets end |
+//! | `deliver`, `capture` | how packets reach receivers; copies for `hyperswitch capture` |
+//! | `port`, `peer` | a port with its guest interface; the process at its other end |
+//! | `state`, `report` | ports, switches and flow tables, which all threads share; the work of forwarding threads |
+//! | `channel`, `controller` | the channel thread, which serves controllers in turn; answers and events for one of them |
+//! | `requests`, `refusal`, `injection` | a controller's requests; why one is refused; slots for packets that it sends |
+//! | `miss`, `token_bucket` | packets for the control process, and how many of them |
+//! | `switches`, `ownership` | a controller's switches; the ports that its flows may name |
+//! | `ended`, `grace` | answers with last statistics of flows; when all threads have flushed their counts |
+//! | `events`, `notices` | changes of ports, for controllers; how other threads pass them to the channel thread |
+//! | `trace` | a packet's way without the packet |
 //!
 //! Which ring is served next, and by which thread, is in crate `scheduler`.
 //!

@@ -3,6 +3,15 @@
 //! Everything here works on the private copy of a packet's head ([`Snapshot`]) and on numbers; nothing
 //! touches guest memory, allocates or keeps state, so any thread may call anything.
 //!
+//! | module | contents |
+//! |---|---|
+//! | `snapshot` | the private copy of a packet's head |
+//! | `parse`, `layers` | from the head to a flow key, and the offsets of layers |
+//! | `vnet`, `offload` | the virtio-net header; the offloads that it asks for, checked |
+//! | `segment`, `tunnel` | software segmentation, also inside a tunnel |
+//! | `checksum`, `crc32c` | the Internet checksum; CRC32c of SCTP |
+//! | `set` | changes of header fields |
+//!
 //! The path through the crate is the packet's: [`parse`] turns the head into a key and the offsets of its
 //! [`Layers`]; [`Offload::check`] compares what the sender's [`VnetHeader`] asks for with what was parsed; a
 //! receiver without the offload gets [`segments`] or [`finish_checksum`]. [`set_field`] changes header fields

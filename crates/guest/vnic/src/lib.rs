@@ -5,6 +5,19 @@
 //! copies them into that guest's buffers. [`Session`] is the other user of an interface: one thread per
 //! connected VMM (behind a [`gate`]) that runs the vhost-user protocol and starts and stops the rings.
 //!
+//! | module | contents |
+//! |---|---|
+//! | `vnic` | the interface, as workers and the session share it |
+//! | `gate` | the thread between a VMM's socket and the session; [`gate`] |
+//! | `session` | one connection of a VMM: the vhost-user protocol, and the rings |
+//! | `features`, `shortfall` | feature bits; what a VMM wants and its port does not have |
+//! | `quirk`, `descriptor` | messages that the `vhost` crate refuses; kinds of descriptors from outside |
+//! | `transmit`, `packet` | from the guest's ring to packet slots; a packet on its way |
+//! | `receive`, `backlog` | from the internal receive queue into the guest's buffers; packets that wait for buffers |
+//! | `call`, `call_cost`, `call_thread` | calls, what they cost, and the thread that makes costly ones |
+//! | `turn`, `pause`, `rate` | bounds of a turn at a ring, of costly work, of events |
+//! | `counters` | a port's counters while packets flow |
+//!
 //! A guest can be wrong in two ways. A bad chain costs that packet. A bad ring, or memory that vanished,
 //! stops the interface until the guest sets it up again. Neither is visible to other interfaces.
 

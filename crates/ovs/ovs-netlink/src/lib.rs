@@ -13,8 +13,8 @@
 //! | [`name`] | names |
 //! | [`family`] | the families, and the headers of their messages |
 //! | [`control`], [`datapath`], [`vport`], [`flow`], [`packet`], [`meter`], [`ct_limit`] | requests and replies of each family |
-//! | [`Request`], [`Reply`] | requests and replies of all families |
-//! | [`layout`] | structs of fixed layout |
+//! | `request` | requests and replies of all families |
+//! | [`layout`], `number` | structs of fixed layout; numbers in the machine's order |
 //! | [`key`] | keys and masks of flows |
 //! | [`error`] | errors in messages, and error numbers |
 

@@ -10,7 +10,8 @@
 //! |---|---|
 //! | `json` | JSON, strictly, with limits |
 //! | `number` | hexadecimal numbers of any size |
-//! | `load` | the loader's state, and the order of reading |
+//! | `limits`, `error` | limits of the input; errors and their places |
+//! | `load`, `names` | the loader's state, and the order of reading; names of elements |
 //! | `headers` | types, instances, stacks, unions, standard metadata |
 //! | `expr` | expressions: from numbers without bounds to bits of fixed width |
 //! | `actions` | primitives |

@@ -7,7 +7,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `engine` | a program that is ready to run |
+//! | `engine`, `error` | a program that is ready to run; why one was not made |
 //! | `compile`, `code` | the compiler from the program to flat code; the form of that code |
 //! | `machine` | the loop that executes flat code |
 //! | `pipeline` | the path of a packet: passes, copies, the ends of ingress and egress |
@@ -16,6 +16,7 @@
 //! | `packet` | packets as they are received and leave: head and tail |
 //! | `observe`, `notes` | watching a packet run; which bits decided, and which were only moved |
 //! | `bits`, `wide`, `hash` | bit ranges, numbers of any width, hash algorithms |
+//! | `externs` | functions of this target beyond v1model |
 //!
 //! The safe direction of error is to drop: the worst that the contents of a packet can cause is that it is
 //! dropped and counted. No packet makes the engine allocate, wait without end, or index out of range; bounds

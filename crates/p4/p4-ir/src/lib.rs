@@ -17,13 +17,15 @@
 //! | [`bits`] | constants of any width |
 //! | [`header`] | header types, instances, stacks, unions, fields, and their places in the PHV |
 //! | [`expr`] | expressions: trees in one arena, each node with its type |
+//! | `text`, `visit` | expressions as text for users; the elements to which they refer |
 //! | [`action`] | operations, actions |
 //! | [`parser`] | parser states, the deparser |
 //! | [`control`] | ingress and egress as blocks |
 //! | [`table`] | tables, keys, the program's own entries, action profiles |
 //! | [`externs`] | counters, meters, registers, hashes, checksums, digests, clones' field lists |
 //! | [`program`] | the whole program |
-//! | [`check`] | the checker, and its proofs |
+//! | `layout` | places of fields in the PHV |
+//! | [`check`], `bounds` | the checker, and its proofs |
 //! | [`limits`] | limits of a program's size and cost |
 //! | [`analysis`] | the fields that a program reads and changes, and whether its verdicts can be cached |
 //! | [`serial`] | the form in files and between processes |

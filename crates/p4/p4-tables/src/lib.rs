@@ -29,6 +29,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! | module | contents |
+//! |---|---|
+//! | `tables`, `change` | all tables of a program, and their changes in batches |
+//! | `table`, `rows` | one table, and the contents of its entries |
+//! | `key` | keys, and the patterns that entries match them with |
+//! | `map`, `hash` | exact keys: a hash table, keyed |
+//! | `lpm`, `tuples`, `ranges` | prefixes; masks with priorities; ranges with priorities |
+//! | `profile`, `value_set` | action profiles and selectors; value sets |
+//! | `meter` | meters of RFC 2698 |
+//! | `error` | why a change was refused |
+//!
 //! The cost of a look-up does not depend on the entries but on limits of the table: two buckets for exact
 //! keys, one node per six bits of a prefix, one probe per mask for ternary and optional keys, one comparison
 //! per entry for ranges. Hashes are keyed with a secret. Memory is counted, see [`Tables::memory`]. Nothing

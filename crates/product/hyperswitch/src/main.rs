@@ -1,5 +1,13 @@
 //! A virtual switch for hosts that run virtual machines.
 //!
+//! | module | contents |
+//! |---|---|
+//! | `cli`, `manual`, `output` | the command line, its manual pages, and output for users |
+//! | `supervisor`, `children` | `hyperswitch run`: the supervisor, and the processes that it starts |
+//! | `verbs`, `capture_file`, `frame` | verbs for a running instance; capture files; frames for `trace` |
+//! | `ovs` | Open vSwitch's own programs on a switch of the instance |
+//! | `p4` | verbs for P4 programs |
+//!
 //! One executable: `hyperswitch run` is the supervisor, hidden subcommands are the processes it starts, and
 //! all other verbs are requests to the control process of a running instance. Exit status: 0 for success, 1
 //! when something could not be done, 2 for wrong usage or an unusable configuration file.

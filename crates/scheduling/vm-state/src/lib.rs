@@ -5,7 +5,7 @@
 //! runnable or blocked (as the hypervisor's scheduler does in Hyper-Switch, Ram et al., USENIX ATC 2013, 3.3
 //! and 3.4). Readers use plain loads: no system call, no lock.
 //!
-//! | file | contents |
+//! | module | contents |
 //! |---|---|
 //! | `area` | the shared memory: its parts, and the writer of each |
 //! | `program` | the programs, one per tracepoint |

@@ -12,6 +12,18 @@
 //!   and is killed by the kernel when the test process dies without dropping anything ([`process`]);
 //! * interfaces live in namespaces of their own; the machine's network is not touched.
 //!
+//! | module | contents |
+//! |---|---|
+//! | `lab`, `process`, `build_dir` | one test's claim to the machine; child processes; artefacts that are kept |
+//! | `endpoint`, `namespace`, `guest` | things in which commands run: namespaces, guests of any kind |
+//! | `uml`, `qemu`, `qmp` | kinds of guests, and QEMU's machine protocol |
+//! | `initrd`, `cpio`, `console`, `base64` | guests' root file system; commands over a guest's console |
+//! | `switch`, `controlled` | the product, as users run it, and its data plane under a controller played here |
+//! | `bridge`, `ovs`, `testpmd` | other switches: the kernel's bridge, Open vSwitch; DPDK's guest driver |
+//! | `polling`, `masking` | guests that poll, in this process; hiding feature bits from a guest |
+//! | `ping`, `iperf`, `udp_rr` | measuring between endpoints |
+//! | `run_time`, `percentile`, `huge_pages` | processor time of tasks; percentiles; pages of 2 MiB |
+//!
 //! Errors are `anyhow`, written for the reader of a failed test: they name the endpoint and the command, and
 //! show the last lines of its console.
 

@@ -226,7 +226,7 @@ impl Controller {
         controller
     }
 
-    /// This controller's port of that number.
+    /// The controller's port of that number.
     pub fn own(&self, number: u32) -> u32 {
         self.id.port(number).unwrap().0
     }

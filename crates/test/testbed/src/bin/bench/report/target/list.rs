@@ -75,7 +75,7 @@ const fn apart(what: &'static str, points: &'static [&'static str]) -> Target {
     }
 }
 
-/// The same `OpenFlow` tables for both.
+/// Both have one set of `OpenFlow` tables.
 const fn same_tables(what: &'static str, points: &'static [&'static str]) -> Target {
     Target {
         ours: DRIVEN.name,
