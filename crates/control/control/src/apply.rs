@@ -98,10 +98,10 @@ impl Control {
             let (before, rate) = (before.rules.storm_rate, port.rules.storm_rate);
             self.data_plane.change_storm_rate(id, before, rate);
         }
-        if let (Some(id), Link::Interface(spec), Some(driver)) = (run.id, &port.link, &mut self.driver)
+        if let (Some(id), Link::Interface(spec)) = (run.id, &port.link)
             && before.link != port.link
         {
-            driver.change(id, spec.clone());
+            self.driver.change(id, spec.clone());
         }
         self.update_rules(name);
     }

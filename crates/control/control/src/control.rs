@@ -4,8 +4,6 @@
 
 use crate::Options;
 use crate::data_plane::DataPlane;
-use crate::driver::DriverDomain;
-use crate::peer::Peer;
 use crate::pending::AllGathered;
 use crate::port::PortRun;
 use crate::state::{Intent, State};
@@ -14,6 +12,7 @@ use crate::switches::Switches;
 use crate::users::{Token, Users};
 use crate::vcpus::Vcpus;
 use control_protocol::supervisor::{FromChild, IdlePollStatus, PriorityStatus, ProcessStatus};
+use controller::{DriverClient, Link};
 use flow::PortId;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -23,7 +22,7 @@ use telemetry::Problems;
 pub(crate) struct Control {
     pub options: Options,
     pub started: Instant,
-    pub supervisor: Peer<FromChild>,
+    pub supervisor: Link<FromChild>,
     pub reported: Reported,
     pub store: Store,
     pub intent: Intent,
@@ -33,7 +32,7 @@ pub(crate) struct Control {
     pub ports: BTreeMap<String, PortRun>,
     pub names: HashMap<PortId, String>,
     pub data_plane: DataPlane,
-    pub driver: Option<DriverDomain>,
+    pub driver: DriverClient,
     pub vcpus: Vcpus,
     pub users: Users,
     /// Flows on their way to users.

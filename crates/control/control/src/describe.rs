@@ -81,8 +81,7 @@ impl Control {
             Link::Interface(spec) => spec.netns().map(str::to_owned),
             Link::Listen(_) | Link::Connect(_) => None,
         };
-        let found = self.driver.as_ref().zip(run.id);
-        let found = found.and_then(|(driver, id)| driver.addresses(id));
+        let found = run.id.and_then(|id| self.driver.addresses(id));
         let uplink = matches!(&port.link, Link::Interface(spec) if spec.kind == InterfaceKind::Uplink);
         let switch = self.switches.get(&port.switch);
         PortInfo {

@@ -8,13 +8,11 @@
 //!
 //! | part | module |
 //! |---|---|
-//! | data plane: requests under way, packets that wait; the purpose of each request | `data_plane`, `pending` |
-//! | driver domain | `driver` |
+//! | data plane: what is asked of it, and the purpose of each request | `data_plane`, `pending` |
 //! | switches: decisions about packets ([`l2`]), and ageing and upkeep of flows; asks the data plane | `switches` |
 //! | a port | `port` |
 //! | vCPU threads of each guest | `vcpus` |
 //! | users' connections | `users` |
-//! | a channel, and bounds on peers that a guest has taken over; text of such a peer | `peer`, `trust`, `clean` |
 //! | bounding the work that guests can cause | `pace` |
 //! | state that outlives this process | `store` |
 //!
@@ -27,7 +25,6 @@
 //! | comparing the state of a new data plane with the desired state | `sync` |
 //! | users' intent becomes desired state, that becomes changes, and these are applied | `state`, `mac`, `plan`, `apply` |
 //! | ports are connected, again and again | `links` |
-//! | peers are replaced | `replace` |
 //! | users' requests; names and texts for them; why one is refused, or a port not connected; warnings | `serve`, `edit`, `describe`, `refusal`, `warnings` |
 //! | the configuration file is read again | `reload` |
 //!
@@ -38,31 +35,26 @@
 
 mod answers;
 mod apply;
-mod clean;
 mod control;
 mod data_plane;
 mod describe;
-mod driver;
 mod edit;
 pub mod l2;
 mod links;
 mod mac;
 mod messages;
 mod pace;
-mod peer;
 mod pending;
 mod plan;
 mod port;
 mod process;
 mod refusal;
 mod reload;
-mod replace;
 mod serve;
 mod state;
 mod store;
 mod switches;
 mod sync;
-mod trust;
 mod users;
 mod vcpus;
 mod warnings;

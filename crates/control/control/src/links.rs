@@ -6,19 +6,17 @@
 //! | `Connect` | we connect, the data plane gets the stream | whenever the port is disconnected |
 //! | `Interface` | a socket pair, one end each for driver domain and data plane | whenever either lost it |
 //!
-//! Every attempt that fails is repeated with back-off, from a timer and never from the event that reported the loss: at that
-//! moment the next event may be on its way already, and the port may be connected again.
+//! Every attempt that fails is repeated with back-off ([`controller::Retry`]).
 
 use crate::control::Control;
-use crate::driver::DriverDomain;
-use crate::port::{DELAY_MIN_MS, PortRun, SETTLE_MS};
+use crate::port::PortRun;
 use crate::refusal::Problem;
 use crate::state::Link;
 use control_protocol::Channel;
 use control_protocol::data_plane::{Connection, PortSpec, PortState, Request};
-use control_protocol::driver::{FromDriver, InterfaceSpec, InterfaceState};
+use control_protocol::driver::{InterfaceSpec, InterfaceState};
+use controller::DriverEvent;
 use flow::PortId;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::OwnedFd;
 
 impl Control {
@@ -65,11 +63,11 @@ impl Control {
                         error: error.to_string(),
                     };
                     run.problem = Some(problem);
-                    run.back_off(now_ms, SETTLE_MS);
+                    run.retry.attempted(now_ms);
                     return;
                 }
             },
-            Link::Connect(_) | Link::Interface(_) => run.due_ms = Some(now_ms),
+            Link::Connect(_) | Link::Interface(_) => run.retry.try_now(now_ms),
         }
         run.problem = None;
         let (Some(spec), true) = (self.port_spec(name), self.data_plane.numbered) else {
@@ -87,26 +85,20 @@ impl Control {
     /// Closes the socket or interface that a port has open outside the data plane.
     pub fn close_link(&mut self, run: &PortRun) {
         run.remove_socket();
-        if let (Link::Interface(_), Some(port), Some(driver)) = (&run.wanted.link, run.id, &mut self.driver) {
-            driver.detach(port);
+        if let (Link::Interface(_), Some(port)) = (&run.wanted.link, run.id) {
+            self.driver.detach(port);
         }
     }
 
     /// Tries to connect the ports that are due.
     pub fn connect_links(&mut self, now_ms: u64) {
-        let due = |run: &PortRun| run.due_ms.is_some_and(|due| due <= now_ms);
-        let names: Vec<String> = self
-            .ports
-            .iter()
-            .filter(|(_, run)| due(run))
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in names {
+        let ports = self.ports.iter_mut();
+        let due = ports.filter_map(|(name, run)| run.retry.take_due(now_ms).then(|| name.clone()));
+        for name in due.collect::<Vec<_>>() {
             let Some(run) = self.ports.get_mut(&name) else {
                 continue;
             };
             let link = run.wanted.link.clone();
-            run.due_ms = None;
             if !run.added {
                 if self.data_plane.is_numbered() {
                     self.add_port(&name);
@@ -119,7 +111,7 @@ impl Control {
                     match socket_path::connect_to(path) {
                         Ok(stream) => {
                             run.problem = None;
-                            run.back_off(now_ms, SETTLE_MS);
+                            run.retry.attempted(now_ms);
                             self.attach(&name, stream);
                         }
                         Err(error) => {
@@ -127,7 +119,7 @@ impl Control {
                                 path: path.path.clone(),
                                 error: error.to_string(),
                             });
-                            run.back_off(now_ms, DELAY_MIN_MS);
+                            run.retry.failed(now_ms);
                         }
                     }
                 }
@@ -151,32 +143,19 @@ impl Control {
         if run.interface_up && run.state != PortState::Disconnected {
             return;
         }
-        let Some(id) = run.id else { return };
-        let Some(driver) = self.driver.as_mut().filter(|driver| driver.is_ready()) else {
+        let Some(id) = run.id.filter(|_| self.driver.is_compared()) else {
             return;
         };
-        let pair = socketpair(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        );
-        match pair {
-            Ok((ours, theirs)) => {
-                driver.attach(id, spec.clone(), theirs);
-                run.back_off(now_ms, SETTLE_MS);
-                self.attach(name, ours);
-            }
-            Err(error) => {
-                run.problem = Some(Problem::SocketPair(error.to_string()));
-                run.back_off(now_ms, SETTLE_MS);
-            }
+        run.retry.attempted(now_ms);
+        match self.driver.attach(id, spec.clone(), None) {
+            Ok(stream) => self.attach(name, stream),
+            Err(error) => run.problem = Some(Problem::SocketPair(error.to_string())),
         }
     }
 
     pub fn attach_driver(&mut self, channel: Channel) {
         log::info!("connected to the driver domain");
-        self.driver = Some(DriverDomain::new(channel));
+        self.driver.attach_channel(channel);
         for run in self.ports.values_mut() {
             run.interface_up = false;
         }
@@ -184,22 +163,19 @@ impl Control {
 
     pub fn on_driver(&mut self, burst: usize) {
         for _ in 0..burst {
-            let Some(driver) = &mut self.driver else { return };
-            match driver.receive() {
-                Ok(Some(FromDriver::Interfaces(list))) => {
-                    driver.listed(list);
-                    self.compare_interfaces();
-                }
-                Ok(Some(FromDriver::State { port, state })) => self.interface_state(port, state),
-                Ok(Some(FromDriver::Addresses { port, addresses })) => {
-                    if driver.note_addresses(port, addresses)
-                        && let Some(warning) = self.uplink_warning(port)
-                    {
+            match self.driver.receive() {
+                Ok(Some(DriverEvent::Listed)) => self.compare_interfaces(),
+                Ok(Some(DriverEvent::State(port, state))) => self.interface_state(port, state),
+                Ok(Some(DriverEvent::Addresses(port))) => {
+                    if let Some(warning) = self.uplink_warning(port) {
                         log::warn!("{warning}");
                     }
                 }
                 Ok(None) => return,
-                Err(lost) => return self.detach_driver(lost),
+                Err(lost) => {
+                    let now_ms = self.now_ms();
+                    return self.driver.detach_channel(lost, now_ms);
+                }
             }
         }
     }
@@ -208,27 +184,27 @@ impl Control {
     /// numbers are known.
     pub fn compare_interfaces(&mut self) {
         let now_ms = self.now_ms();
-        let Some(driver) = self.driver.as_mut().filter(|_| self.data_plane.numbered) else {
+        if !self.data_plane.numbered {
+            return;
+        }
+        let Some(listed) = self.driver.compare() else {
             return;
         };
-        let Some(listed) = driver.compare() else {
-            return;
-        };
-        for (id, spec, state) in listed {
+        for (id, (spec, state)) in listed {
             let name = self.names.get(&id);
             let run = name.and_then(|name| self.ports.get_mut(name));
             match run.map(|run| (&run.wanted.link, &mut run.interface_up)) {
                 Some((Link::Interface(wanted), is_up)) if wanted.is_same_device(&spec) => {
                     *is_up = state == InterfaceState::Up;
                     if *wanted != spec {
-                        driver.change(id, wanted.clone());
+                        self.driver.change(id, wanted.clone());
                     }
                 }
-                _ => driver.detach(id),
+                _ => self.driver.detach(id),
             }
         }
         for run in self.ports.values_mut() {
-            run.due_ms.get_or_insert(now_ms);
+            run.retry.ensure_due(now_ms);
         }
     }
 

@@ -1,4 +1,4 @@
-//! The data plane comes and goes, and sends messages.
+//! The data plane comes and goes, and sends messages; what the supervisor is told about it, and about the driver domain.
 
 use crate::control::Control;
 use crate::l2::Readiness;
@@ -6,7 +6,8 @@ use crate::pending::{Pending, Question};
 use crate::port::PortRun;
 use crate::refusal::Refusal;
 use control_protocol::Channel;
-use control_protocol::data_plane::{Connection, FromDataPlane, PortState, Upcall};
+use control_protocol::data_plane::{Connection, PortState, Request};
+use controller::{Event, Lost};
 use flow::{ControllerId, PortId};
 use management::Response;
 use std::collections::BTreeMap;
@@ -14,25 +15,31 @@ use std::collections::BTreeMap;
 impl Control {
     pub fn attach_data_plane(&mut self, channel: Channel) {
         log::info!("connected to the data plane");
-        self.lose_data_plane();
+        self.lose_data_plane(None);
         let now_ms = self.now_ms();
-        self.data_plane.attach(channel, now_ms);
+        self.data_plane.client.attach(channel, now_ms);
+        self.data_plane
+            .ask(Request::PortList, Vec::new(), Pending::SyncPorts);
         self.switches.begin_polling(now_ms);
     }
 
-    /// Forgets the data plane, and answers the users who wait for it.
-    pub fn lose_data_plane(&mut self) {
-        let Some(unanswered) = self.data_plane.take() else {
+    /// Forgets the data plane, whose channel is to be given up for this reason, and answers the users who wait for it.
+    fn lose_data_plane(&mut self, lost: Option<Lost>) {
+        let now_ms = self.now_ms();
+        let Some(unanswered) = self.data_plane.client.detach(lost, now_ms) else {
             return;
         };
         let mut answers = BTreeMap::new();
         for pending in unanswered {
-            let ended = || Response::Error(Refusal::DataPlaneEnded.to_string());
-            match pending {
-                // The next data plane gets the change as well.
-                Pending::User(token, Question::Settled(done)) => answers.insert(token, Response::Ok(done)),
-                pending => pending.user().and_then(|token| answers.insert(token, ended())),
+            let Pending::User(token, question) = pending else {
+                continue;
             };
+            let answer = match *question {
+                // The next data plane gets the change as well.
+                Question::Settled(done) => Response::Ok(done),
+                _ => Response::Error(Refusal::DataPlaneEnded.to_string()),
+            };
+            answers.insert(token, answer);
         }
         for (token, answer) in answers {
             self.gathered.remove(&token);
@@ -44,17 +51,20 @@ impl Control {
 
     /// Reads messages; answers to them are sent together.
     pub fn on_data_plane(&mut self, burst: usize) {
-        self.data_plane.gather(true);
+        self.data_plane.client.gather(true);
         self.read_data_plane(burst);
-        self.data_plane.gather(false);
+        self.data_plane.client.gather(false);
     }
 
     fn read_data_plane(&mut self, burst: usize) {
         for _ in 0..burst {
-            match self.data_plane.receive() {
-                Ok(Some(FromDataPlane::Answer { serial, result })) => self.answered(serial, result),
-                Ok(Some(FromDataPlane::Upcall(upcall))) => self.upcall(upcall),
-                Ok(Some(FromDataPlane::PortState {
+            match self.data_plane.client.receive(self.ports.len()) {
+                Ok(Some(Event::Answered(pending, result))) => self.answered(pending, result),
+                Ok(Some(Event::Upcall(upcall))) => {
+                    let now_ms = self.now_ms();
+                    self.switches.decide(upcall, &mut self.data_plane, now_ms);
+                }
+                Ok(Some(Event::PortState {
                     port,
                     state,
                     peer,
@@ -63,24 +73,28 @@ impl Control {
                     self.shortfall_changed(port, shortfall);
                     self.port_changed(port, state, peer);
                 }
-                Ok(Some(FromDataPlane::ForeignPort {
+                Ok(Some(Event::ForeignPort {
                     port,
                     connection,
                     state,
                     peer,
                 })) => self.foreign_port_changed(port, connection, &state, peer),
                 Ok(None) => return,
-                Err(lost) => return self.detach_data_plane(lost),
+                Err(lost) => return self.lose_data_plane(Some(lost)),
             }
         }
     }
 
-    /// Decides about a packet, once stations are known.
-    pub fn upcall(&mut self, upcall: Upcall) {
-        let now_ms = self.now_ms();
-        if let Some(upcall) = self.data_plane.hold(upcall) {
-            self.switches.decide(upcall, &mut self.data_plane, now_ms);
+    /// Gives up a data plane that does not say what it has, and tells the supervisor of peers that do not do what they owe.
+    pub fn watch_peers(&mut self, now_ms: u64) {
+        if let Err(lost) = self.data_plane.client.check(now_ms) {
+            self.lose_data_plane(Some(lost));
         }
+        let data_plane = std::iter::from_fn(|| self.data_plane.client.complaint(now_ms));
+        let driver = std::iter::from_fn(|| self.driver.complaint(now_ms));
+        data_plane
+            .chain(driver)
+            .for_each(|complaint| self.supervisor.complain(complaint));
     }
 
     fn shortfall_changed(&mut self, id: PortId, shortfall: Option<String>) {

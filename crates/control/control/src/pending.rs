@@ -1,53 +1,38 @@
 //! The purposes of requests to the data plane that have not been answered.
-//!
-//! Lists of ports come in parts, and lists of flows page by page, each requested when the one before is there; the parts are kept
-//! here meanwhile.
 
 use crate::users::Token;
-use control_protocol::data_plane::PortInfo;
 use flow::{Flow, FlowId, FlowStats, PortId, SwitchId};
 use management::{Reply, TraceStep};
 use std::collections::HashMap;
 
 /// The purpose of an answer.
+#[derive(Debug)]
 pub(crate) enum Pending {
-    /// Errors go to the log, with this text.
-    Quiet(&'static str),
-    /// An error means that the port is gone, of which its own controller knows.
-    Threads,
-    Hello,
     /// An error becomes the problem of the port with this name. Whether the port was to be added.
     Port(String, bool),
     Flow(SwitchId, FlowId),
-    SyncPorts(Vec<PortInfo>),
-    SyncFlows(SwitchId, Vec<(Flow, FlowStats)>),
-    PollFlows(SwitchId, Vec<(FlowId, FlowStats)>),
-    UserPorts(Token, Question, Vec<PortInfo>),
-    UserFlows(Token, SwitchId, Vec<(Flow, FlowStats)>),
-    User(Token, Question),
+    SyncPorts,
+    SyncFlows(SwitchId),
+    PollFlows(SwitchId),
+    User(Token, Box<Question>),
 }
 
 impl Pending {
-    /// Entries of a list that have arrived.
-    pub fn gathered(&self) -> usize {
+    pub fn user(&self) -> Option<Token> {
         match self {
-            Pending::UserPorts(_, _, all) => all.len(),
-            Pending::UserFlows(_, _, all) => all.len(),
-            _ => 0,
+            Pending::User(token, _) => Some(*token),
+            _ => None,
         }
     }
 
-    pub fn user(&self) -> Option<Token> {
-        match self {
-            Pending::UserPorts(token, ..) | Pending::UserFlows(token, ..) | Pending::User(token, _) => {
-                Some(*token)
-            }
-            _ => None,
-        }
+    /// Whether a user waits for a list of ports.
+    pub fn is_list_of_ports(&self) -> bool {
+        matches!(self, Pending::User(_, question) if matches!(**question, Question::Ports(_) | Question::Stats(_)))
     }
 }
 
 /// An answer that a user waits for.
+#[derive(Debug)]
 pub(crate) enum Question {
     /// The data plane has executed all earlier requests; then this is the answer.
     Settled(Reply),

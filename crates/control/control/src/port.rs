@@ -5,19 +5,11 @@ use crate::refusal::Problem;
 use crate::state::{DesiredPort, Link};
 use control_protocol::data_plane::PortState;
 use control_protocol::driver::InterfaceState;
+use controller::Retry;
 use flow::PortId;
 use rustix::fs::Mode;
 use socket_path::{Refusal, SocketPath};
 use std::os::fd::OwnedFd;
-
-/// First delay, in milliseconds.
-pub(crate) const DELAY_MIN_MS: u64 = 100;
-
-/// Longest delay between attempts to connect, in milliseconds.
-const DELAY_MAX_MS: u64 = 5_000;
-
-/// Time that a port may take to become connected after an attempt, in milliseconds.
-pub(crate) const SETTLE_MS: u64 = 1_000;
 
 /// A port as it runs.
 pub(crate) struct PortRun {
@@ -41,8 +33,7 @@ pub(crate) struct PortRun {
     /// What its VMM wants and it does not have, as the data plane reported it last.
     pub shortfall: Option<String>,
     /// When to try to connect, or to see whether that worked.
-    pub due_ms: Option<u64>,
-    delay_ms: u64,
+    pub retry: Retry,
 }
 
 impl PortRun {
@@ -57,22 +48,8 @@ impl PortRun {
             listener: None,
             problem: None,
             shortfall: None,
-            due_ms: None,
-            delay_ms: DELAY_MIN_MS,
+            retry: Retry::default(),
         }
-    }
-
-    /// Tries again after the delay, unless something is due anyway.
-    pub fn retry(&mut self, now_ms: u64) {
-        if self.due_ms.is_none() {
-            self.due_ms = Some(now_ms + self.delay_ms);
-        }
-    }
-
-    /// Looks again after the delay, and doubles that.
-    pub fn back_off(&mut self, now_ms: u64, least_ms: u64) {
-        self.due_ms = Some(now_ms + self.delay_ms.max(least_ms));
-        self.delay_ms = (self.delay_ms * 2).min(DELAY_MAX_MS);
     }
 
     /// Removes the socket file, if it is ours and not one that another process made before us.
@@ -92,14 +69,11 @@ impl PortRun {
 
     /// The data plane has reported its state.
     pub fn is_now(&mut self, state: PortState, now_ms: u64) {
+        self.retry.on_port_state(&state, now_ms);
         match &state {
-            PortState::Disconnected => self.retry(now_ms),
-            PortState::Running => {
-                self.delay_ms = DELAY_MIN_MS;
-                self.problem = None;
-            }
+            PortState::Running => self.problem = None,
             PortState::Broken(text) => self.problem = Some(Problem::DataPlane(text.clone())),
-            PortState::Connected => {}
+            PortState::Disconnected | PortState::Connected => {}
         }
         self.state = state;
     }
@@ -109,10 +83,10 @@ impl PortRun {
         self.interface_up = state == InterfaceState::Up;
         match state {
             InterfaceState::Up => self.problem = None,
-            InterfaceState::Disconnected => self.retry(now_ms),
+            InterfaceState::Disconnected => self.retry.try_later(now_ms),
             InterfaceState::Failed(text) => {
                 self.problem = Some(Problem::Driver(text));
-                self.retry(now_ms);
+                self.retry.try_later(now_ms);
             }
         }
     }
@@ -148,7 +122,7 @@ impl PortRun {
     pub fn refused(&mut self, adding: bool, error: String, now_ms: u64) {
         self.problem = Some(Problem::DataPlane(error));
         self.added &= !adding;
-        self.back_off(now_ms, SETTLE_MS);
+        self.retry.attempted(now_ms);
     }
 
     /// A listening socket for the data plane, bound if there is none yet.
@@ -175,6 +149,6 @@ impl PortRun {
         // An earlier attempt failed because the data plane had the port already.
         self.problem = None;
         // Whether it has to be connected is checked when the attempt is due.
-        self.due_ms.get_or_insert(now_ms);
+        self.retry.ensure_due(now_ms);
     }
 }

@@ -2,8 +2,7 @@
 
 use crate::control::{Control, Reported};
 use crate::data_plane::DataPlane;
-use crate::peer::Peer;
-use crate::pending::{AllGathered, Pending};
+use crate::pending::AllGathered;
 use crate::port::PortRun;
 use crate::refusal::Refusal;
 use crate::state::{Intent, State, desired};
@@ -14,6 +13,8 @@ use crate::vcpus::Vcpus;
 use crate::{Error, Options, plan};
 use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, ProcessStatus, Role, ToChild};
+use controller::{DriverClient, Link};
+use flow::ControllerId;
 use management::{Config, Response, SwitchConfig, SwitchKind};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
@@ -56,7 +57,7 @@ impl Control {
         };
         let mut control = Control {
             started: Instant::now(),
-            supervisor: Peer::new(supervisor),
+            supervisor: Link::new(supervisor),
             reported: Reported::default(),
             store,
             intent: Intent::default(),
@@ -65,7 +66,7 @@ impl Control {
             ports: BTreeMap::new(),
             names: HashMap::new(),
             data_plane: DataPlane::default(),
-            driver: None,
+            driver: DriverClient::new(ControllerId::BUILT_IN),
             vcpus: Vcpus::new(),
             users,
             gathered: AllGathered::new(),
@@ -165,9 +166,9 @@ impl Control {
             self.supervisor.fd(),
             self.supervisor.interest(),
         )];
-        let data_plane = self.data_plane.interest();
+        let data_plane = self.data_plane.client.interest();
         sources.extend(data_plane.map(|(fd, flags)| (Source::DataPlane, fd, flags)));
-        let driver = self.driver.as_ref().map(|driver| driver.interest());
+        let driver = self.driver.interest();
         sources.extend(driver.map(|(fd, flags)| (Source::Driver, fd, flags)));
         sources.push((Source::Listener, self.users.listener(), PollFlags::IN));
         let users = self.users.interests();
@@ -271,14 +272,13 @@ impl Control {
     /// When the next task is due, if there is one.
     fn deadline_ms(&self) -> Option<u64> {
         let deadlines = [
-            self.ports.values().filter_map(|port| port.due_ms).min(),
+            self.ports.values().filter_map(|port| port.retry.due_ms()).min(),
             self.switches.ageing_deadline_ms(self.data_plane.is_connected()),
             self.switches.stale_deadline_ms(),
-            self.data_plane.overdue_deadline_ms(),
+            self.data_plane.client.due_ms(),
             self.vcpus.deadline_ms(),
             self.told.due_ms(),
-            self.data_plane.debt_deadline_ms(),
-            self.driver.as_ref().and_then(|driver| driver.debt_deadline_ms()),
+            self.driver.due_ms(),
             self.users.next_deadline_ms(),
         ];
         deadlines.into_iter().flatten().min()
@@ -290,12 +290,11 @@ impl Control {
         self.connect_links(now_ms);
         self.switches.age(&mut self.data_plane, now_ms);
         if let Some(request) = self.vcpus.work(now_ms) {
-            self.data_plane.ask(request, Vec::new(), Pending::Threads);
+            self.data_plane.ask_quietly(request);
         }
-        self.replace_overdue(now_ms);
+        self.watch_peers(now_ms);
         self.refresh_stale(now_ms);
         self.tell_problems(now_ms);
-        self.tell_of_debts(now_ms);
         for token in self.users.overdue(now_ms) {
             self.forget_user(token);
             let refusal = Refusal::NoAnswer.to_string();

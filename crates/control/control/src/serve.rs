@@ -11,10 +11,11 @@ use crate::users::Token;
 use control_protocol::data_plane::{
     self, Answer, Detail, PortInfo as DataPlanePort, TraceStep as Step, VERSION,
 };
+use controller::Welcome;
 use flow::{Flow, FlowStats, PortId};
 use management::{
-    ContestedMacs, Counters, MacInfo, PortStats, Process, Reply, Request, Response, Stats, Status,
-    SwitchInfo, TraceReport, VersionInfo,
+    ContestedMacs, Counters, DataPlaneStatus, MacInfo, PortStats, Process, Reply, Request, Response, Stats,
+    Status, SwitchInfo, TraceReport, VersionInfo,
 };
 use rustix::net::{SocketType, sockopt};
 use std::os::fd::OwnedFd;
@@ -146,7 +147,7 @@ impl Control {
         if !self.data_plane.is_connected() {
             warnings.push("there is no data plane at the moment".to_owned());
         }
-        if self.driver.is_none() {
+        if !self.driver.is_connected() {
             warnings.push("there is no driver domain at the moment".to_owned());
         }
         warnings.extend(self.unsaved.clone());
@@ -167,7 +168,11 @@ impl Control {
             run_dir: self.options.run_dir.clone(),
             config: self.options.config.clone(),
             processes: self.reported.processes.iter().map(Process::from).collect(),
-            data_plane: self.data_plane.welcome().cloned(),
+            data_plane: self
+                .data_plane
+                .client
+                .welcome()
+                .map(|Welcome { pid, workers }| DataPlaneStatus { pid, workers }),
             vm_state: Box::new(self.vcpus.status()),
             priority: self
                 .reported
@@ -179,7 +184,7 @@ impl Control {
                 .idle_poll
                 .as_ref()
                 .map(|status| Box::new(status.into())),
-            driver_connected: self.driver.is_some(),
+            driver_connected: self.driver.is_connected(),
             switches: self.switches.len(),
             ports: self.ports.len(),
             ports_running: self.ports.values().filter(running).count(),
@@ -290,31 +295,23 @@ impl Control {
         )
     }
 
-    /// The data plane has listed its ports for a user.
-    pub fn ports_for_user(&mut self, token: Token, question: Question, listed: Vec<DataPlanePort>) {
-        let reply = match question {
-            Question::Stats(names) => {
-                let mut stats = Stats {
-                    ports: Vec::new(),
-                    total: Counters::default(),
-                };
-                for info in listed.iter().filter(|info| names.contains(&info.spec.name)) {
-                    let counters = Counters::from(&info.counters);
-                    stats.total.add(&counters);
-                    let (port, switch) = (info.spec.name.clone(), self.switch_name(info.spec.switch));
-                    stats.ports.push(PortStats {
-                        port,
-                        switch,
-                        counters,
-                    });
-                }
-                stats.ports.sort_by(|a, b| a.port.cmp(&b.port));
-                Reply::Stats(stats)
-            }
-            Question::Ports(names) => self.ports_reply(&names, &listed),
-            _ => Reply::Done,
+    fn stats_reply(&self, names: &[String], listed: &[DataPlanePort]) -> Reply {
+        let mut stats = Stats {
+            ports: Vec::new(),
+            total: Counters::default(),
         };
-        self.users.answer(token, &Response::Ok(reply));
+        for info in listed.iter().filter(|info| names.contains(&info.spec.name)) {
+            let counters = Counters::from(&info.counters);
+            stats.total.add(&counters);
+            let (port, switch) = (info.spec.name.clone(), self.switch_name(info.spec.switch));
+            stats.ports.push(PortStats {
+                port,
+                switch,
+                counters,
+            });
+        }
+        stats.ports.sort_by(|a, b| a.port.cmp(&b.port));
+        Reply::Stats(stats)
     }
 
     fn mac_list(&self, switch: Option<&str>) -> Result<Reply, Refusal> {
@@ -381,14 +378,12 @@ impl Control {
     }
 
     /// The data plane has listed the flows of one switch for a user.
-    pub fn flows_for_user(&mut self, token: Token, flows: Vec<(Flow, FlowStats)>) {
-        let Some(gathered) = self.gathered.get_mut(&token) else {
-            return;
-        };
+    fn flows_reply(&mut self, token: Token, flows: Vec<(Flow, FlowStats)>) -> Option<Reply> {
+        let gathered = self.gathered.get_mut(&token)?;
         gathered.flows.extend(flows);
         gathered.left -= 1;
         if gathered.left > 0 {
-            return;
+            return None;
         }
         let all = self.gathered.remove(&token).unwrap_or_default().flows;
         let mut flows: Vec<_> = all
@@ -396,7 +391,7 @@ impl Control {
             .map(|(flow, stats)| self.flow_info(flow, stats))
             .collect();
         flows.sort_by(|a, b| (&a.switch, &a.matches).cmp(&(&b.switch, &b.matches)));
-        self.users.answer(token, &Response::Ok(Reply::Flows(flows)));
+        Some(Reply::Flows(flows))
     }
 
     fn port_number(&self, name: &str) -> Result<PortId, Refusal> {
@@ -454,6 +449,15 @@ impl Control {
     pub fn answer_for_user(&mut self, token: Token, question: Question, answer: Answer) {
         let response = match (question, answer) {
             (Question::Settled(done), Answer::Ended { .. }) => Some(Response::Ok(done)),
+            (Question::Ports(names), Answer::Ports { ports, .. }) => {
+                Some(Response::Ok(self.ports_reply(&names, &ports)))
+            }
+            (Question::Stats(names), Answer::Ports { ports, .. }) => {
+                Some(Response::Ok(self.stats_reply(&names, &ports)))
+            }
+            (Question::Flows, Answer::Flows { flows, .. }) => {
+                self.flows_reply(token, flows).map(Response::Ok)
+            }
             (Question::Capture, Answer::Done) => Some(Response::Ok(Reply::Done)),
             (Question::Work, Answer::Work(report)) => Some(Response::Ok(Reply::Placement(report))),
             (Question::Trace { in_port, frame }, Answer::Trace(steps)) => {

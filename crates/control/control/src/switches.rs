@@ -234,12 +234,7 @@ impl Switches {
         let busy = self.runs.values().filter(|run| run.l2.flow_count() > 0);
         for switch in busy.filter_map(|run| run.id) {
             self.polls += 1;
-            let request = Request::FlowList {
-                switch,
-                after: None,
-                detail: Detail::Terse,
-            };
-            data_plane.ask(request, Vec::new(), Pending::PollFlows(switch, Vec::new()));
+            data_plane.ask_for_flows(switch, Detail::Terse, Pending::PollFlows(switch));
         }
     }
 

@@ -6,7 +6,7 @@
 use crate::control::Control;
 use crate::pending::Pending;
 use control_protocol::data_plane::{Detail, PortInfo, PortSpec, Request};
-use flow::{ControllerId, Flow, FlowStats, SwitchId};
+use flow::{ControllerId, SwitchId};
 use std::collections::BTreeSet;
 
 impl Control {
@@ -73,17 +73,10 @@ impl Control {
         for switch in foreign {
             self.data_plane.ask_quietly(Request::FlowFlush { switch });
         }
-        self.data_plane.take_over(ids.len());
+        self.data_plane.client.compare(ids.len());
         for switch in ids {
-            self.data_plane.ask(
-                Request::FlowList {
-                    switch,
-                    after: None,
-                    detail: Detail::Full,
-                },
-                Vec::new(),
-                Pending::SyncFlows(switch, Vec::new()),
-            );
+            self.data_plane
+                .ask_for_flows(switch, Detail::Full, Pending::SyncFlows(switch));
         }
     }
 
@@ -108,14 +101,6 @@ impl Control {
             {
                 switch.id = Some(spec.switch);
             }
-        }
-    }
-
-    pub fn sync_flows(&mut self, switch: SwitchId, flows: Vec<(Flow, FlowStats)>) {
-        let now_ms = self.now_ms();
-        self.switches.restore(switch, flows, &mut self.data_plane, now_ms);
-        for upcall in self.data_plane.taken_over() {
-            self.upcall(upcall);
         }
     }
 }

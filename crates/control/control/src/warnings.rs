@@ -37,7 +37,7 @@ impl Control {
         let Link::Interface(spec) = &self.ports.get(name)?.wanted.link else {
             return None;
         };
-        let found = self.driver.as_ref()?.addresses(port)?;
+        let found = self.driver.addresses(port)?;
         if spec.kind != InterfaceKind::Uplink || found.addresses.is_empty() {
             return None;
         }
