@@ -13,7 +13,7 @@ use testbed::polling::{Frame, PollingGuest};
 
 /// Longest time until a packet gets through beside an attack, in a long run: beside frames of many segments,
 /// and beside new flows, of which ovs-vswitchd's revalidators have much to do.
-const LATEST: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(50)];
+const LATEST: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(50)];
 /// Packets of a known flow after each one of a new station, and the time between them.
 const KNOWN: (usize, Duration) = (10, Duration::from_micros(500));
 /// Stations of the guests; the attacker makes its own up.
