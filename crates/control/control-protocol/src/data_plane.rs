@@ -12,12 +12,12 @@ use crate::error::RequestError;
 use crate::work::WorkReport;
 use flow::{
     Action, Context, ControllerId, DropReason, Filters, Flow, FlowId, FlowKey, FlowMask, FlowStats,
-    MeterSpec, MeterStats, PortCounters, PortId, PutMode, SwitchId, Userspace,
+    MeterSpec, MeterStats, PortCounters, PortId, PutMode, Stage, SwitchId, Userspace,
 };
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,8 +70,8 @@ pub enum Request {
         /// Whether it is up.
         up: bool,
     },
-    /// Sets the number of filters of a port. Ports have none at first. Packets meet the flows of each filter
-    /// ([`Stage`](flow::Stage)); one that none of them matches is a miss.
+    /// Changes the number of filters of a port. Packets meet the flows of each filter ([`Stage`]); one that none of them matches is
+    /// a miss of that stage.
     PortFilters {
         /// The port.
         port: PortId,
@@ -179,12 +179,16 @@ pub enum Request {
     TraceActions {
         /// The port the packet is to come from.
         in_port: PortId,
+        /// The stage where the packet goes on.
+        stage: Stage,
         /// Ethernet frame.
         #[serde(with = "serde_bytes")]
         frame: Vec<u8>,
         /// The actions.
         actions: Vec<Action>,
     },
+    /// Does nothing. Answer: [`Answer::Done`], when all earlier requests have been executed.
+    Barrier,
     /// Answer: [`Answer::Work`].
     Work,
     /// Starts copying a port's packets to a socket. One descriptor: a `SOCK_SEQPACKET` or `SOCK_DGRAM` socket,
@@ -328,6 +332,8 @@ pub struct PortSpec {
     pub mac: Option<[u8; 6]>,
     /// Virtio feature bits never to offer.
     pub masked_features: u64,
+    /// Filters of each stage, from the port's first packet on.
+    pub filters: Filters,
 }
 
 /// Which side connects.
@@ -432,8 +438,11 @@ pub struct Upcall {
 /// Why there was an upcall.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UpcallCause {
-    /// No flow matched.
-    Miss,
+    /// No flow of the stage matched.
+    Miss {
+        /// The stage: a filter, or forwarding.
+        stage: Stage,
+    },
     /// [`Action::Userspace`] with this.
     Action(Userspace),
 }
@@ -455,6 +464,9 @@ pub struct Execute {
     pub upcall: Option<UpcallId>,
     /// The port the packet counts as coming from.
     pub in_port: PortId,
+    /// The stage where the packet goes on: `actions` are those of a flow there, so [`Action::Continue`] in a filter leads to the next
+    /// stage.
+    pub stage: Stage,
     /// Of its key: the recirculation id with which it came up, or 0.
     pub recirc_id: u32,
     /// Of its key: the hash with which it came up, or 0.
@@ -483,7 +495,12 @@ pub enum TraceStep {
     /// A flow was found.
     Matched(Flow),
     /// No flow: the packet would go to the control process.
-    Miss,
+    Miss {
+        /// The stage without a flow for it.
+        stage: Stage,
+        /// The packet's key there.
+        key: FlowKey,
+    },
     /// An action was applied.
     Action(Action),
     /// A copy would be delivered to this port.

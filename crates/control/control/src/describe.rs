@@ -144,7 +144,7 @@ impl Control {
             From::Matched(flow) => TraceStep::Matched {
                 flow: self.flow_info(flow, &FlowStats::default()),
             },
-            From::Miss => TraceStep::Miss,
+            From::Miss { .. } => TraceStep::Miss,
             From::Action(action) => TraceStep::Action {
                 action: self.action_text(action),
             },

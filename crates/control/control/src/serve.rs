@@ -12,7 +12,7 @@ use control_protocol::data_plane::{
     self, Answer, Detail, PortInfo as DataPlanePort, TraceStep as Step, VERSION,
 };
 use controller::Welcome;
-use flow::{Flow, FlowStats, PortId};
+use flow::{Flow, FlowStats, PortId, Stage};
 use management::{
     ContestedMacs, Counters, DataPlaneStatus, MacInfo, PortStats, Process, Reply, Request, Response, Stats,
     Status, SwitchInfo, TraceReport, VersionInfo,
@@ -104,19 +104,14 @@ impl Control {
         }
     }
 
-    /// Answers a change when the data plane has made it: requests are executed in order, so one that does nothing
-    /// comes back when those before it are done.
+    /// Answers a change when the data plane has made it.
     fn settled(&mut self, token: Token, result: Result<Reply, Refusal>) -> Option<Response> {
-        let switch = self.switches.ids().next();
-        match (result, switch) {
-            (Ok(done), Some(switch)) if self.data_plane.is_connected() => {
-                let nothing = data_plane::Request::FlowDel {
-                    switch,
-                    id: flow::FlowId(0),
-                };
-                self.ask_user(token, nothing, vec![], Question::Settled(done))
+        match result {
+            Ok(done) if self.data_plane.is_numbered() => {
+                let barrier = data_plane::Request::Barrier;
+                self.ask_user(token, barrier, vec![], Question::Settled(done))
             }
-            (result, _) => reply(result),
+            result => reply(result),
         }
     }
 
@@ -448,7 +443,7 @@ impl Control {
     /// The data plane has answered a user's question.
     pub fn answer_for_user(&mut self, token: Token, question: Question, answer: Answer) {
         let response = match (question, answer) {
-            (Question::Settled(done), Answer::Ended { .. }) => Some(Response::Ok(done)),
+            (Question::Settled(done), Answer::Done) => Some(Response::Ok(done)),
             (Question::Ports(names), Answer::Ports { ports, .. }) => {
                 Some(Response::Ok(self.ports_reply(&names, &ports)))
             }
@@ -466,7 +461,7 @@ impl Control {
             (Question::TraceActions { in_port, mut steps }, Answer::Trace(more)) => {
                 let new = more
                     .iter()
-                    .filter(|step| !matches!(step, Step::Parsed(_) | Step::Miss));
+                    .filter(|step| !matches!(step, Step::Parsed(_) | Step::Miss { .. }));
                 steps.extend(new.map(|step| self.trace_step(step)));
                 Some(self.trace_report(in_port, steps))
             }
@@ -499,13 +494,15 @@ impl Control {
             .ports
             .get(&port)
             .and_then(|run| self.switches.get(&run.wanted.switch));
-        let (Some(key), Some(switch), true) = (key, switch, steps.contains(&Step::Miss)) else {
+        let missed = steps.iter().any(|step| matches!(step, Step::Miss { .. }));
+        let (Some(key), Some(switch), true) = (key, switch, missed) else {
             return Some(self.trace_report(in_port, told));
         };
         let decision = switch.l2.decide(&key);
         told.push(self.decided_step(&key, &decision));
         let request = data_plane::Request::TraceActions {
             in_port,
+            stage: Stage::Forward,
             frame,
             actions: decision.actions(),
         };

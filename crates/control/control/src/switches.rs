@@ -15,7 +15,7 @@ use crate::l2::{FlowChange, LearningSwitch, Readiness, SwitchRules};
 use crate::pace::{Pace, Queue};
 use crate::pending::Pending;
 use control_protocol::data_plane::{Detail, Execute, Request, Upcall};
-use flow::{DropReason, Flow, FlowId, FlowStats, PortId, SwitchId};
+use flow::{DropReason, Flow, FlowId, FlowStats, PortId, Stage, SwitchId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -186,6 +186,7 @@ impl Switches {
             Ok(actions) => Request::Execute(Execute {
                 upcall: Some(id),
                 in_port: PortId(key.in_port()),
+                stage: Stage::Forward,
                 recirc_id: key.recirc_id(),
                 dp_hash: key.dp_hash(),
                 no_ethernet: key.no_ethernet() == 1,

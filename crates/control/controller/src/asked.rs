@@ -79,6 +79,7 @@ impl Kind {
             | Request::PortThreads { .. }
             | Request::FlowFlush { .. }
             | Request::MeterFlush
+            | Request::Barrier
             | Request::Capture { .. } => Kind::Done,
             Request::PortList | Request::PortGet { .. } => Kind::Ports,
             Request::FlowPut { .. } | Request::FlowDel { .. } => Kind::Ended,

@@ -7,7 +7,8 @@ use control_protocol::supervisor::{FromChild, Role};
 use control_protocol::{Channel, RequestError};
 use controller::{ABSENCE_MS, Client, Event, Lost, SYNC_MS};
 use flow::{
-    Action, ControllerId, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, PutMode, SwitchId,
+    Action, ControllerId, Filters, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, PutMode,
+    Stage, SwitchId,
 };
 use std::collections::BTreeMap;
 
@@ -125,6 +126,7 @@ fn info(number: u32) -> PortInfo {
             miss_rate: 1,
             mac: None,
             masked_features: 0,
+            filters: Filters::default(),
         },
         state: PortState::Disconnected,
         peer: None,
@@ -140,7 +142,9 @@ fn upcall(serial: u64, bytes: usize) -> Upcall {
     Upcall {
         id: UpcallId { port: PORT, serial },
         switch: SWITCH,
-        cause: UpcallCause::Miss,
+        cause: UpcallCause::Miss {
+            stage: Stage::Forward,
+        },
         key: FlowKey::default(),
         context: None,
         packet: Packet {
@@ -154,6 +158,7 @@ fn execute(upcall: Upcall) -> Request {
     Request::Execute(Execute {
         upcall: Some(upcall.id),
         in_port: PORT,
+        stage: Stage::Forward,
         recirc_id: 0,
         dp_hash: 0,
         no_ethernet: false,

@@ -106,6 +106,8 @@ pub trait Subject {
 pub enum Start<'a> {
     /// With a program that stands in the forward stage, or that is complete.
     Program(&'a Program),
+    /// With a program that stands in that stage.
+    InStage(&'a Program, Stage),
     /// With a look-up.
     LookUp(Stage),
 }
@@ -145,6 +147,7 @@ pub fn run<S: Subject, T: Tables>(
     stack.0.clear();
     let (program, stage) = match start {
         Start::Program(program) => (Some(program), Stage::Forward),
+        Start::InStage(program, stage) => (Some(program), stage),
         Start::LookUp(stage) => (None, stage),
     };
     let mut run = Run {

@@ -17,7 +17,9 @@ use crate::state::{Datapath, transmit_ring};
 use crate::switches::Switches;
 use ::placement::{Config, Costs, Policy, Topology};
 use control_protocol::data_plane::{Connection, PortSpec};
-use flow::{Action, Flow, FlowId, FlowKey, FlowMask, MeterBand, MeterSpec, MeterUnit, PortId, SwitchId};
+use flow::{
+    Action, Filters, Flow, FlowId, FlowKey, FlowMask, MeterBand, MeterSpec, MeterUnit, PortId, SwitchId,
+};
 use scheduler::{Placement, Scheduler};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use std::os::unix::net::UnixStream;
@@ -94,6 +96,7 @@ pub(crate) fn port_with(
         miss_rate: 1000,
         mac: None,
         masked_features: 0,
+        filters: Filters::default(),
     };
     let port = datapath.make_port(spec, switch.clone()).unwrap();
     datapath.set_port(port.id(), Some(port.clone()));

@@ -74,6 +74,8 @@ pub(crate) struct Injected<'a> {
     pub port: &'a Port,
     pub packet: Unique<Packet>,
     pub key: FlowKey,
+    /// The stage of the actions.
+    pub stage: Stage,
     pub actions: &'a [Action],
 }
 
@@ -249,12 +251,12 @@ impl Pipeline {
                 meters: &mut walk.look_up.meters,
                 spare: || slots.take(injected.port.id()),
             };
-            match Program::compile(injected.actions, Stage::Forward) {
+            match Program::compile(injected.actions, injected.stage) {
                 Ok(program) => {
                     let flows = injected.port.flows.read();
                     let packet = (injected.packet, Some(injected.key));
                     apply(
-                        Start::Program(&program),
+                        Start::InStage(&program, injected.stage),
                         &flows,
                         packet,
                         &mut walk.means,
@@ -492,7 +494,8 @@ impl Walk {
                 }
                 Verdict::Miss => {
                     let key = packet.key();
-                    let dropped = forward.miss(&packet, (key.as_ref(), &Context::NONE)).err();
+                    let stage = first_stage(port);
+                    let dropped = forward.miss(stage, &packet, (key.as_ref(), &Context::NONE)).err();
                     capture(&packet, dropped);
                 }
             }
@@ -503,6 +506,12 @@ impl Walk {
         }
         decisions.clear();
     }
+}
+
+/// Where packets that come from the port are looked up first.
+#[cold]
+fn first_stage(port: &Port) -> Stage {
+    Stage::first(port.flows.read().filters(port.id()))
 }
 
 fn port_of(ring: RingId) -> PortId {

@@ -7,7 +7,7 @@ use crate::peer::Peer;
 use crate::token_bucket::TokenBucket;
 use classifier::{MegaflowTable, PortFlows};
 use control_protocol::data_plane::{Connection, Costly, GuestState, PortInfo, PortSpec, PortState};
-use flow::{PortId, SwitchId};
+use flow::{Filters, PortId, SwitchId};
 use parking_lot::Mutex;
 use rustix::fd::BorrowedFd;
 use scheduler::{Crew, Executor, Home, RingId};
@@ -100,6 +100,12 @@ impl Port {
         (spec.mtu, spec.miss_rate) = (mtu, miss_rate);
         self.vnic.set_mtu(mtu);
         self.misses.set_rate(miss_rate);
+    }
+
+    /// Changes the port's filters. Packets that are looked up afterwards meet them.
+    pub fn set_filters(&self, filters: Filters) {
+        self.spec.lock().filters = filters;
+        self.switch.flows.lock().set_filters(self.id(), filters);
     }
 
     pub fn state(&self) -> PortState {

@@ -14,7 +14,7 @@ use control_protocol::data_plane::{
 };
 use control_protocol::{Channel, MAX_MESSAGE, encoded_len};
 use cpu::Deadline;
-use flow::{ControllerId, DropReason, Filters, Flow, FlowId, PortId, PutMode, SwitchId};
+use flow::{ControllerId, DropReason, Filters, Flow, FlowId, PortId, PutMode, Stage, SwitchId};
 use rustix::fd::OwnedFd;
 use scheduler::{Account, Scheduler, start_own};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -114,7 +114,7 @@ impl Serving<'_> {
                 Answer::Done
             }),
             Request::PortFilters { port, filters } => self.port(port).map(|port| {
-                port.switch.flows.lock().set_filters(port.id(), filters);
+                port.set_filters(filters);
                 Answer::Done
             }),
             Request::PortThreads { port, slots } => self.any_port(port).map(|port| {
@@ -149,13 +149,15 @@ impl Serving<'_> {
                 self.engine.datapath.meters.clear(self.controller.id);
                 Ok(Answer::Done)
             }
+            Request::Barrier => Ok(Answer::Done),
             Request::Work => Ok(Answer::Work(work_report(&self.engine.datapath))),
             Request::Trace { in_port, frame } => self.trace(in_port, frame, None),
             Request::TraceActions {
                 in_port,
+                stage,
                 frame,
                 actions,
-            } => self.trace(in_port, frame, Some(&actions)),
+            } => self.trace(in_port, frame, Some((stage, &actions))),
             Request::Capture { port, snap_length } => {
                 self.capture(port, snap_length, fds).map(|()| Answer::Done)
             }
@@ -216,12 +218,14 @@ impl Serving<'_> {
         };
         let switch = self.controller.switches.get_or_new(spec.switch)?.clone();
         let datapath = &self.engine.datapath;
+        let filters = spec.filters;
         let port = datapath.make_port(spec, switch)?;
         let forwarder = datapath.clone();
         start_own(&datapath.crew, &port.home, move || Pipeline::new(forwarder))?;
         if let Some(listener) = listener {
             port.listen(listener).inspect_err(|_| port.home.end_own())?;
         }
+        port.set_filters(filters);
         datapath.set_port(id, Some(port));
         Ok(())
     }
@@ -371,6 +375,7 @@ impl Serving<'_> {
                     port: &port,
                     packet,
                     key,
+                    stage: execute.stage,
                     actions: &execute.actions,
                 };
                 let Scheduler { rings, schedule } = scheduler;
@@ -404,7 +409,7 @@ impl Serving<'_> {
         &self,
         in_port: PortId,
         frame: Vec<u8>,
-        actions: Option<&[flow::Action]>,
+        actions: Option<(Stage, &[flow::Action])>,
     ) -> Result<Answer, Refusal> {
         if frame.len() < 14 || frame.len() > MAX_FRAME as usize {
             return Err(Refusal::FrameLength(frame.len()));

@@ -59,8 +59,13 @@ pub(crate) struct Forward<'a, S> {
 }
 
 impl<S> Forward<'_, S> {
-    pub(crate) fn miss(&self, packet: &Packet, now: (Option<&FlowKey>, &Context)) -> Result<(), DropReason> {
-        let result = upcall(self.port, packet, UpcallCause::Miss, now, self.now_ms);
+    pub(crate) fn miss(
+        &self,
+        stage: Stage,
+        packet: &Packet,
+        now: (Option<&FlowKey>, &Context),
+    ) -> Result<(), DropReason> {
+        let result = upcall(self.port, packet, UpcallCause::Miss { stage }, now, self.now_ms);
         if let Err(reason) = result {
             packet.account.dropped(reason, 1);
         }
@@ -135,9 +140,9 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
         }
     }
 
-    fn missed(&mut self, _: Stage, packet: &Packet, (key, context): (&FlowKey, &Context)) {
+    fn missed(&mut self, stage: Stage, packet: &Packet, (key, context): (&FlowKey, &Context)) {
         // The drop, if it is one, is counted there.
-        let _ = self.miss(packet, (Some(key), context));
+        let _ = self.miss(stage, packet, (Some(key), context));
     }
 
     fn may_copy_headers(&mut self) -> bool {

@@ -11,12 +11,12 @@ use lock_free::{PoolOwner, Shared, Unique};
 use std::sync::Arc;
 use vnic::{Counters, Packet};
 
-/// What happens to `frame` from `port`: all of it, or, when `actions` are given, only what they do.
+/// What happens to `frame` from `port`: all of it, or, when actions of a stage are given, what they do and what follows.
 pub(crate) fn trace(
     datapath: &Datapath,
     port: &Arc<Port>,
     frame: Vec<u8>,
-    actions: Option<&[Action]>,
+    actions: Option<(Stage, &[Action])>,
 ) -> Result<Vec<TraceStep>, Refusal> {
     // Counters of its own: a trace leaves no trace.
     let account = Arc::new(vnic::Counters::default());
@@ -31,15 +31,15 @@ pub(crate) fn trace(
     let first = Stage::first(flows.filters(port.id()));
     let compiled;
     let start = match actions {
-        Some(actions) => {
-            compiled = Program::compile(actions, Stage::Forward)?;
-            Start::Program(&compiled)
+        Some((stage, actions)) => {
+            compiled = Program::compile(actions, stage)?;
+            Start::InStage(&compiled, stage)
         }
         // Masks are shown where there is one list only.
         None if first == Stage::Forward => {
             let mut observe = |mask: &_, hit| steps.push(TraceStep::Subtable { mask: *mask, hit });
             let Some(entry) = flows.lookup_observed(&key, &mut observe) else {
-                steps.push(TraceStep::Miss);
+                steps.push(TraceStep::Miss { stage: first, key });
                 return Ok(steps);
             };
             steps.push(TraceStep::Matched(entry.flow.clone()));
@@ -93,8 +93,8 @@ impl Sink for Notes<'_> {
 
     fn userspace(&mut self, _: &Userspace, _: &Packet, _: (&FlowKey, &Context)) {}
 
-    fn missed(&mut self, _: Stage, _: &Packet, _: (&FlowKey, &Context)) {
-        self.steps.push(TraceStep::Miss);
+    fn missed(&mut self, stage: Stage, _: &Packet, (key, _): (&FlowKey, &Context)) {
+        self.steps.push(TraceStep::Miss { stage, key: *key });
     }
 
     /// A trace takes no tokens.

@@ -113,7 +113,7 @@ pub enum BadActions {
     BadTpid(u16),
     /// An Ethernet type other than 0x8847 and 0x8848 for a packet with a label.
     BadMplsType(u16),
-    /// [`Action::Continue`] where no stage follows, or [`Action::Recirc`] outside the forward stage.
+    /// There is no such stage; or [`Action::Continue`] where no stage follows, or [`Action::Recirc`] outside the forward stage.
     WrongStage(Stage),
 }
 
@@ -150,6 +150,9 @@ impl Program {
     ///
     /// They exceed a bound, or mean nothing.
     pub fn compile(actions: &[Action], stage: Stage) -> Result<Program, BadActions> {
+        if !stage.is_valid() {
+            return Err(BadActions::WrongStage(stage));
+        }
         let mut compiler = Compiler {
             stage,
             out: Builder::default(),

@@ -18,7 +18,7 @@ use control_protocol::data_plane::{
 };
 use control_protocol::supervisor::{PriorityStatus, Role, ToChild, VmStates};
 use control_protocol::work::WorkReport;
-use flow::{Action, ControllerId, Flow, FlowId, FlowKey, FlowMask, PortId, PutMode, SwitchId};
+use flow::{Action, ControllerId, Filters, Flow, FlowId, FlowKey, FlowMask, PortId, PutMode, SwitchId};
 use placement_config::{Config, Priority};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::{Pid, Signal};
@@ -126,6 +126,7 @@ impl Controlled {
             miss_rate: 1000,
             mac: None,
             masked_features: 0,
+            filters: Filters::default(),
         };
         self.ask(Request::PortAdd(spec), &[listener.as_fd()]).map(drop)
     }

@@ -5,7 +5,7 @@ use crate::{running, two_ports};
 use control_protocol::Channel;
 use control_protocol::data_plane::*;
 use control_protocol::supervisor::{FromChild, Role, ToChild, VmStates};
-use flow::{Action, PortId};
+use flow::{Action, PortId, Stage};
 use management::{Reply, Request as Verb};
 use rustix::net::{SendFlags, send};
 use std::io::{Read, Write};
@@ -280,7 +280,9 @@ fn large_upcall(port: PortId, switch: flow::SwitchId, serial: u64) -> FromDataPl
     FromDataPlane::Upcall(Upcall {
         id: UpcallId { port, serial },
         switch,
-        cause: UpcallCause::Miss,
+        cause: UpcallCause::Miss {
+            stage: Stage::Forward,
+        },
         key: crate::rig::key(port, serial % 50, 0xff),
         context: None,
         packet: Packet {

@@ -6,6 +6,7 @@ use control_protocol::work::WorkReport;
 use control_protocol::{Channel, RequestError};
 use flow::{
     Action, ControllerId, DropReason, Flow, FlowId, FlowKey, FlowStats, MeterSpec, PortCounters, PortId,
+    Stage,
 };
 use management::{Client, ClientError, PortConfig, PortKind, Reply, Request as Verb};
 use std::collections::BTreeMap;
@@ -165,13 +166,17 @@ impl Plane {
                     },
                 }
             }
+            Request::Barrier => Answer::Done,
             Request::Work => Answer::Work(WorkReport {
                 calls: 7,
                 ..WorkReport::default()
             }),
             Request::Trace { in_port, frame } => Answer::Trace(vec![
                 TraceStep::Parsed(key(in_port, frame[11].into(), frame[5].into())),
-                TraceStep::Miss,
+                TraceStep::Miss {
+                    stage: Stage::Forward,
+                    key: key(in_port, frame[11].into(), frame[5].into()),
+                },
             ]),
             Request::TraceActions { actions, .. } => {
                 Answer::Trace(actions.into_iter().map(TraceStep::Action).collect())
@@ -377,7 +382,9 @@ impl Rig {
         let upcall = Upcall {
             id,
             switch,
-            cause: UpcallCause::Miss,
+            cause: UpcallCause::Miss {
+                stage: Stage::Forward,
+            },
             key: key(port, from, to),
             context: None,
             packet,

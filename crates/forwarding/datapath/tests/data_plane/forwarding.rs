@@ -1,14 +1,14 @@
 //! Packets, flows, misses, captures and traces.
 
 use crate::support::control::SWITCH;
-use crate::support::control::mode;
+use crate::support::control::{miss, mode};
 use crate::support::frames::{Tcp, plain, sum, tagged};
 use crate::support::{Guest, Layout, Setup, Switch};
 use control_protocol::Channel;
 use control_protocol::data_plane::{
     Answer, CaptureDirection, CapturedPacket, Packet, PortState, Request, TraceStep, UpcallCause,
 };
-use flow::{Action, DropReason, FieldId, FlowId, PortId, SetField, Userspace};
+use flow::{Action, DropReason, FieldId, FlowId, PortId, SetField, Stage, Userspace};
 use placement::Mode;
 use rustix::fd::AsFd;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn a_miss_is_decided_once() {
     a.send(&frame);
     let upcall = switch.upcall();
     assert_eq!((upcall.id.port, upcall.switch), (PortId(1), SWITCH));
-    assert_eq!(upcall.cause, UpcallCause::Miss);
+    assert_eq!(upcall.cause, miss(Stage::Forward));
     assert_eq!(upcall.packet.frame, frame);
     assert_eq!((upcall.key.in_port(), upcall.key.eth_type()), (1, 0x88b5));
     let flow = Switch::exact_flow(7, upcall.key, &[output(2)]);
@@ -438,7 +438,8 @@ fn a_trace_says_what_packets_do() {
     };
     let steps = trace(&mut switch, &frame);
     assert!(matches!(steps.first(), Some(TraceStep::Parsed(key)) if key.in_port() == 1));
-    assert_eq!(steps.last(), Some(&TraceStep::Miss));
+    let stage = Stage::Forward;
+    assert!(matches!(steps.last(), Some(TraceStep::Miss { stage: at, .. }) if *at == stage));
     switch.flow(1, &actions);
     let steps = trace(&mut switch, &frame);
     let flow = Switch::port_flow(1, &actions);

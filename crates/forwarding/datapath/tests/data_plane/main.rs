@@ -4,6 +4,7 @@
 //! * `offloads`: segmentation, checksums, merged buffers, MTU;
 //! * `deep_headers`: headers behind the first 128 bytes;
 //! * `layouts`: chains, ring sizes and notifications;
+//! * `stages`: misses of filters, and packets that go on there;
 //! * `meters`: meters, ports that were taken down, and what a packet bears on its way;
 //! * `stall`: receivers that post no buffers; `slow`: receivers that post few;
 //! * `control_lost`: forwarding outlives control; misses are bounded;
@@ -48,6 +49,7 @@ mod resets;
 mod restart;
 mod shortfall;
 mod slow;
+mod stages;
 mod stall;
 mod statistics;
 mod vm_state;

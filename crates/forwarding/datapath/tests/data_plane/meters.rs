@@ -1,6 +1,6 @@
 //! Meters, ports that were taken down, and what the controller is told of packets on their way.
 
-use crate::support::control::{Controller, SWITCH};
+use crate::support::control::{Controller, SWITCH, miss};
 use crate::support::frames::plain;
 use crate::support::{Guest, Switch, eventually};
 use control_protocol::data_plane::{Answer, Packet, PortState, Request, TraceStep, UpcallCause};
@@ -439,7 +439,7 @@ fn the_controller_is_told_what_a_packet_bears_on_its_way() {
     let first = switch.upcall();
     assert_eq!(first.cause, UpcallCause::Action(Userspace::default()));
     let second = switch.upcall();
-    assert_eq!(second.cause, UpcallCause::Miss);
+    assert_eq!(second.cause, miss(Stage::Forward));
     for (upcall, pass) in [(&first, 0), (&second, 7)] {
         let key = &upcall.key;
         assert_eq!((key.recirc_id(), key.skb_mark()), (pass, 4));

@@ -5,13 +5,13 @@ use super::frames::mac;
 use super::{PATIENCE, eventually};
 use control_protocol::data_plane::{
     Answer, Connection, Detail, EndedFlow, Execute, FromDataPlane, Packet, PortInfo, PortSpec, PortState,
-    Request, ToDataPlane, Upcall, UpcallId, VERSION,
+    Request, ToDataPlane, Upcall, UpcallCause, UpcallId, VERSION,
 };
 use control_protocol::supervisor::{FromChild, ToChild, VmStates};
 use control_protocol::{Channel, ChannelError, RequestError};
 use flow::{
-    Action, ControllerId, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId,
-    PutMode, Statistics, SwitchId,
+    Action, ControllerId, DropReason, Filters, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters,
+    PortId, PutMode, Stage, Statistics, SwitchId,
 };
 use placement::Mode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -172,6 +172,7 @@ impl Switch {
             miss_rate: 100_000,
             mac: Some([2, 0, 0, 0, 0, port as u8]),
             masked_features: 0,
+            filters: Filters::default(),
         }
     }
 
@@ -382,7 +383,15 @@ impl Controller {
 
     #[track_caller]
     pub fn add(&mut self, port: u32) {
-        self.done(Request::PortAdd(Switch::spec(port)));
+        self.add_with(port, Filters::default());
+    }
+
+    /// Adds a port that has filters from the beginning.
+    pub fn add_with(&mut self, port: u32, filters: Filters) {
+        self.done(Request::PortAdd(PortSpec {
+            filters,
+            ..Switch::spec(port)
+        }));
         if let Some((_, registry)) = &*KNOWN {
             // The thread of the test is all its guests.
             let me = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
@@ -520,13 +529,19 @@ impl Controller {
         self.flow(b, &[Action::Output(PortId(a))]);
     }
 
-    /// Ends an upcall by sending its packet on.
+    /// Ends an upcall by sending its packet on from the forward stage.
     pub fn execute(&mut self, upcall: Upcall, actions: &[Action]) {
+        self.execute_in(Stage::Forward, upcall, actions);
+    }
+
+    /// Ends an upcall by sending its packet on from a stage.
+    pub fn execute_in(&mut self, stage: Stage, upcall: Upcall, actions: &[Action]) {
         *self.executed.entry(upcall.id.port).or_default() += 1;
         self.tell(
             Request::Execute(Execute {
                 upcall: Some(upcall.id),
                 in_port: upcall.id.port,
+                stage,
                 recirc_id: upcall.key.recirc_id(),
                 dp_hash: upcall.key.dp_hash(),
                 no_ethernet: upcall.key.no_ethernet() == 1,
@@ -543,6 +558,7 @@ impl Controller {
             Request::Execute(Execute {
                 upcall: None,
                 in_port: PortId(in_port),
+                stage: Stage::Forward,
                 recirc_id: 0,
                 dp_hash: 0,
                 no_ethernet: false,
@@ -600,4 +616,9 @@ impl Controller {
         let executed = self.executed.get(&port.spec.port).copied().unwrap_or(0);
         counters.in_flight() == 0 && counters.upcalls == executed + counters.discarded.total()
     }
+}
+
+/// The cause of an upcall about a packet without a flow in that stage.
+pub fn miss(stage: Stage) -> UpcallCause {
+    UpcallCause::Miss { stage }
 }

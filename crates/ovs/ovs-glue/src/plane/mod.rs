@@ -258,7 +258,7 @@ impl Plane {
         };
         self.counters.upcalls += 1;
         let (kind, to) = match upcall.cause {
-            UpcallCause::Miss => {
+            UpcallCause::Miss { .. } => {
                 self.missed += 1;
                 (UpcallKind::Miss, packets::Use::Decides)
             }
@@ -484,6 +484,7 @@ impl Datapath for Plane {
         let injected = Injected {
             upcall: None,
             in_port,
+            stage: Stage::Forward,
             recirc_id: metadata.recirc_id,
             dp_hash: metadata.dp_hash,
             no_ethernet: execute.eth_type.is_some(),

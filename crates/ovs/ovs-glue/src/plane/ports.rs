@@ -7,7 +7,7 @@ use crate::datapath::{Errno, PortNo, PortSpec};
 use crate::socket;
 use crate::translate::Ports as Numbers;
 use control_protocol::data_plane::{Connection, PortInfo, PortSpec as Wanted, PortState, Request};
-use flow::{DropReason, PortCounters, PortId};
+use flow::{DropReason, Filters, PortCounters, PortId};
 use ovs_netlink::vport::{Kind, Stats};
 use rustix::fd::OwnedFd;
 use rustix::fs::Mode;
@@ -262,6 +262,7 @@ impl Plane {
             miss_rate: self.options.miss_rate,
             mac: None,
             masked_features: 0,
+            filters: Filters::default(),
         };
         if let Some(told) = self.ports.told.remove(&id) {
             let is_same = told.spec.name == wanted.name && told.spec.connection == wanted.connection;

@@ -420,7 +420,7 @@ impl Plane {
                 let stored = self.place(flow.id).and_then(|place| self.flows.at(place));
                 TraceStep::Matched(stored.map(|stored| stored.id.clone()))
             }
-            Step::Miss => TraceStep::Missed,
+            Step::Miss { .. } => TraceStep::Missed,
             Step::Delivered(port) => TraceStep::Delivered(number(port)?),
             Step::Dropped { port, reason } => TraceStep::Dropped(port.and_then(number), reason),
         })

@@ -13,7 +13,7 @@ use control_protocol::data_plane::{
     Upcall, UpcallCause, UpcallId,
 };
 use control_protocol::driver::{FromDriver, ToDriver};
-use flow::{FlowId as Id, FlowKey, FlowStats, MeterStats, PortCounters, PortId, SwitchId};
+use flow::{FlowId as Id, FlowKey, FlowStats, MeterStats, PortCounters, PortId, Stage, SwitchId};
 use ovs_glue::datapath::{
     Answer, Datapath, DatapathId, Detail, Errno, FlowId, FlowSpec, MeterSpec, PortNo, PortSpec, PutMode,
     Question, Ticket,
@@ -402,7 +402,9 @@ fn upcall(port: u32, serial: u64) -> FromDataPlane {
             serial,
         },
         switch: SwitchId(1),
-        cause: UpcallCause::Miss,
+        cause: UpcallCause::Miss {
+            stage: Stage::Forward,
+        },
         key,
         context: None,
         packet: Packet {

@@ -2,7 +2,7 @@
 
 use crate::{DATAPATH, FIRST, World};
 use control_protocol::data_plane::{FromDataPlane, Packet, Request, Upcall, UpcallCause, UpcallId};
-use flow::{FlowKey, PortId, SwitchId, Userspace};
+use flow::{FlowKey, PortId, Stage, SwitchId, Userspace};
 use ovs_glue::datapath::{Datapath, PortNo, Upcall as Message};
 use ovs_netlink::action::Action;
 use ovs_netlink::key::Metadata;
@@ -37,6 +37,11 @@ fn large(payload: usize, gso_size: u16) -> Packet {
         frame,
     }
 }
+
+/// Of packets without a flow.
+const MISS: UpcallCause = UpcallCause::Miss {
+    stage: Stage::Forward,
+};
 
 fn upcall(port: u32, serial: u64, cause: UpcallCause, packet: Packet) -> FromDataPlane {
     let mut key = FlowKey::default();
@@ -111,7 +116,7 @@ fn a_packet_of_many_segments_is_decided_by_one_and_executed_whole() {
     let mut world = world(2);
     for (serial, gso_size) in [(1, 8), (2, 1448)] {
         let packet = large(60_000, gso_size);
-        world.say(upcall(1, serial, UpcallCause::Miss, packet.clone()));
+        world.say(upcall(1, serial, MISS, packet.clone()));
         let [message] = &messages(&mut world)[..] else {
             panic!("one message")
         };
@@ -160,15 +165,15 @@ fn who_sends_little_does_not_wait_for_who_sends_much() {
     let mut world = world(3);
     for serial in 0..10 {
         world.say(upcall(1, serial, action(5), large(60_000, 8)));
-        world.say(upcall(2, serial, UpcallCause::Miss, large(60_000, 8)));
+        world.say(upcall(2, serial, MISS, large(60_000, 8)));
     }
-    world.say(upcall(3, 7, UpcallCause::Miss, large(20, 8)));
+    world.say(upcall(3, 7, MISS, large(20, 8)));
     let first: Vec<_> = (0..3)
         .map(|_| world.plane.next_upcall(&|_| true).unwrap().port)
         .collect();
     assert!(first.contains(&PortNo(3)), "{first:?}");
     // Nor for its sockets.
-    world.say(upcall(3, 8, UpcallCause::Miss, large(20, 8)));
+    world.say(upcall(3, 8, MISS, large(20, 8)));
     let of_others = |upcall: &Message| upcall.port == PortNo(3);
     assert_eq!(world.plane.next_upcall(&of_others).unwrap().port, PortNo(3));
     // A port that goes takes its messages with it.
