@@ -95,6 +95,9 @@ impl<'a> Loader<'a> {
         let parameters = primitive.list("parameters")?;
         let one = |op: Op| Ok(vec![op]);
         match (op, parameters) {
+            ("assign" | "modify_field", [to, from]) if validity(to).is_some() => {
+                self.assign_validity(to, from)
+            }
             ("assign" | "modify_field" | "assign_VL", [to, from]) => self.assign(to, from).and_then(one),
             ("no_op", []) => Ok(Vec::new()),
             ("add_to_field" | "subtract_from_field", [to, value]) => {
@@ -249,6 +252,20 @@ impl<'a> Loader<'a> {
         Ok(Op::Assign(to, self.low(from, width)?))
     }
 
+    /// Old compilers made a header valid in the parser by writing its hidden field.
+    fn assign_validity(&mut self, to: &Json, from: &Json) -> Read<Vec<Op>> {
+        let header = HeaderRef::Header(self.header_names.get(validity(to).unwrap_or_default())?);
+        let Some(valid) = constant(from)? else {
+            return unsupported("a validity that is no constant");
+        };
+        let op = if valid.to_u64()? & 1 == 1 {
+            Op::SetValid(header)
+        } else {
+            Op::SetInvalid(header)
+        };
+        Ok(self.unless_metadata(header, op))
+    }
+
     /// The value of a place.
     fn own(&mut self, place: Place) -> Read<p4_ir::ExprId> {
         let width = Type::Bits(self.width(place));
@@ -358,6 +375,14 @@ impl<'a> Loader<'a> {
             0 => Ok(self.field_lists.find(&0)),
             number => self.field_lists.get(&number).map(Some),
         }
+    }
+}
+
+/// The name of the header whose hidden field of validity this is.
+fn validity(json: &Json) -> Option<&str> {
+    match json.get("value").elements()? {
+        [Json::Text(header), Json::Text(field)] if field == "$valid$" => Some(header),
+        _ => None,
     }
 }
 

@@ -12,9 +12,9 @@ pub enum LoadError {
     TooLong(usize),
     /// No JSON.
     #[error("no JSON: {0}")]
-    Json(#[from] JsonError),
+    Json(JsonError),
     /// JSON, but not a program: element and problem.
-    #[error("{0}")]
+    #[error(transparent)]
     Program(#[from] At),
     /// P4Info that cannot be read, or that contradicts the program.
     #[error("P4Info: {0}")]
@@ -22,6 +22,13 @@ pub enum LoadError {
     /// A program, but not a sound one.
     #[error(transparent)]
     Unsound(#[from] CheckError),
+}
+
+// By hand: `#[from]` would make the JSON error a source as well, so that a printed chain says the error twice.
+impl From<JsonError> for LoadError {
+    fn from(error: JsonError) -> Self {
+        Self::Json(error)
+    }
 }
 
 /// An element by its path, and the error in it.

@@ -98,6 +98,26 @@ fn version(root: &Json) -> Read<()> {
     .within(|| "__meta__, version".to_owned())
 }
 
+/// The architecture of a program that is not for v1model. The JSON does not name the architecture, but BMv2's targets do
+/// fix the names of parsers and pipelines, and the compiler the names of the architecture's metadata.
+fn other_architecture(root: &Json) -> Option<&'static str> {
+    let names = |kind: &str| {
+        let elements = root.get(kind).elements().unwrap_or_default();
+        elements.iter().filter_map(|element| element.get("name").text())
+    };
+    let parts = || {
+        names("parsers")
+            .chain(names("pipelines"))
+            .chain(names("deparsers"))
+    };
+    let metadata = |start: &str| names("headers").any(|name| name.starts_with(start));
+    if parts().any(|name| name.starts_with("main_")) || metadata("pna_main_") {
+        return Some("PNA");
+    }
+    let two_parsers = parts().any(|name| matches!(name, "ingress_parser" | "egress_parser"));
+    (two_parsers || metadata("psa_ingress_") || metadata("psa_egress_")).then_some("PSA")
+}
+
 impl<'a> Loader<'a> {
     fn new(root: &Json) -> Read<Self> {
         let name = root.get("program").text().unwrap_or("unnamed");
@@ -108,6 +128,9 @@ impl<'a> Loader<'a> {
             .chars()
             .take(256)
             .collect::<String>();
+        if let Some(architecture) = other_architecture(root) {
+            return unsupported(format!("architecture {architecture}")).within(|| "program".to_owned());
+        }
         for pipeline in root.list("pipelines")? {
             let name = pipeline.string("name").within(|| "pipelines".to_owned())?;
             if !matches!(name, "ingress" | "egress") {

@@ -41,6 +41,11 @@ impl<'a> Loader<'a> {
         if seen.is_empty() {
             return wrong("there are none: this is no program for v1model").within(|| "pipelines".to_owned());
         }
+        for name in ["ingress", "egress"] {
+            if !seen.contains(&name) {
+                return wrong(format!("there is no pipeline {name:?}")).within(|| "pipelines".to_owned());
+            }
+        }
         Ok(())
     }
 

@@ -214,6 +214,59 @@ fn unknown_words_are_refused() {
     );
 }
 
+#[test]
+fn other_architectures_are_named() {
+    for (from, to, words) in [
+        (
+            "\"name\" : \"parser\"",
+            "\"name\" : \"ingress_parser\"",
+            "architecture PSA",
+        ),
+        (
+            "\"name\" : \"scalars\"",
+            "\"name\" : \"psa_ingress_input_metadata\"",
+            "architecture PSA",
+        ),
+        (
+            "\"name\" : \"ingress\"",
+            "\"name\" : \"main_control\"",
+            "architecture PNA",
+        ),
+        (
+            "\"name\" : \"scalars\"",
+            "\"name\" : \"pna_main_input_metadata\"",
+            "architecture PNA",
+        ),
+    ] {
+        changed(from, to, &format!("program: {words} is not supported"));
+    }
+}
+
+#[test]
+fn a_pipeline_that_is_missing_is_named() {
+    for (there, missing) in [("ingress", "egress"), ("egress", "ingress")] {
+        let json = format!(r#"{{"pipelines": [{{"name": "{there}", "id": 0, "init_table": null}}]}}"#);
+        assert_eq!(
+            refused(&json),
+            format!("pipelines: there is no pipeline {missing:?}")
+        );
+    }
+}
+
+/// A program's users print the chain of an error's sources.
+#[test]
+fn no_source_repeats_the_error() {
+    for json in [
+        "{",
+        "{}",
+        "[]",
+        &router().replacen("\"assign\"", "\"assassinate\"", 1),
+    ] {
+        let error = load(json.as_bytes(), None).expect_err("it was accepted");
+        assert!(std::error::Error::source(&error).is_none(), "{error}");
+    }
+}
+
 /// A control that comes back to where it was.
 #[test]
 fn cyclic_control_is_refused() {
@@ -291,7 +344,8 @@ fn lengths_of_header_types_look_ahead() {
             "parsers": [{{"name": "parser", "id": 0, "init_state": "start", "parse_states": [{{"name": "start", "id": 0,
                 "parser_ops": [{{"op": "extract", "parameters": [{{"type": "regular", "value": "h"}}]}}],
                 "transition_key": [], "transitions": [{{"type": "default", "value": null, "next_state": null}}]}}]}}],
-            "pipelines": [{{"name": "ingress", "id": 0, "init_table": null, "tables": [], "conditionals": []}}]}}"#
+            "pipelines": [{{"name": "ingress", "id": 0, "init_table": null, "tables": [], "conditionals": []}},
+                {{"name": "egress", "id": 1, "init_table": null, "tables": [], "conditionals": []}}]}}"#
         )
     };
     let product = |field: u8| {

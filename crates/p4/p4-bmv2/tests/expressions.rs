@@ -175,7 +175,8 @@ fn program(tree: &Tree, width: u32) -> String {
             {{"name": "h", "id": 1, "header_type": "h_t", "metadata": false}}],
         "actions": [{{"name": "act", "id": 0, "runtime_data": [], "primitives": [
             {{"op": "assign", "parameters": [{{"type": "field", "value": ["m", "out"]}}, {}]}}]}}],
-        "pipelines": [{{"name": "ingress", "id": 0, "init_table": null, "tables": [], "conditionals": []}}]}}"#,
+        "pipelines": [{{"name": "ingress", "id": 0, "init_table": null, "tables": [], "conditionals": []}},
+            {{"name": "egress", "id": 1, "init_table": null, "tables": [], "conditionals": []}}]}}"#,
         json(tree)
     )
 }

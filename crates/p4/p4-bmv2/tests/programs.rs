@@ -168,7 +168,7 @@ fn programs_of_others() {
     let refused = [
         (
             "bmv2-pna-shipped_pna-demo-L2-one-table",
-            "an architecture other than v1model is not supported",
+            "architecture PNA is not supported",
         ),
         ("bmv2-unit-shipped_config_options", "no program for v1model"),
         ("bmv2-unit-shipped_empty_config", "no program for v1model"),

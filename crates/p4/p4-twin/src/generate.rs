@@ -922,9 +922,10 @@ impl Generator {
         if number != HEADERS - 1 {
             return ParserOp::Extract(header);
         }
-        // Whole bytes, now and then more than there is room for.
-        let bytes = self.random.u64(..11);
-        let bits = self.push(ExprKind::Constant(8 * bytes), Type::Bits(32));
+        // Whole bytes but for some, now and then more than there is room for.
+        let odd = if self.random.u8(..8) == 0 { 3 } else { 0 };
+        let bits = 8 * self.random.u64(..11) + odd;
+        let bits = self.push(ExprKind::Constant(bits), Type::Bits(32));
         ParserOp::ExtractVariable(header, bits)
     }
 

@@ -4,9 +4,13 @@
 use super::{Object, P4Info, Part, Preamble};
 use crate::error::{LoadError, Read, Within, wrong};
 use p4_ir::{
-    ControllerField, ControllerHeader, CounterUnit, Identity, KeyMatch, MatchKind, Parameter, Program, Table,
+    Action, ControllerField, ControllerHeader, CounterUnit, Identity, KeyMatch, MatchKind, Parameter,
+    Program, Table,
 };
 use std::collections::HashMap;
+
+/// Kinds of objects of which the JSON has only those that are used: P4Info is made before unused ones are removed.
+const UNUSED_ARE_LEFT_OUT: [&str; 4] = ["action_profiles", "digests", "direct_counters", "direct_meters"];
 
 impl P4Info {
     /// Joins it with a program.
@@ -76,7 +80,8 @@ impl P4Info {
             .collect()
     }
 
-    /// Gives numbers and aliases to all things of a kind. An object that the program has not is an error.
+    /// Gives numbers and aliases to all things of a kind. An object that the program does not have is an error, unless the
+    /// compiler leaves objects of that kind that nothing uses out of the JSON.
     fn identities<'p>(&self, kind: &str, things: impl Iterator<Item = &'p mut Identity>) -> Read<()> {
         let mut by_name = HashMap::<String, Vec<&mut Identity>>::new();
         for identity in things {
@@ -87,6 +92,7 @@ impl P4Info {
                 Some(identities) => identities
                     .iter_mut()
                     .for_each(|identity| set(identity, &object.preamble)),
+                None if UNUSED_ARE_LEFT_OUT.contains(&kind) => {}
                 None => {
                     return wrong("the program has none of this name")
                         .within(|| path(kind, &object.preamble));
@@ -109,11 +115,18 @@ impl P4Info {
         let mut names = HashMap::new();
         for object in self.objects("actions") {
             names.insert(object.preamble.id, object.preamble.name.as_str());
-            for action in program
+            let mut own = program
                 .actions
                 .iter_mut()
                 .filter(|action| action.identity.name == object.preamble.name)
-            {
+                .collect::<Vec<_>>();
+            // For calls with constant arguments, the compiler adds actions of the same name with fewer parameters, which
+            // controllers do not know.
+            let fits = |action: &&mut Action| action.parameters.len() == object.parts.len();
+            if own.iter().any(fits) {
+                own.retain(fits);
+            }
+            for action in own {
                 set(&mut action.identity, &object.preamble);
                 parameters(&object.parts, &mut action.parameters)
                     .within(|| path("actions", &object.preamble))?;
@@ -157,15 +170,17 @@ impl P4Info {
                 let Some(name) = actions.get(id) else {
                     return wrong(format!("there is no action with number {id}")).within(place);
                 };
-                let own = table
-                    .actions
-                    .iter_mut()
-                    .find(|action| names[action.action.index()] == *name);
-                let Some(own) = own else {
+                let mut found = false;
+                for own in &mut table.actions {
+                    if names[own.action.index()] == *name {
+                        own.default_only = scope == "DEFAULT_ONLY";
+                        own.table_only = scope == "TABLE_ONLY";
+                        found = true;
+                    }
+                }
+                if !found {
                     return wrong(format!("the table of the program has no action {name:?}")).within(place);
-                };
-                own.default_only = scope == "DEFAULT_ONLY";
-                own.table_only = scope == "TABLE_ONLY";
+                }
             }
         }
         Ok(())

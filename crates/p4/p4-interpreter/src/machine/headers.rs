@@ -3,7 +3,7 @@
 use super::{Ended, Machine, header_in};
 use crate::bits;
 use crate::code::{NO_HEADER, Resolve};
-use crate::engine::{HEADER_TOO_SHORT, PACKET_TOO_SHORT, STACK_OUT_OF_BOUNDS};
+use crate::engine::{HEADER_TOO_SHORT, PACKET_TOO_SHORT, PARSER_INVALID_ARGUMENT, STACK_OUT_OF_BOUNDS};
 use crate::observe::{Observer, View};
 use p4_ir::{HeaderId, StackId, UnionId, UnionStackId};
 
@@ -107,11 +107,20 @@ impl<O: Observer> Machine<'_, O> {
         let info = &self.engine.headers[header];
         let bits = variable.unwrap_or(0);
         let room = info.variable.map_or(0, |variable| variable.width);
-        if !bits.is_multiple_of(8) || bits > room as u64 {
-            return self.fail(self.engine.errors.number(HEADER_TOO_SHORT));
+        if !bits.is_multiple_of(8) {
+            return self.fail(self.engine.errors.number(PARSER_INVALID_ARGUMENT));
         }
-        let bits = bits as usize;
-        let length = (info.fixed_bits + bits).div_ceil(8);
+        let bits = usize::try_from(bits).unwrap_or(usize::MAX);
+        let length = info.fixed_bits.saturating_add(bits).div_ceil(8);
+        if bits > room {
+            // As BMv2: if the packet is shorter, too, the packet is to blame.
+            let error = if length > self.bytes_left() {
+                PACKET_TOO_SHORT
+            } else {
+                HEADER_TOO_SHORT
+            };
+            return self.fail(self.engine.errors.number(error));
+        }
         if !self.need(length) {
             return self.fail(self.engine.errors.number(PACKET_TOO_SHORT));
         }

@@ -426,6 +426,12 @@ impl<O: Observer> Machine<'_, O> {
         end <= self.ctx.head_len || self.fetch(end)
     }
 
+    /// Bytes of the packet that the parser has not passed.
+    fn bytes_left(&self) -> usize {
+        let unread = self.packet.len().saturating_sub(self.ctx.pulled);
+        self.ctx.head_len.saturating_sub(self.ctx.at) + unread
+    }
+
     #[cold]
     fn fetch(&mut self, end: usize) -> bool {
         let ctx = &mut *self.ctx;

@@ -8,6 +8,7 @@ use p4_ir::{HeaderId, NextState, ParserOp, Pattern, Select};
 const NO_MATCH: u32 = 2;
 const HEADER_TOO_SHORT: u32 = 4;
 const PARSER_TIMEOUT: u32 = 5;
+const PARSER_INVALID_ARGUMENT: u32 = 6;
 
 impl<'p> Evaluator<'p> {
     pub(super) fn parse(&mut self, packet: &mut Packet) -> Result<(), Stop> {
@@ -47,7 +48,13 @@ impl<'p> Evaluator<'p> {
                 let bits = self.evaluate(packet, *bits)?.saturating_usize();
                 if let Some(found) = found {
                     let room = self.variable_room(found);
-                    if !bits.is_multiple_of(8) || bits > room {
+                    if !bits.is_multiple_of(8) {
+                        return Err(Stop::Parser(PARSER_INVALID_ARGUMENT));
+                    }
+                    if bits > room {
+                        // Fails by itself if the packet is shorter.
+                        let fixed = self.program.type_of(*header).fixed_bits() as usize;
+                        self.input_bits(packet, packet.cursor, fixed + bits.min(1 << 24))?;
                         return Err(Stop::Parser(HEADER_TOO_SHORT));
                     }
                     self.extract(packet, found, bits)?;
