@@ -2,22 +2,24 @@
 //!
 //! A walk uses the key alone: fields that actions set are constants for later look-ups, and the operations on the way are
 //! noted as one program. The program becomes a decision if every packet of the kind makes the same look-ups, unless a meter
-//! drops it before. That is so unless a look-up stands on one side of a branch, or after headers were moved: masks found
-//! after a move apply to the moved packet, while the cache's key is that of the packet as it came. For packets of other
-//! kinds, each packet is walked, and counted. For meters, the flows behind them are noted, which do not count what they drop.
+//! drops it before. What all packets of the kind have in common is known to a [`StandIn`], which follows
+//! header changes. A branch by length becomes a branch of the program if nothing is looked up on either side.
+//! Packets of other kinds are walked one by one, and counted. For meters, the flows behind them are noted,
+//! which do not count what they drop; for tags, by how much packets have grown when they come to a flow,
+//! which counts them as long as they are there.
 //!
 //! The flows on the way determine the program. So a walk first notes the flows, and searches for a decision composed of them;
 //! only a new decision allocates.
 
-use crate::decision::{Decision, Meter, compose, known};
+use crate::decision::{Decision, Meter, Part, compose, known};
 use crate::entry::FlowEntry;
 use crate::hash::Seed;
 use crate::port_flows::{Hint, Reading};
 use crate::stages::Lists;
-use crate::walk::{Stack, Start, Subject, Tables, run};
+use crate::stand_in::StandIn;
+use crate::walk::{Branch, Stack, Start, Subject, Tables, run};
 use flow::{
-    Builder, Context, DropReason, Edit, FieldId, Filters, FlowKey, Layer, MAX_OPS, Op, PortId, SetField,
-    Stage, Userspace,
+    Builder, Context, DropReason, Edit, Filters, FlowKey, FlowMask, MAX_OPS, Op, PortId, Stage, Userspace,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -53,7 +55,7 @@ impl Walked<'_> {
 /// A thread's buffers for its walks.
 #[derive(Debug, Default)]
 pub struct Walker {
-    parts: Vec<Arc<FlowEntry>>,
+    parts: Vec<Part>,
     meters: Vec<Meter>,
     stack: Stack<Aside>,
     /// Walks so far that could not be composed.
@@ -86,6 +88,7 @@ impl Walker {
         }
         let tables = &Begun {
             first: Cell::new(begun),
+            compared: Cell::new(FlowMask::ANY),
             tables,
         };
         let decision = match self.note(key, context, tables, first, None) {
@@ -120,15 +123,12 @@ impl Walker {
         self.parts.clear();
         self.meters.clear();
         let mut composer = Composer {
-            state: State {
-                key: *key,
-                context: *context,
-                fixed: true,
-                looks_up: false,
-            },
+            stand_in: StandIn::new(key, context),
+            compared: &tables.compared,
             parts: &mut self.parts,
             meters: &mut self.meters,
             program,
+            has_branch: false,
             composable: true,
         };
         run(&mut self.stack, Start::LookUp(first), tables, &mut composer);
@@ -148,15 +148,23 @@ fn stands_alone(entry: &FlowEntry, lists: &Lists) -> bool {
 /// Tables whose first look-up has been made, if there is a flow in the cell.
 struct Begun<'a> {
     first: Cell<Option<&'a Arc<FlowEntry>>>,
+    /// The bits that flows compare which the last look-up tried; of the first one only if it is made here.
+    compared: Cell<FlowMask>,
     tables: &'a Reading<'a>,
 }
 
 impl Tables for Begun<'_> {
     fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>> {
-        match self.first.take() {
-            Some(first) => Some(Arc::clone(first)),
-            None => self.tables.look_up(stage, key, context),
+        if let Some(first) = self.first.take() {
+            self.compared.set(FlowMask::ANY);
+            return Some(Arc::clone(first));
         }
+        let mut compared = FlowMask::ANY;
+        let found = self
+            .tables
+            .look_up_observed(stage, key, context, |masks| compared = compared.union(masks));
+        self.compared.set(compared);
+        found
     }
 
     fn filters(&self, port: PortId) -> Filters {
@@ -164,21 +172,10 @@ impl Tables for Begun<'_> {
     }
 }
 
-/// The state of a packet during a walk.
-#[derive(Clone, Copy, Debug)]
-struct State {
-    key: FlowKey,
-    context: Context,
-    /// All packets of the kind come here with this key, so that one look-up holds for all of them.
-    fixed: bool,
-    /// The flow whose actions are under way looks up by itself, so that the kind has the ports' bits, too.
-    looks_up: bool,
-}
-
-/// A state that was set aside.
+/// A stand-in that was set aside.
 #[derive(Debug)]
 struct Aside {
-    state: State,
+    stand_in: StandIn,
     /// The place of the operation that set it aside.
     at: usize,
     /// How many meters there were before. Flows found later are behind those that follow only until it is taken up again.
@@ -190,10 +187,13 @@ const OPEN: usize = usize::MAX;
 
 /// Stands for all packets of a kind.
 struct Composer<'a> {
-    state: State,
-    parts: &'a mut Vec<Arc<FlowEntry>>,
+    stand_in: StandIn,
+    compared: &'a Cell<FlowMask>,
+    parts: &'a mut Vec<Part>,
     meters: &'a mut Vec<Meter>,
     program: Option<Builder>,
+    /// Both ways of a branch were gone, so that the walk is longer than that of any packet.
+    has_branch: bool,
     composable: bool,
 }
 
@@ -202,6 +202,17 @@ impl Composer<'_> {
         if let Some(program) = &mut self.program {
             program.push(op);
             self.composable &= program.len() < MAX_OPS;
+        }
+    }
+
+    /// Sets the packet aside until what an operation begins has ended, which names the place where the packet
+    /// goes on.
+    fn save_at(&mut self, op: Op) -> Aside {
+        let at = self.program.as_mut().map_or(0, |program| program.push(op));
+        Aside {
+            stand_in: self.stand_in,
+            at,
+            meters: self.meters.len(),
         }
     }
 
@@ -217,17 +228,20 @@ impl Subject for Composer<'_> {
     type Saved = Aside;
 
     fn key(&mut self) -> Result<(&FlowKey, &Context), DropReason> {
-        Ok((&self.state.key, &self.state.context))
+        Ok((&self.stand_in.key, &self.stand_in.context))
     }
 
     fn in_port(&self) -> PortId {
-        PortId(self.state.key.in_port())
+        PortId(self.stand_in.key.in_port())
     }
 
     fn found(&mut self, entry: &Arc<FlowEntry>) {
-        self.composable &= self.state.fixed && self.parts.len() < MAX_PARTS;
-        self.state.looks_up = entry.program().looks_up();
-        self.parts.push(Arc::clone(entry));
+        self.composable &= self.stand_in.agrees_in(&self.compared.get()) && self.parts.len() < MAX_PARTS;
+        self.stand_in.looks_up = entry.program().looks_up();
+        self.parts.push(Part {
+            flow: Arc::clone(entry),
+            grown: self.stand_in.grown,
+        });
     }
 
     fn missed(&mut self, _: Stage) {
@@ -240,7 +254,7 @@ impl Subject for Composer<'_> {
 
     fn userspace(&mut self, to: &Userspace) {
         // The controller gets the key with the copy; that of a later pass cannot be made from the packet.
-        let first_pass = self.state.key.recirc_id() == 0 && self.state.key.dp_hash() == 0;
+        let first_pass = self.stand_in.key.recirc_id() == 0 && self.stand_in.key.dp_hash() == 0;
         self.composable &= first_pass;
         if let Some(program) = &mut self.program {
             program.userspace(to.clone());
@@ -248,38 +262,23 @@ impl Subject for Composer<'_> {
     }
 
     fn dropped(&mut self, reason: DropReason) {
+        self.composable &= reason != DropReason::TooDeep || !self.has_branch;
         self.push(Op::Drop(reason));
     }
 
     fn edit(&mut self, edit: &Edit) -> Result<(), DropReason> {
-        match edit {
-            Edit::Set(set) => {
-                let field = set.field.field();
-                let words = if field.is_in_context() {
-                    &mut self.state.context.words
-                } else {
-                    &mut self.state.key.words
-                };
-                field.set(words, set.value, set.mask);
-                self.state.fixed &= field.is_metadata() || self.state.surely_has(set);
-            }
-            Edit::PushVlan { .. }
-            | Edit::PopVlan
-            | Edit::PushMpls { .. }
-            | Edit::PopMpls(_)
-            | Edit::Encapsulate(_) => self.state.fixed = false,
-        }
+        self.stand_in.edit(edit);
         self.push(Op::Edit(*edit));
         Ok(())
     }
 
     fn recirculate(&mut self, id: u32) {
-        self.state.key.set_recirc_id(id);
+        self.stand_in.key.set_recirc_id(id);
     }
 
     fn hash(&mut self, basis: u32) -> Result<(), DropReason> {
-        let hash = dp_hash(&self.state.key, basis);
-        self.state.key.set_dp_hash(hash);
+        let hash = dp_hash(&self.stand_in.key, basis);
+        self.stand_in.set_hash(hash);
         Ok(())
     }
 
@@ -287,9 +286,15 @@ impl Subject for Composer<'_> {
         self.push(Op::Truncate(len));
     }
 
-    fn is_longer(&mut self, _: u16) -> bool {
-        self.composable = false;
-        false
+    /// Packets of a kind differ in length, and go both ways.
+    fn branch(&mut self, len: u16) -> Branch<Aside> {
+        let aside = self.save_at(Op::CheckPktLen { len, otherwise: 0 });
+        self.stand_in.is_certain = false;
+        self.has_branch = true;
+        Branch::Both(Aside {
+            stand_in: self.stand_in,
+            ..aside
+        })
     }
 
     fn pass_meter(&mut self, meter: u32) -> Result<(), DropReason> {
@@ -309,20 +314,12 @@ impl Subject for Composer<'_> {
     }
 
     fn save(&mut self) -> Aside {
-        let at = self
-            .program
-            .as_mut()
-            .map_or(0, |program| program.push(Op::Save { resume: 0 }));
-        Aside {
-            state: self.state,
-            at,
-            meters: self.meters.len(),
-        }
+        self.save_at(Op::Save { resume: 0 })
     }
 
-    fn restore(&mut self, Aside { state, at, meters }: Aside) {
+    fn restore(&mut self, Aside { stand_in, at, meters }: Aside) {
         self.end_meters(meters);
-        self.state = state;
+        self.stand_in = stand_in;
         if let Some(program) = &mut self.program {
             program.end();
             program.name_next(at);
@@ -331,39 +328,6 @@ impl Subject for Composer<'_> {
 
     fn goes_on(&self) -> bool {
         self.composable
-    }
-}
-
-impl State {
-    /// Whether all packets of the kind, whose key this is after the change, have the field whose bits were set. In doubt the
-    /// answer is no, and the packet is walked. What is read here is in the kind's bits by [`flow::Program::looks_at`].
-    fn surely_has(&self, set: &SetField) -> bool {
-        const IPV6: u16 = 0x86dd;
-        const IPV4: u16 = 0x0800;
-        const TCP: u8 = 6;
-        const UDP: u8 = 17;
-        let key = &self.key;
-        let is_ip = matches!(key.eth_type(), IPV4 | IPV6) && key.ip_proto() != 0;
-        let fits = key.eth_type() == IPV6 || set.mask >> 32 == 0;
-        match set.field.field().layer {
-            Layer::Link => true,
-            Layer::Network => match set.field {
-                FieldId::IpTos | FieldId::IpTtl => is_ip,
-                FieldId::IpSrc | FieldId::IpDst => is_ip && fits,
-                FieldId::Ipv6Label => is_ip && key.eth_type() == IPV6,
-                _ => false,
-            },
-            // Both ports zero are no sign, but one would have to be set to zero for that to matter.
-            Layer::Transport => {
-                let other = if set.field == FieldId::TpSrc {
-                    key.tp_dst()
-                } else {
-                    key.tp_src()
-                };
-                self.looks_up && is_ip && matches!(key.ip_proto(), TCP | UDP) && other != 0
-            }
-            _ => false,
-        }
     }
 }
 
@@ -450,15 +414,12 @@ mod tests {
     #[test]
     fn a_walk_that_cannot_be_composed_ends_at_once() {
         let mut composer = Composer {
-            state: State {
-                key: FlowKey::default(),
-                context: Context::NONE,
-                fixed: true,
-                looks_up: false,
-            },
+            stand_in: StandIn::new(&FlowKey::default(), &Context::NONE),
+            compared: &Cell::default(),
             parts: &mut Vec::new(),
             meters: &mut Vec::new(),
             program: None,
+            has_branch: false,
             composable: true,
         };
         assert!(composer.goes_on());
@@ -477,60 +438,5 @@ mod tests {
             (0..32).for_each(|place| ones[place] += hash >> place & 1);
         }
         assert!(ones.iter().all(|ones| (300..724).contains(ones)), "{ones:?}");
-    }
-
-    /// What all packets of a kind have can be set in a decision; where some may lack it, each of them walks.
-    #[test]
-    fn a_field_is_surely_there_if_the_key_says_so() {
-        let key = |eth_type, protocol, from, to| {
-            let mut key = FlowKey::default();
-            key.set_eth_type(eth_type);
-            key.set_ip_proto(protocol);
-            key.set_tp_src(from);
-            key.set_tp_dst(to);
-            key
-        };
-        let keys = [
-            key(0x0806, 1, 0, 0),
-            key(0x0800, 0, 0, 0),
-            key(0x0800, 1, 8, 8),
-            key(0x0800, 6, 1, 0),
-            key(0x0800, 17, 0, 1),
-            key(0x86dd, 17, 1, 1),
-        ];
-        let ip = [false, false, true, true, true, true];
-        let ipv6 = [false, false, false, false, false, true];
-        for (field, mask, expected) in [
-            (FieldId::EthDst, 1, [true; 6]),
-            (FieldId::IpTos, 1, ip),
-            (FieldId::IpTtl, 1, ip),
-            (FieldId::IpSrc, 1, ip),
-            (FieldId::IpDst, u32::MAX.into(), ip),
-            (FieldId::IpDst, u128::MAX, ipv6),
-            (FieldId::Ipv6Label, 1, ipv6),
-            (FieldId::IpProto, 1, [false; 6]),
-            (FieldId::TpSrc, 1, [false, false, false, false, true, true]),
-            (FieldId::TpDst, 1, [false, false, false, true, false, true]),
-        ] {
-            let value = 1;
-            let set = SetField { field, value, mask };
-            let has = |key, looks_up| {
-                let (context, fixed) = (Context::NONE, true);
-                let state = State {
-                    key,
-                    context,
-                    fixed,
-                    looks_up,
-                };
-                state.surely_has(&set)
-            };
-            assert_eq!(keys.map(|key| has(key, true)), expected, "{field:?}");
-            if field.field().layer == Layer::Transport {
-                assert!(
-                    !keys.iter().any(|key| has(*key, false)),
-                    "the kind lacks the ports"
-                );
-            }
-        }
     }
 }

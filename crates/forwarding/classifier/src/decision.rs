@@ -111,11 +111,35 @@ enum Counts {
 
 #[derive(Debug)]
 struct Parts {
-    flows: Box<[Arc<FlowEntry>]>,
-    /// For each flow the decision that has its statistics.
-    counters: Box<[Arc<Decision>]>,
+    flows: Box<[Part]>,
+    counters: Box<[Counter]>,
     /// The meters that have flows behind them.
     meters: Box<[Meter]>,
+}
+
+/// A flow of a walk.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub flow: Arc<FlowEntry>,
+    /// Bytes by which packets have grown on the way to the flow; negative if they have shrunk.
+    pub grown: i16,
+}
+
+/// Where packets are counted for one of the flows.
+#[derive(Debug)]
+struct Counter {
+    /// The decision that has the flow's statistics.
+    decision: Arc<Decision>,
+    /// As in its [`Part`].
+    grown: i16,
+}
+
+impl Counter {
+    fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
+        let grown = i64::from(self.grown) * packets.cast_signed();
+        let bytes = bytes.saturating_add_signed(grown);
+        self.decision.seen.record(packets, bytes, tcp_flags, now_ms);
+    }
 }
 
 /// A meter of a composed program.
@@ -204,7 +228,7 @@ impl Decision {
     }
 
     /// The flows of which the decision was composed; none for a flow's own decision.
-    pub fn parts(&self) -> &[Arc<FlowEntry>] {
+    pub(crate) fn parts(&self) -> &[Part] {
         match &self.counts {
             Counts::Parts(parts) => &parts.flows,
             Counts::Own | Counts::Of(_) => &[],
@@ -221,7 +245,7 @@ impl Decision {
             Counts::Parts(parts) => parts
                 .counters
                 .iter()
-                .for_each(|counter| counter.seen.record(packets, bytes, tcp_flags, now_ms)),
+                .for_each(|counter| counter.record(packets, bytes, tcp_flags, now_ms)),
         }
     }
 
@@ -235,7 +259,7 @@ impl Decision {
         let has_dropped = parts.meters.iter().filter(|meter| dropped.contains(&meter.at));
         for (number, counter) in parts.counters.iter().enumerate() {
             if !has_dropped.clone().any(|meter| meter.behind.contains(&number)) {
-                counter.seen.record(packets, bytes, train.tcp_flags, now_ms);
+                counter.record(packets, bytes, train.tcp_flags, now_ms);
             }
         }
     }
@@ -269,7 +293,7 @@ impl Decision {
     pub(crate) fn prefetch_counters(&self) {
         if let Counts::Parts(parts) = &self.counts {
             let counters = parts.counters.iter();
-            counters.for_each(|counter| prefetch(&raw const counter.seen, Access::Write));
+            counters.for_each(|counter| prefetch(&raw const counter.decision.seen, Access::Write));
         }
     }
 
@@ -324,7 +348,7 @@ const KEPT_BYTES: usize = 1024;
 
 impl Dependents {
     /// A decision that holds and was composed of these flows in this order, the first of which this list belongs to.
-    fn find(&self, hash: u64, parts: &[Arc<FlowEntry>]) -> Option<Arc<Decision>> {
+    fn find(&self, hash: u64, parts: &[Part]) -> Option<Arc<Decision>> {
         let is_it = |decision: &Decision| decision.is_live() && same(decision.parts(), parts);
         let list = self.0.lock();
         if let Some(kept) = list.kept.as_ref().filter(|kept| is_it(kept)) {
@@ -373,51 +397,66 @@ impl Dependents {
 fn end_composed(decision: &Arc<Decision>) {
     decision.end();
     let parts = decision.parts().iter();
-    parts.for_each(|part| part.dependents.forget(decision));
+    parts.for_each(|part| part.flow.dependents.forget(decision));
 }
 
-fn same(parts: &[Arc<FlowEntry>], others: &[Arc<FlowEntry>]) -> bool {
-    parts.len() == others.len()
-        && parts
-            .iter()
-            .zip(others)
-            .all(|(part, other)| Arc::ptr_eq(part, other))
+fn same(parts: &[Part], others: &[Part]) -> bool {
+    let is_same =
+        |(part, other): (&Part, &Part)| Arc::ptr_eq(&part.flow, &other.flow) && part.grown == other.grown;
+    parts.len() == others.len() && parts.iter().zip(others).all(is_same)
 }
 
 /// A hash of flows in their order. Guests do not choose the addresses of flows, so the hash needs no secret.
-fn hash(parts: &[Arc<FlowEntry>]) -> u64 {
+fn hash(parts: &[Part]) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     parts.iter().fold(FACTOR, |hash, part| {
-        (hash ^ Arc::as_ptr(part).addr() as u64)
+        let flow = Arc::as_ptr(&part.flow).addr() as u64;
+        (hash ^ flow.wrapping_add_signed(part.grown.into()))
             .wrapping_mul(FACTOR)
             .rotate_left(31)
     })
 }
 
 /// The decision for a walk through these flows, if one exists and holds.
-pub(crate) fn known(parts: &[Arc<FlowEntry>]) -> Option<Arc<Decision>> {
-    parts.first()?.dependents.find(hash(parts), parts)
+pub(crate) fn known(parts: &[Part]) -> Option<Arc<Decision>> {
+    parts.first()?.flow.dependents.find(hash(parts), parts)
 }
 
 /// Makes the decision for a walk through these flows and meters. If one of the flows has ended meanwhile, so has the decision.
-pub(crate) fn compose(program: Program, parts: &[Arc<FlowEntry>], meters: &[Meter]) -> Arc<Decision> {
+pub(crate) fn compose(program: Program, parts: &[Part], meters: &[Meter]) -> Arc<Decision> {
     let meters = meters.iter().filter(|meter| !meter.behind.is_empty());
+    let counter = |part: &Part| Counter {
+        decision: part.flow.decision.counter(),
+        grown: part.grown,
+    };
     let counts = Counts::Parts(Parts {
         flows: parts.into(),
-        counters: parts.iter().map(|part| part.decision.counter()).collect(),
+        counters: parts.iter().map(counter).collect(),
         meters: meters.cloned().collect(),
     });
     let decision = Arc::new(Decision::new(program, counts));
     let hash = hash(parts);
     for (at, part) in parts.iter().enumerate() {
-        if !parts[..at].iter().any(|earlier| Arc::ptr_eq(earlier, part)) {
-            part.dependents.note(hash, &decision);
+        if !parts[..at]
+            .iter()
+            .any(|earlier| Arc::ptr_eq(&earlier.flow, &part.flow))
+        {
+            part.flow.dependents.note(hash, &decision);
         }
     }
-    if !parts.iter().all(|part| part.is_live()) {
+    if !parts.iter().all(|part| part.flow.is_live()) {
         end_composed(&decision);
     }
     decision
+}
+
+#[cfg(test)]
+impl Part {
+    /// For packets as they came.
+    pub(crate) fn of(flow: &Arc<FlowEntry>) -> Part {
+        let flow = Arc::clone(flow);
+        Part { flow, grown: 0 }
+    }
 }
 
 #[cfg(test)]
@@ -463,7 +502,7 @@ mod tests {
             .collect();
         let pairs = entries
             .iter()
-            .flat_map(|one| entries.iter().map(|other| [Arc::clone(one), Arc::clone(other)]));
+            .flat_map(|one| entries.iter().map(move |other| [one, other].map(Part::of)));
         let hashes: HashSet<_> = pairs.map(|parts| hash(&parts)).collect();
         assert_eq!(hashes.len(), 64 * 64);
         for shift in [0, 56] {

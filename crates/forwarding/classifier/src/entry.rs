@@ -95,7 +95,7 @@ pub(crate) fn reduce(flow: &mut Flow) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::{Shape, compose, known};
+    use crate::decision::{Part, Shape, compose, known};
     use flow::{Action, FlowId, FlowKey, FlowMask, PortId, SwitchId};
 
     fn entry() -> FlowEntry {
@@ -105,6 +105,10 @@ mod tests {
         let mut mask = FlowMask::ANY;
         mask.0.set_eth_type(0xffff);
         FlowEntry::new(Flow::new(FlowId(1), SwitchId(1), key, mask, Vec::new())).unwrap()
+    }
+
+    fn parts() -> [Part; 2] {
+        [entry(), entry()].map(|entry| Part::of(&Arc::new(entry)))
     }
 
     #[test]
@@ -146,7 +150,7 @@ mod tests {
     #[test]
     fn a_decision_ends_with_each_of_its_parts_and_tells_all() {
         for ended in 0..2 {
-            let parts = [Arc::new(entry()), Arc::new(entry())];
+            let parts = parts();
             let program = Program::compile(&[Action::Output(PortId(3))], flow::Stage::Forward).unwrap();
             let decision = compose(program.clone(), &parts, &[]);
             assert_eq!(decision.shape, Shape::Plain(PortId(3)));
@@ -154,11 +158,26 @@ mod tests {
             let [one, other] = parts.clone();
             assert!(known(&[other, one]).is_none(), "in this order");
             decision.record(2, 20, 0, 0);
-            assert!(parts.iter().all(|part| part.stats(0).packets == 2));
-            parts[ended].kill();
+            assert!(parts.iter().all(|part| part.flow.stats(0).packets == 2));
+            parts[ended].flow.kill();
             assert!(!decision.is_live() && known(&parts).is_none());
             assert!(!compose(program, &parts, &[]).is_live());
         }
+    }
+
+    /// The length of a tag is the difference between what two flows count of a packet.
+    #[test]
+    fn each_part_counts_packets_as_long_as_they_come_to_it() {
+        let program = Program::compile(&[], flow::Stage::Forward).unwrap();
+        let mut parts = parts();
+        let as_they_came = compose(program.clone(), &parts, &[]);
+        parts[1].grown = -4;
+        assert!(known(&parts).is_none(), "that one counts otherwise");
+        let decision = compose(program, &parts, &[]);
+        assert!(known(&parts).is_some_and(|known| Arc::ptr_eq(&known, &decision)));
+        decision.record(3, 300, 0, 0);
+        as_they_came.record(1, 100, 0, 0);
+        assert_eq!(parts.map(|part| part.flow.stats(0).bytes), [400, 388]);
     }
 
     #[test]
@@ -167,7 +186,7 @@ mod tests {
         let program = Program::compile(&[], flow::Stage::Forward).unwrap();
         let compose = || {
             let second = Arc::new(entry());
-            let decision = compose(program.clone(), &[Arc::clone(&first), Arc::clone(&second)], &[]);
+            let decision = compose(program.clone(), &[&first, &second].map(Part::of), &[]);
             (second, decision)
         };
         let _in_use: Vec<_> = (0..20).map(|_| compose()).collect();
@@ -183,7 +202,7 @@ mod tests {
         let first = Arc::new(entry());
         let program = Program::compile(&[], flow::Stage::Forward).unwrap();
         let decisions: Vec<_> = (0..100)
-            .map(|_| compose(program.clone(), &[Arc::clone(&first), Arc::new(entry())], &[]))
+            .map(|_| compose(program.clone(), &[&first, &Arc::new(entry())].map(Part::of), &[]))
             .collect();
         for decision in &decisions {
             assert!(known(decision.parts()).is_some_and(|known| Arc::ptr_eq(&known, decision)));
@@ -197,7 +216,7 @@ mod tests {
         let program = Program::compile(&[Action::Output(PortId(3))], flow::Stage::Forward).unwrap();
         let first = Arc::new(entry());
         let others: Vec<_> = (0..3).map(|_| Arc::new(entry())).collect();
-        let parts = |other: &Arc<FlowEntry>| [Arc::clone(&first), Arc::clone(other)];
+        let parts = |other: &Arc<FlowEntry>| [&first, other].map(Part::of);
         for other in &others {
             compose(program.clone(), &parts(other), &[]);
         }
@@ -217,7 +236,7 @@ mod tests {
     fn large_decisions_are_not_kept() {
         let outputs = vec![Action::Output(PortId(3)); 1000];
         let program = Program::compile(&outputs, flow::Stage::Forward).unwrap();
-        let parts = [Arc::new(entry()), Arc::new(entry())];
+        let parts = parts();
         let decision = compose(program, &parts, &[]);
         assert!(known(&parts).is_some());
         drop(decision);

@@ -29,6 +29,7 @@ mod port_flows;
 mod prefixes;
 mod refused;
 mod stages;
+mod stand_in;
 mod subtable;
 mod walk;
 
@@ -39,4 +40,4 @@ pub use megaflow::{DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, MegaflowTable};
 pub use microflow::{DEFAULT_CACHE_ENTRIES, FIRST_CACHE_ENTRIES, MicroflowCache, Place, Train};
 pub use port_flows::{Hint, PortFlows, Reading};
 pub use refused::Refused;
-pub use walk::{MAX_LOOKS, MAX_STEPS, NoTables, Stack, Start, Subject, Tables, run};
+pub use walk::{Branch, MAX_LOOKS, MAX_STEPS, NoTables, Stack, Start, Subject, Tables, run};

@@ -21,6 +21,8 @@ const CHANGES_BETWEEN_ORDERING: u32 = 64;
 #[derive(Debug, Default)]
 pub(crate) struct SubtableList {
     subtables: Vec<Box<Subtable>>,
+    /// Of the masks.
+    union: FlowMask,
     changes: u32,
 }
 
@@ -30,9 +32,9 @@ impl SubtableList {
     }
 
     /// The union of the masks.
-    pub fn union(&self) -> FlowMask {
-        let masks = self.subtables.iter().map(|subtable| subtable.mask());
-        masks.fold(FlowMask::ANY, FlowMask::union)
+    #[inline]
+    pub fn union(&self) -> &FlowMask {
+        &self.union
     }
 
     /// The subtable for flows with the masks of this one.
@@ -98,7 +100,7 @@ impl SubtableList {
         new: Option<Arc<FlowEntry>>,
         room: Option<Box<Subtable>>,
     ) -> Vec<Box<Subtable>> {
-        let mut freed = Vec::new();
+        let (mut freed, before) = (Vec::new(), self.subtables.len());
         if let Some(room) = room {
             let position = self
                 .subtables
@@ -119,7 +121,12 @@ impl SubtableList {
         {
             self.subtables[position].insert(entry);
         }
+        let with_new = self.subtables.len();
         freed.extend(self.subtables.extract_if(.., |subtable| subtable.len() == 0));
+        if with_new > before || self.subtables.len() < with_new {
+            let masks = self.subtables.iter().map(|subtable| subtable.mask());
+            self.union = masks.fold(FlowMask::ANY, FlowMask::union);
+        }
         self.changes += 1;
         if self.changes >= CHANGES_BETWEEN_ORDERING {
             self.reorder();

@@ -352,17 +352,17 @@ impl MegaflowTable {
     fn union_for_any(&self, lists: &Lists) -> FlowMask {
         let union = self.any_port.read().union().union(&self.looks_at);
         let others = lists.iter().filter(|(list_key, _)| list_key.in_port.is_none());
-        others.fold(union, |union, (_, list)| union.union(&list.read().union()))
+        others.fold(union, |union, (_, list)| union.union(list.read().union()))
     }
 
     /// The union of the masks of flows for the packets of a port.
     fn union_of(&self, port: u32, any_port: &FlowMask, lists: &Lists) -> FlowMask {
         let first = self.ports.get(&port);
-        let union = first.map_or(*any_port, |first| any_port.union(&first.read().union()));
+        let union = first.map_or(*any_port, |first| any_port.union(first.read().union()));
         let others = lists
             .iter()
             .filter(|(list_key, _)| list_key.in_port == Some(port));
-        others.fold(union, |union, (_, list)| union.union(&list.read().union()))
+        others.fold(union, |union, (_, list)| union.union(list.read().union()))
     }
 
     /// The list with a key, if there is one.

@@ -402,7 +402,7 @@ fn victim(set: &Set, replace: bool) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::{Meter, compose};
+    use crate::decision::{Meter, Part, compose};
     use crate::entry::FlowEntry;
     use flow::{Action, Flow, FlowId, FlowKey, FlowMask, Program, Stage, SwitchId};
 
@@ -444,7 +444,7 @@ mod tests {
             Stage::Forward,
         );
         let meter = Meter { at: 0, behind: 0..1 };
-        let decision = compose(program.unwrap(), &[Arc::clone(&flow)], &[meter]);
+        let decision = compose(program.unwrap(), &[Part::of(&flow)], &[meter]);
         assert!(decision.counts_apart());
         let (key, mask) = (ExactKey::default(), |_| u64::MAX);
         let mut cache = MicroflowCache::new(8);

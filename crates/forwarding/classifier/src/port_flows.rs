@@ -60,9 +60,16 @@ impl SharedList {
         drop(freed);
     }
 
-    /// A flow that matches. Such look-ups are rare, and counted at once.
-    pub fn look_up(&self, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>> {
+    /// A flow that matches. Such look-ups are rare, and counted at once. Calls `observe` with the union of
+    /// the masks.
+    pub fn look_up(
+        &self,
+        key: &FlowKey,
+        context: &Context,
+        observe: &mut impl FnMut(&FlowMask),
+    ) -> Option<Arc<FlowEntry>> {
         let list = self.read_unless_empty()?;
+        observe(list.union());
         let (number, entry) = list.lookup(key, context, &mut |_, _| ())?;
         list.hit(number, 1);
         Some(Arc::clone(entry))
@@ -227,6 +234,23 @@ impl Reading<'_> {
         self.search(key, context, &mut |_, _| ())
     }
 
+    /// The flow for a packet that comes to a stage. Calls `observe` with the union of the masks of each list
+    /// that it may be in.
+    pub(crate) fn look_up_observed(
+        &self,
+        stage: Stage,
+        key: &FlowKey,
+        context: &Context,
+        mut observe: impl FnMut(&FlowMask),
+    ) -> Option<Arc<FlowEntry>> {
+        if stage == Stage::Forward && key.recirc_id() == 0 {
+            let lists = [&self.own, &self.any_port].into_iter().flatten();
+            lists.for_each(|list| observe(list.union()));
+            return self.first_pass(Hint::default(), key, context).cloned();
+        }
+        self.stages.as_ref()?.look_up(stage, key, context, observe)
+    }
+
     #[inline]
     fn search(
         &self,
@@ -276,10 +300,7 @@ impl Drop for Reading<'_> {
 
 impl Tables for Reading<'_> {
     fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>> {
-        if stage == Stage::Forward && key.recirc_id() == 0 {
-            return self.first_pass(Hint::default(), key, context).cloned();
-        }
-        self.stages.as_ref()?.look_up(stage, key, context)
+        self.look_up_observed(stage, key, context, |_| ())
     }
 
     fn filters(&self, port: PortId) -> Filters {

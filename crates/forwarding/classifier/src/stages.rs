@@ -5,7 +5,7 @@
 
 use crate::entry::FlowEntry;
 use crate::port_flows::SharedList;
-use flow::{Context, Filters, Flow, FlowKey, PortId, Stage};
+use flow::{Context, Filters, Flow, FlowKey, FlowMask, PortId, Stage};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -157,7 +157,14 @@ impl Lists {
         !self.filters.is_empty()
     }
 
-    pub fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>> {
+    /// The flow for a packet. Calls `observe` with the union of the masks of each list that was tried.
+    pub fn look_up(
+        &self,
+        stage: Stage,
+        key: &FlowKey,
+        context: &Context,
+        mut observe: impl FnMut(&FlowMask),
+    ) -> Option<Arc<FlowEntry>> {
         let pass = ListKey::pass(stage, key);
         let in_ports = match stage {
             Stage::Egress(..) => [None, None],
@@ -166,7 +173,7 @@ impl Lists {
         let known = usize::from(in_ports[0].is_none());
         in_ports[known..].iter().find_map(|&in_port| {
             let list_key = ListKey { stage, pass, in_port };
-            self.lists.get(&list_key)?.look_up(key, context)
+            self.lists.get(&list_key)?.look_up(key, context, &mut observe)
         })
     }
 }

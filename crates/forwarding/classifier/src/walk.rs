@@ -14,7 +14,8 @@ pub const MAX_LOOKS: u32 = 16;
 /// Most operations for one packet with all its copies: twice as many as the longest program has.
 pub const MAX_STEPS: u32 = 2 * flow::MAX_OPS as u32;
 
-/// Most copies that are set aside at a time.
+/// Most copies that are set aside at a time, apart from the second ways of branches, of which a program nests
+/// few.
 const MAX_SAVED: usize = 64;
 
 /// Finds flows.
@@ -79,8 +80,8 @@ pub trait Subject {
     fn hash(&mut self, basis: u32) -> Result<(), DropReason>;
     /// Cuts the next output to at most this many bytes.
     fn truncate(&mut self, len: u32);
-    /// Whether the packet, or its longest segment, has more than this many bytes.
-    fn is_longer(&mut self, len: u16) -> bool;
+    /// Says whether the packet, or its longest segment, has more than this many bytes.
+    fn branch(&mut self, len: u16) -> Branch<Self::Saved>;
     /// Asks a meter about the packet.
     ///
     /// # Errors
@@ -99,6 +100,18 @@ pub trait Subject {
     fn goes_on(&self) -> bool {
         true
     }
+}
+
+/// Which way packets go at a branch by length.
+#[derive(Debug)]
+pub enum Branch<S> {
+    /// That of longer packets.
+    Longer,
+    /// That of all others.
+    Otherwise,
+    /// Both, since the subject stands for packets of any length: the first one, and the second one when the
+    /// subject that was set aside is taken up.
+    Both(S),
 }
 
 /// Where a walk begins.
@@ -229,11 +242,11 @@ impl<S: Subject, T: Tables> Run<'_, S, T> {
                     self.place.at = otherwise as usize;
                 }
             }
-            Op::CheckPktLen { len, otherwise } => {
-                if !self.subject.is_longer(len) {
-                    self.place.at = otherwise as usize;
-                }
-            }
+            Op::CheckPktLen { len, otherwise } => match self.subject.branch(len) {
+                Branch::Longer => {}
+                Branch::Otherwise => self.place.at = otherwise as usize,
+                Branch::Both(saved) => return self.set_aside(saved, otherwise as usize),
+            },
             Op::Truncate(len) => self.subject.truncate(len),
             Op::Hash { basis } => {
                 if let Err(reason) = self.subject.hash(basis) {
@@ -311,8 +324,13 @@ impl<S: Subject, T: Tables> Run<'_, S, T> {
         if self.stack.len() == MAX_SAVED {
             return self.dropped(DropReason::TooDeep);
         }
+        let saved = self.subject.save();
+        self.set_aside(saved, resume)
+    }
+
+    fn set_aside(&mut self, saved: S::Saved, resume: usize) -> bool {
         self.stack.push(Frame {
-            saved: self.subject.save(),
+            saved,
             place: Position {
                 at: resume,
                 ..self.place

@@ -4,8 +4,8 @@
 
 use classifier::{Hint, MegaflowTable, PortFlows, Walked, Walker};
 use flow::{
-    Action, Context, FieldId, Filters, Flow, FlowId, FlowKey, FlowMask, PortId, SetField, Stage, SwitchId,
-    Userspace,
+    Action, Context, FieldId, Filters, Flow, FlowId, FlowKey, FlowMask, Nested, PortId, SetField, Stage,
+    SwitchId, Userspace,
 };
 
 fn key(port: u32) -> FlowKey {
@@ -97,6 +97,134 @@ fn decisions_send_copies_of_the_first_pass_only() {
     let output = || Action::Output(PortId(2));
     assert!(is_composed([vec![copy(), Action::Recirc(1)], vec![output()]]));
     assert!(!is_composed([vec![Action::Recirc(1)], vec![copy(), output()]]));
+}
+
+/// Whether packets with this key get a decision that changes them and then passes them on to a port with an
+/// egress filter, which compares these bits.
+fn is_composed_before_a_filter(key: &FlowKey, changes: &[Action], compared: fn(&mut FlowKey)) -> bool {
+    let mut table = MegaflowTable::default();
+    let to = PortId(2);
+    table.set_filters(to, filters(0, 1));
+    let mut mask = FlowMask::ANY;
+    mask.0.set_in_port(u32::MAX);
+    let actions = [changes, &[Action::Output(to)]].concat();
+    let first = Flow::new(FlowId(1), SwitchId(0), *key, mask, actions);
+    table.insert(first).unwrap();
+    // For any packet: the subject is what is compared, and not which flow matches.
+    for (id, bits) in [(2, FlowKey::default()), (3, key_of(compared))] {
+        let filter = Flow {
+            stage: Stage::Egress(to, 0),
+            ..Flow::new(
+                FlowId(id),
+                SwitchId(0),
+                FlowKey::default(),
+                FlowMask(bits),
+                vec![Action::Continue],
+            )
+        };
+        table.insert(filter).unwrap();
+    }
+    let flows = table.port(PortId(1));
+    let (reading, mut walker) = (flows.read(), Walker::default());
+    let walked = reading.walk(Hint::default(), key, &Context::NONE, &mut walker);
+    matches!(walked, Walked::Composed(_))
+}
+
+fn key_of(set: impl Fn(&mut FlowKey)) -> FlowKey {
+    let mut key = FlowKey::default();
+    set(&mut key);
+    key
+}
+
+/// A frame of IPv4 with so many tags; behind a third one its type is not seen.
+fn tagged(tags: u16) -> FlowKey {
+    let mut key = key(1);
+    key.set_eth_type(if tags > 2 { 0x8100 } else { 0x0800 });
+    if tags > 0 {
+        key.set_vlan_tpid(0x8100);
+        key.set_vlan_tci(0x1001);
+    }
+    if tags > 1 {
+        key.set_inner_tpid(0x8100);
+        key.set_inner_tci(0x1002);
+    }
+    key
+}
+
+/// A tag that cost each packet a walk would make a VLAN's filters ten times as dear.
+#[test]
+fn filters_behind_changed_tags_are_composed() {
+    let push = || Action::PushVlan {
+        tpid: 0x8100,
+        tci: 0x1003,
+    };
+    let all = |key: &mut FlowKey| {
+        let mut words = FlowMask::EXACT.0.words;
+        // The port, which the other look-ups compare, too.
+        words[0] = 0;
+        key.words = words;
+    };
+    for tags in 0..=3 {
+        assert!(
+            is_composed_before_a_filter(&tagged(tags), &[push()], all),
+            "{tags} tags"
+        );
+    }
+    for tags in 0..=2 {
+        assert!(
+            is_composed_before_a_filter(&tagged(tags), &[Action::PopVlan], all),
+            "{tags} tags"
+        );
+    }
+    let there_and_back = [push(), push(), Action::PopVlan, Action::PopVlan];
+    assert!(is_composed_before_a_filter(&tagged(0), &there_and_back, all));
+    let many = vec![push(); 9];
+    assert!(
+        !is_composed_before_a_filter(&tagged(0), &many, all),
+        "there may be no room for all"
+    );
+    let labelled = [Action::PushMpls {
+        lse: 0x1140,
+        eth_type: 0x8847,
+    }];
+    assert!(!is_composed_before_a_filter(&tagged(0), &labelled, |key| key.set_eth_dst(1)));
+}
+
+/// What a third tag hides is known of no packet; filters that compare other fields are composed.
+#[test]
+fn what_is_unknown_behind_a_popped_tag_is_known_bit_by_bit() {
+    let is_composed = |compared| is_composed_before_a_filter(&tagged(3), &[Action::PopVlan], compared);
+    assert!(is_composed(|key| key.set_eth_dst(u64::MAX)));
+    assert!(is_composed(|key| key.set_vlan_tci(u16::MAX)));
+    assert!(!is_composed(|key| key.set_inner_tci(u16::MAX)));
+    assert!(!is_composed(|key| key.set_eth_type(u16::MAX)));
+    assert!(!is_composed(|key| key.set_ip_dst(1)));
+    let mut short = tagged(1);
+    short.set_eth_type(0);
+    assert!(
+        !is_composed_before_a_filter(&short, &[Action::PopVlan], |key| key.set_eth_dst(1)),
+        "a frame that ends with its tag keeps it"
+    );
+}
+
+/// Length is no part of a kind: both ways are in the decision, unless flows are found on one of them.
+#[test]
+fn branches_by_length_are_composed_if_nothing_is_looked_up_behind() {
+    let branch = |greater, otherwise| Action::CheckPktLen {
+        len: 100,
+        greater: Nested(vec![greater]),
+        otherwise: Nested(vec![otherwise]),
+    };
+    let (to, on) = (|port| Action::Output(PortId(port)), Action::Recirc(1));
+    let second = vec![branch(to(2), to(3))];
+    assert!(is_composed([vec![on.clone()], second]));
+    let aside = vec![branch(to(2), to(3)), on.clone()];
+    assert!(
+        is_composed([aside, vec![to(4)]]),
+        "that looks up behind both ways"
+    );
+    assert!(!is_composed([vec![branch(on.clone(), to(3))], vec![to(4)]]));
+    assert!(!is_composed([vec![branch(to(2), on)], vec![to(4)]]));
 }
 
 #[test]

@@ -2,21 +2,22 @@
 //!
 //! The twin keeps flows in a list and walks each packet from the beginning, by the actions as they were written: a function that calls
 //! itself, on frames that are copied. The product looks in its cache first, composes decisions, runs programs. Both see real
-//! frames, and must send the same bytes to the same places in the same order; and all flows must have counted the same, although
-//! meters drop some packets of a decision and let others pass.
+//! frames, with up to three tags and of many lengths, and must send the same bytes to the same places in the
+//! same order; and all flows must have counted the same packets and bytes, although meters drop some packets
+//! of a decision and let others pass, and tags make packets longer and shorter on their way.
 //!
 //! `HYPERSWITCH_TWIN_MINUTES=60 cargo test --release -p classifier --test walk_twin` runs for an hour.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use classifier::{
-    Decision, FlowEntry, MAX_PARTS, MegaflowTable, MicroflowCache, NoTables, Place, PortFlows, Shape, Stack,
-    Start, Subject, Tables, Train, Walked, Walker, dp_hash, run,
+    Branch, Decision, FlowEntry, MAX_PARTS, MegaflowTable, MicroflowCache, NoTables, Place, PortFlows, Shape,
+    Stack, Start, Subject, Tables, Train, Walked, Walker, dp_hash, run,
 };
 use flow::{
     Action, Context, ContextMatch, DropReason, Edit, Encapsulation, ExactKey, FieldId, Filters, Flow, FlowId,
-    FlowKey, FlowMask, FlowStats, MAX_OPS, Nested, NshHeader, PortId, PutMode, SetField, Stage, Statistics,
-    SwitchId, Userspace,
+    FlowKey, FlowMask, FlowStats, MAX_OPS, Nested, NshHeader, Op, PortId, PutMode, SetField, Stage,
+    Statistics, SwitchId, Userspace,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -44,6 +45,8 @@ struct Frame {
     marks: FlowKey,
     context: Context,
     limit: Option<usize>,
+    /// TCP flags of the frame as it came.
+    tcp_flags: u16,
 }
 
 impl Frame {
@@ -51,6 +54,7 @@ impl Frame {
         let mut head = Snapshot::new();
         head.fill(bytes.len()).copy_from_slice(bytes);
         Frame {
+            tcp_flags: parse(head.bytes(), head.len(), in_port).key.tcp_flags(),
             head,
             in_port,
             marks: FlowKey::default(),
@@ -219,7 +223,7 @@ impl Twin {
         let counts = self.counts.entry(flow.id).or_default();
         counts.packets += 1;
         counts.bytes += frame.head.len() as u64;
-        counts.tcp_flags |= key.tcp_flags();
+        counts.tcp_flags |= frame.tcp_flags;
         // The clock stands still.
         counts.idle_ms = Some(0);
         self.list(&flow.actions, stage, frame, looks + 1);
@@ -332,8 +336,8 @@ impl Subject for OnFrame {
     }
 
     fn found(&mut self, entry: &Arc<FlowEntry>) {
-        let (len, key) = (self.frame.head.len(), self.frame.key());
-        entry.record(1, len as u64, key.tcp_flags(), 0);
+        let len = self.frame.head.len();
+        entry.record(1, len as u64, self.frame.tcp_flags, 0);
     }
 
     fn missed(&mut self, stage: Stage) {
@@ -374,8 +378,12 @@ impl Subject for OnFrame {
         self.frame.limit = Some(len as usize);
     }
 
-    fn is_longer(&mut self, len: u16) -> bool {
-        self.frame.head.len() > usize::from(len)
+    fn branch(&mut self, len: u16) -> Branch<Frame> {
+        if self.frame.head.len() > usize::from(len) {
+            Branch::Longer
+        } else {
+            Branch::Otherwise
+        }
     }
 
     fn pass_meter(&mut self, meter: u32) -> Result<(), DropReason> {
@@ -418,6 +426,9 @@ struct Product {
 struct Seen {
     hits: u64,
     composed: u64,
+    /// Decisions that change tags, and that have a branch by length.
+    tagged: u64,
+    branched: u64,
     /// Packets of decisions with flows behind a meter: that passed all meters, and that were dropped by the first operation or
     /// in the middle of a program.
     passed: u64,
@@ -425,10 +436,22 @@ struct Seen {
     dropped_later: u64,
 }
 
+impl Seen {
+    fn composed(&mut self, decision: &Decision) {
+        let is_tag = |op: &Op| matches!(op, Op::Edit(Edit::PushVlan { .. } | Edit::PopVlan));
+        let ops = decision.program().ops();
+        self.composed += 1;
+        self.tagged += u64::from(ops.iter().any(is_tag));
+        self.branched += u64::from(ops.iter().any(|op| matches!(op, Op::CheckPktLen { .. })));
+    }
+}
+
 impl std::ops::AddAssign for Seen {
     fn add_assign(&mut self, other: Seen) {
         self.hits += other.hits;
         self.composed += other.composed;
+        self.tagged += other.tagged;
+        self.branched += other.branched;
         self.passed += other.passed;
         self.dropped_first += other.dropped_first;
         self.dropped_later += other.dropped_later;
@@ -474,7 +497,9 @@ impl Product {
             let hint = reading.hint(&key, &Context::NONE);
             hint.prefetch();
             let walked = reading.walk(hint, &key, &Context::NONE, &mut self.walker);
-            self.seen.composed += u64::from(matches!(walked, Walked::Composed(_)));
+            if let Walked::Composed(decision) = &walked {
+                self.seen.composed(decision);
+            }
             let decision = walked.decision().cloned()?;
             if !decision.counts_apart() {
                 decision.record(1, train.bytes, train.tcp_flags, 0);
@@ -597,8 +622,11 @@ fn lists(forward: bool) -> impl Strategy<Value = Vec<Action>> {
         5 => ports().prop_map(Action::Output),
         5 => on.clone(),
         3 => sets().prop_map(Action::Set),
-        1 => Just(Action::PushVlan { tpid: 0x8100, tci: 0x1003 }),
-        1 => Just(Action::PopVlan),
+        2 => (any::<bool>(), 0x1000u16..0x1004).prop_map(|(service, tci)| Action::PushVlan {
+            tpid: if service { 0x88a8 } else { 0x8100 },
+            tci,
+        }),
+        2 => Just(Action::PopVlan),
         1 => Just(Action::PushMpls { lse: 0x1140, eth_type: 0x8847 }),
         1 => Just(Action::PopMpls(0x0800)),
         2 => encapsulations().prop_map(Action::Encapsulate),
@@ -666,6 +694,8 @@ fn mask_of(stage: Stage, pass: u32, salt: u32) -> FlowMask {
     mask.0.set_dp_hash(if bit(7) && pass > 0 { 1 } else { 0 });
     mask.0.set_inner_tci(if bit(8) { 1 } else { 0 });
     mask.0.set_ip_ttl(if bit(9) { 7 } else { 0 });
+    mask.0.set_vlan_tpid(if bit(10) { 0xffff } else { 0 });
+    mask.0.set_inner_tpid(if bit(11) { 0xffff } else { 0 });
     mask
 }
 
@@ -745,7 +775,18 @@ fn ahead(actions: &[Action], stage: Stage, pass: u32) -> Vec<Action> {
 fn frame(bits: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, bits[3] & 3, 2, 0, 0, 0, 0, bits[4] & 1];
     for tag in 0..bits[5] % 4 {
-        frame.extend([0x81, 0, 0, tag + (bits[6] & 1)]);
+        let tpid = if bits[6] >> tag & 2 == 0 {
+            0x8100u16
+        } else {
+            0x88a8
+        };
+        frame.extend(tpid.to_be_bytes());
+        frame.extend([bits[6] & 0x20, tag + (bits[6] & 1)]);
+    }
+    match bits[8] >> 4 {
+        15 => frame.extend([0, 60, 0xaa, 0xaa, 3, 0, 0, 0]),
+        14 => frame.extend([0, 50]),
+        _ => {}
     }
     let (kind, protocol) = match bits[7] % 6 {
         0 => ([0x08, 0x06], 0),
@@ -784,6 +825,10 @@ fn frame(bits: &[u8]) -> Vec<u8> {
         0,
     ]);
     frame.resize(frame.len() + usize::from(bits[0] / 4) % 20, 7);
+    // Some end with their type or tags.
+    if bits[2] % 16 == 7 {
+        frame.truncate(14 + usize::from(bits[0]) % 12);
+    }
     frame
 }
 
@@ -919,11 +964,14 @@ fn walks_through_caches_are_as_walks_without() {
     let Seen {
         hits,
         composed,
+        tagged,
+        branched,
         passed,
         dropped_first,
         dropped_later,
     } = totals;
     assert!(hits > 3000 && composed > 300, "{totals:?}");
+    assert!(tagged > 100 && branched > 30, "{totals:?}");
     assert!(
         passed > 30 && dropped_first > 30 && dropped_later > 30,
         "{totals:?}"

@@ -4,7 +4,7 @@
 //! made in a copy of the head that refers to the first slot for the payload. So payload is never copied here. A packet that is set
 //! aside is one more reference to its slot.
 
-use classifier::{FlowEntry, Stack, Start, Subject, Tables, dp_hash, run};
+use classifier::{Branch, FlowEntry, Stack, Start, Subject, Tables, dp_hash, run};
 use flow::{Action, Context, DropReason, Edit, FieldId, FlowKey, PortId, Stage, Userspace};
 use lock_free::{Shared, Unique};
 use std::sync::Arc;
@@ -31,8 +31,8 @@ pub(crate) trait Sink {
     fn spare(&mut self) -> Option<Unique<Packet>>;
     /// The counters of the port that the packets come from.
     fn account(&self) -> &Counters;
-    /// Told of each flow that a look-up finds.
-    fn found(&mut self, entry: &Arc<FlowEntry>, packet: &Packet, key: &FlowKey);
+    /// Told of each flow that a look-up finds, and of the TCP flags of the packet as it came.
+    fn found(&mut self, entry: &Arc<FlowEntry>, packet: &Packet, tcp_flags: u16);
     /// Told of each action before it is applied.
     fn applying(&mut self, _action: impl FnOnce() -> Action) {}
 }
@@ -109,6 +109,7 @@ pub(crate) fn apply<K: Sink>(
     let mut subject = OnPacket {
         current: Some(Current::Own(packet)),
         metadata,
+        tcp_flags: None,
         stopped,
         random,
         sink,
@@ -126,6 +127,8 @@ struct OnPacket<'a, K> {
     /// None after the last output.
     current: Option<Current>,
     metadata: Metadata,
+    /// Those of the packet at its first look-up.
+    tcp_flags: Option<u16>,
     stopped: &'a mut Vec<usize>,
     random: &'a mut fastrand::Rng,
     sink: &'a mut K,
@@ -225,8 +228,9 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
 
     fn found(&mut self, entry: &Arc<FlowEntry>) {
         let Ok((key, _)) = self.now() else { return };
+        let tcp_flags = *self.tcp_flags.get_or_insert(key.tcp_flags());
         if let Some(current) = &self.current {
-            self.sink.found(entry, current.packet(), &key);
+            self.sink.found(entry, current.packet(), tcp_flags);
         }
     }
 
@@ -339,10 +343,15 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
         self.metadata.truncated = len;
     }
 
-    fn is_longer(&mut self, len: u16) -> bool {
+    fn branch(&mut self, len: u16) -> Branch<Aside> {
         let current = self.current.as_ref();
         let not_there = if self.has_ethernet() { 0 } else { ETHERNET_HEADER };
-        current.is_some_and(|current| current.packet().longest_frame().saturating_sub(not_there) > len.into())
+        let len_now = current.map_or(0, |current| current.packet().longest_frame());
+        if len_now.saturating_sub(not_there) > len.into() {
+            Branch::Longer
+        } else {
+            Branch::Otherwise
+        }
     }
 
     fn pass_meter(&mut self, meter: u32) -> Result<(), DropReason> {

@@ -18,7 +18,8 @@ use crate::switches::Switches;
 use ::placement::{Config, Costs, Policy, Topology};
 use control_protocol::data_plane::{Connection, PortSpec};
 use flow::{
-    Action, Filters, Flow, FlowId, FlowKey, FlowMask, MeterBand, MeterSpec, MeterUnit, PortId, SwitchId,
+    Action, Filters, Flow, FlowId, FlowKey, FlowMask, MeterBand, MeterSpec, MeterUnit, PortId, Stage,
+    SwitchId,
 };
 use scheduler::{Placement, Scheduler};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
@@ -46,7 +47,18 @@ struct Loop {
     overhead: u128,
     /// Number of the next packet, if there are several flows.
     serial: usize,
+    tag: Tag,
 }
+
+/// What the flow does to the tags of frames.
+#[derive(Clone, Copy)]
+enum Tag {
+    Kept,
+    Pushed,
+    Popped,
+}
+
+const TAG: [u8; 4] = [0x81, 0, 0, 3];
 
 /// One guest that sends, and one that receives.
 pub(crate) struct Guests {
@@ -155,6 +167,23 @@ fn put_flow_per_pair(switch: &Switch, flows: usize, actions: &[Action]) {
     }
 }
 
+/// One egress filter for a port, whose flow compares these bits and lets packets pass.
+fn put_egress_filter(switch: &Switch, port: PortId, mask: FlowMask) {
+    let (ingress, egress) = (0, 1);
+    switch.flows.lock().set_filters(port, Filters { ingress, egress });
+    let flow = Flow {
+        stage: Stage::Egress(port, 0),
+        ..Flow::new(
+            FlowId(1),
+            SwitchId(1),
+            FlowKey::default(),
+            mask,
+            vec![Action::Continue],
+        )
+    };
+    switch.flows.lock().insert(flow).unwrap();
+}
+
 /// A meter that nobody exceeds.
 const METER: u32 = 1;
 /// The pass in which a group selects one of two buckets.
@@ -181,10 +210,14 @@ impl Guests {
 
     /// Has the sender's buffers hold frames of that length.
     pub fn prepare(&mut self, len: usize) {
+        self.prepare_with(&frame(len, 0));
+    }
+
+    fn prepare_with(&mut self, frame: &[u8]) {
         for slot in 0..usize::from(RING) {
             let at = self.data() + slot * STRIDE;
             let mut bytes = vec![0; 12];
-            bytes.extend(frame(len, 0));
+            bytes.extend(frame);
             self.sender.memory.write(at, &bytes);
             let (slot, len) = (slot as u16, bytes.len() as u32);
             self.sender
@@ -234,6 +267,7 @@ impl Loop {
             ports,
             overhead: readings[500],
             serial: 0,
+            tag: Tag::Kept,
         }
     }
 
@@ -256,6 +290,30 @@ impl Loop {
         put_flow_per_pair(switch, flows, &[vec![Action::Meter(METER)], then].concat());
     }
 
+    /// Has the flow push or pop a tag. `filtered` says whether the receiver has an egress filter, which lets
+    /// everything pass.
+    fn put_tags(&mut self, tag: Tag, filtered: bool) {
+        self.tag = tag;
+        let switch = &self.ports[0].switch;
+        let mut mask = FlowMask::ANY;
+        mask.0.set_in_port(u32::MAX);
+        mask.0.set_eth_dst(u64::MAX);
+        let change = match tag {
+            Tag::Popped => Action::PopVlan,
+            Tag::Kept | Tag::Pushed => Action::PushVlan {
+                tpid: 0x8100,
+                tci: 0x1003,
+            },
+        };
+        let mut key = FlowKey::default();
+        key.set_in_port(1);
+        key.set_eth_dst(0x0200_0000_0002);
+        insert_with(switch, 2, key, mask, vec![change, Action::Output(PortId(2))]);
+        if filtered {
+            put_egress_filter(switch, PortId(2), FlowMask::ANY);
+        }
+    }
+
     /// Forwards a burst of packets of the next of so many flows; returns how long the switch took, in nanoseconds.
     fn forward(&mut self, flows: usize, burst: usize) -> u128 {
         let serial = &mut self.serial;
@@ -273,7 +331,15 @@ impl Loop {
     /// Nanoseconds per packet: of a burst that little disturbed, which is the tenth percentile, and the 50th and 90th. Before
     /// each burst comes one that is not measured, of so many other connections, unless that is 0.
     fn measure(&mut self, len: usize, flows: usize, others: usize, burst: usize) -> [f64; 3] {
-        self.guests.prepare(len);
+        let mut sent = frame(len, 0);
+        if matches!(self.tag, Tag::Popped) {
+            sent.splice(12..12, TAG);
+        }
+        let received = match self.tag {
+            Tag::Pushed => len + TAG.len(),
+            Tag::Kept | Tag::Popped => len,
+        };
+        self.guests.prepare_with(&sent);
         // Fewer under valgrind.
         let bursts = std::env::var("BURSTS").map_or(BURSTS, |text| text.parse().unwrap());
         let mut times = Vec::with_capacity(bursts);
@@ -282,11 +348,11 @@ impl Loop {
             if others > 0 {
                 std::mem::swap(&mut self.serial, &mut other);
                 self.forward(others, burst);
-                self.guests.collect(len, burst);
+                self.guests.collect(received, burst);
                 std::mem::swap(&mut self.serial, &mut other);
             }
             times.push(self.forward(flows, burst));
-            self.guests.collect(len, burst);
+            self.guests.collect(received, burst);
         }
         times.sort_unstable();
         [1, 5, 9]
@@ -362,7 +428,9 @@ fn cycles() {
     println!("clock {} ns, {mhz} MHz", all.overhead);
     println!("frame flows burst apart  ns/packet  cycles   median  90th percentile, ns");
     // The last number says how flows of packets are told apart: 0 not at all, as a learning switch has it; 1 by a flow in the
-    // table that looks at all fields; 2 by a flow for each; 3 and 4 the same with a meter, and 4 with a group that selects.
+    // table that looks at all fields; 2 by a flow for each; 3 and 4 the same with a meter, and 4 with a group
+    // that selects. 5 and 6: a tag is pushed, in 6 in front of an egress filter; 7 and 8: a tag is popped, in
+    // 8 in front of one. 9: as 0, while an egress filter of a third port looks at all fields.
     let mut cases = vec![
         [64, 1, 32, 0],
         [512, 1, 32, 0],
@@ -380,6 +448,12 @@ fn cycles() {
         [64, 20_000, 32, 3],
         [64, 1_000, 32, 4],
         [64, 20_000, 32, 4],
+        [64, 1, 32, 5],
+        [64, 1, 32, 6],
+        [64, 1, 32, 7],
+        [64, 1, 32, 8],
+        [64, 1_000, 32, 0],
+        [64, 1_000, 32, 9],
     ];
     // One alone, for a profiler: `CASE=64,1,32,0`.
     if let Ok(case) = std::env::var("CASE") {
@@ -390,15 +464,24 @@ fn cycles() {
     let others = std::env::var("OTHERS").map_or(0, |text| text.parse().unwrap());
     for [len, flows, burst, apart] in cases {
         match apart {
-            0 => {}
+            0 => all = Loop::new(),
             1 => put_flow(&all.ports[0].switch, 3, FlowMask::EXACT),
             2 => {
                 all = Loop::new();
                 put_flow_per_pair(&all.ports[0].switch, flows, &[Action::Output(PortId(2))]);
             }
-            _ => {
+            3 | 4 => {
                 all = Loop::new();
                 all.put_metered(flows, apart == 4);
+            }
+            5..=8 => {
+                all = Loop::new();
+                let tag = if apart < 7 { Tag::Pushed } else { Tag::Popped };
+                all.put_tags(tag, apart % 2 == 0);
+            }
+            _ => {
+                all = Loop::new();
+                put_egress_filter(&all.ports[0].switch, PortId(3), FlowMask::EXACT);
             }
         }
         let [ns, median, late] = all.measure(len, flows, others, burst);

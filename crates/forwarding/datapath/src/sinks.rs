@@ -158,8 +158,8 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
         &self.port.vnic.account
     }
 
-    fn found(&mut self, entry: &Arc<FlowEntry>, packet: &Packet, key: &FlowKey) {
-        entry.record(1, packet.frame_len() as u64, key.tcp_flags(), self.now_ms);
+    fn found(&mut self, entry: &Arc<FlowEntry>, packet: &Packet, tcp_flags: u16) {
+        entry.record(1, packet.frame_len() as u64, tcp_flags, self.now_ms);
     }
 
     fn dropped(&mut self, packet: &Packet, reason: DropReason) {

@@ -111,7 +111,7 @@ impl Sink for Notes<'_> {
         self.account
     }
 
-    fn found(&mut self, entry: &Arc<FlowEntry>, _: &Packet, _: &FlowKey) {
+    fn found(&mut self, entry: &Arc<FlowEntry>, _: &Packet, _: u16) {
         self.steps.push(TraceStep::Matched(entry.flow.clone()));
     }
 

@@ -16,6 +16,12 @@ pub const fn is_mpls(eth_type: u16) -> bool {
     matches!(eth_type, 0x8847 | 0x8848)
 }
 
+/// Whether an Ethernet type announces a VLAN tag (IEEE 802.1Q-2018 9.5).
+#[inline]
+pub const fn is_vlan(eth_type: u16) -> bool {
+    matches!(eth_type, 0x8100 | 0x88a8)
+}
+
 /// What a field belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {

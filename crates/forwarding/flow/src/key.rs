@@ -59,6 +59,12 @@ impl FlowMask {
         self
     }
 
+    /// Whether there is a bit that both masks match.
+    pub fn meets(&self, other: &FlowMask) -> bool {
+        let mut pairs = self.0.words.iter().zip(&other.0.words);
+        pairs.any(|(one, other)| one & other != 0)
+    }
+
     /// Whether the field, one of the key, is compared in all its bits.
     pub fn is_exact(&self, field: &Field) -> bool {
         field.get(&self.0.words) == field.ones()

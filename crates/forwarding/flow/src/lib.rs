@@ -28,7 +28,7 @@ pub use context::{Context, ContextMatch};
 pub use counters::PortCounters;
 pub use drop_reason::{DropCounts, DropReason};
 pub use exact::ExactKey;
-pub use field::{FIELDS, Field, FieldId, Layer, is_mpls};
+pub use field::{FIELDS, Field, FieldId, Layer, is_mpls, is_vlan};
 pub use id::{ControllerId, FlowId, PortId, SwitchId};
 pub use key::{FlowKey, FlowMask, KEY_WORDS, VLAN_PRESENT};
 pub use meter::{MAX_METERS, MeterBand, MeterSpec, MeterStats, MeterUnit};
@@ -103,6 +103,6 @@ pub struct FlowStats {
     pub bytes: u64,
     /// Milliseconds since the last match; `None` when nothing ever matched.
     pub idle_ms: Option<u64>,
-    /// All TCP flags seen, ORed.
+    /// All TCP flags of packets as they came from their ports, ORed.
     pub tcp_flags: u16,
 }

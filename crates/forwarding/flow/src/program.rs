@@ -6,7 +6,7 @@
 //! packet, no copy is made.
 
 use crate::action::{Action, Encapsulation, SetField, Userspace};
-use crate::{ControllerId, DropReason, FieldId, FlowMask, Layer, PortId, Stage, is_mpls};
+use crate::{ControllerId, DropReason, FieldId, FlowKey, FlowMask, Layer, PortId, Stage, is_mpls, is_vlan};
 use std::fmt;
 
 /// Most levels of lists within lists.
@@ -232,35 +232,72 @@ impl Program {
         })
     }
 
-    /// The fields of packets that the program reads and on which a later look-up depends: those that a hash is computed of, and
-    /// those that tell whether a packet has a field that is set, without which it is dropped before. Ports of TCP and UDP
-    /// are of the latter only in a program that looks up by itself.
+    /// The fields of packets that the program reads and on which a later look-up depends: those that a hash
+    /// is computed of, those that move with a tag, and those that tell whether a packet has a field that is
+    /// set, without which it is dropped before. Ports of TCP and UDP are of the latter only in a program that
+    /// looks up by itself.
     pub fn looks_at(&self) -> FlowMask {
         let mut mask = FlowMask::ANY;
         for op in &self.ops {
-            let Op::Edit(Edit::Set(set)) = op else { continue };
-            match set.field.field().layer {
-                Layer::Network => {}
-                Layer::Transport if self.looks_up && set.field == FieldId::TpSrc => {
-                    mask.0.set_tp_dst(u16::MAX)
+            match op {
+                Op::Edit(Edit::Set(set)) => look_at_layer_of(set, self.looks_up, &mut mask.0),
+                // Whether there are tags, which ones become the outer and the inner one, and whether a third
+                // comes up.
+                Op::Edit(Edit::PushVlan { .. } | Edit::PopVlan) => {
+                    mask.0.set_vlan_tpid(u16::MAX);
+                    mask.0.set_vlan_tci(u16::MAX);
+                    mask.0.set_inner_tpid(u16::MAX);
+                    mask.0.set_inner_tci(u16::MAX);
+                    mask.0.set_eth_type(u16::MAX);
                 }
-                Layer::Transport if self.looks_up => mask.0.set_tp_src(u16::MAX),
-                _ => continue,
+                Op::Edit(Edit::PopMpls(_)) => mask.0.set_eth_type(u16::MAX),
+                Op::Hash { .. } => {
+                    mask.0.set_eth_type(u16::MAX);
+                    mask.0.set_ip_src(u128::MAX);
+                    mask.0.set_ip_dst(u128::MAX);
+                    mask.0.set_ip_proto(u8::MAX);
+                    mask.0.set_ip_frag(u8::MAX);
+                    mask.0.set_tp_src(u16::MAX);
+                    mask.0.set_tp_dst(u16::MAX);
+                }
+                // No look-up is composed behind the first two, nor on either side of the next two. The others
+                // read nothing of the packet.
+                Op::Edit(Edit::PushMpls { .. } | Edit::Encapsulate(_))
+                | Op::Sample { .. }
+                | Op::CheckPktLen { .. }
+                | Op::Output { .. }
+                | Op::Userspace(_)
+                | Op::Save { .. }
+                | Op::Truncate(_)
+                | Op::Meter(_)
+                | Op::Recirc(_)
+                | Op::Continue
+                | Op::Drop(_)
+                | Op::End => {}
             }
-            mask.0.set_eth_type(u16::MAX);
-            mask.0.set_ip_proto(u8::MAX);
-        }
-        if self.ops.iter().any(|op| matches!(op, Op::Hash { .. })) {
-            mask.0.set_eth_type(u16::MAX);
-            mask.0.set_ip_src(u128::MAX);
-            mask.0.set_ip_dst(u128::MAX);
-            mask.0.set_ip_proto(u8::MAX);
-            mask.0.set_ip_frag(u8::MAX);
-            mask.0.set_tp_src(u16::MAX);
-            mask.0.set_tp_dst(u16::MAX);
         }
         mask
     }
+}
+
+/// What tells whether a packet has a field that is set.
+fn look_at_layer_of(set: &SetField, looks_up: bool, mask: &mut FlowKey) {
+    match set.field.field().layer {
+        Layer::Network => {}
+        Layer::Transport if looks_up && set.field == FieldId::TpSrc => mask.set_tp_dst(u16::MAX),
+        Layer::Transport if looks_up => mask.set_tp_src(u16::MAX),
+        // All packets have the first two. No look-up is composed behind a change of the others.
+        Layer::Metadata
+        | Layer::Link
+        | Layer::Transport
+        | Layer::NeighbourDiscovery
+        | Layer::Mpls
+        | Layer::Nsh
+        | Layer::Tunnel
+        | Layer::Connection => return,
+    }
+    mask.set_eth_type(u16::MAX);
+    mask.set_ip_proto(u8::MAX);
 }
 
 /// Makes a program operation by operation.
@@ -428,7 +465,7 @@ impl Compiler {
     }
 
     fn push_vlan(&mut self, tpid: u16, tci: u16) -> Result<usize, BadActions> {
-        if !matches!(tpid, 0x8100 | 0x88a8) {
+        if !is_vlan(tpid) {
             return Err(BadActions::BadTpid(tpid));
         }
         Ok(self.out.push(Op::Edit(Edit::PushVlan { tpid, tci })))

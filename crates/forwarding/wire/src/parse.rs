@@ -21,8 +21,8 @@ mod rare;
 pub(crate) use rare::{Links, SOURCE_LINK, TARGET_LINK, link_options};
 
 use crate::layers::{L3, L4, Layers};
-use crate::snapshot::{SMALLEST_TYPE, is_vlan_tpid};
-use flow::{ExactKey, FlowKey, PortId, Unseen, VLAN_PRESENT, is_mpls};
+use crate::snapshot::SMALLEST_TYPE;
+use flow::{ExactKey, FlowKey, PortId, Unseen, VLAN_PRESENT, is_mpls, is_vlan};
 
 /// Bytes from the beginning of a frame in which headers are looked for where the head does not suffice.
 /// IPv6's are part of the first fragment, whole (RFC 7112), so no frame of a usual link has more.
@@ -245,7 +245,7 @@ impl Parser<'_> {
     /// frames with zeros, so the next switch on the wire sees a whole tag.
     #[inline]
     fn tag(&mut self, at: usize) -> Option<(u16, u16)> {
-        let tpid = self.take_u16(at).filter(|&tpid| is_vlan_tpid(tpid))?;
+        let tpid = self.take_u16(at).filter(|&tpid| is_vlan(tpid))?;
         let tci = self.take_u16(at + 2).unwrap_or_else(|| {
             let first = self.head.get(at + 2).copied().unwrap_or(0);
             u16::from_be_bytes([first, 0])

@@ -11,7 +11,7 @@
 //!
 //! A snapshot has one owner at a time; nothing here synchronises.
 
-use flow::{Encapsulation, NshHeader, VLAN_PRESENT, is_mpls};
+use flow::{Encapsulation, NshHeader, VLAN_PRESENT, is_mpls, is_vlan};
 
 const MAC_BYTES: usize = 12;
 const ETHERNET_HEADER: usize = 14;
@@ -23,12 +23,6 @@ const NSH_ETHERNET: u8 = 3;
 const TAG: usize = 4;
 /// Smallest number in the type field that is a type and not a length (IEEE 802.3 3.2.6).
 pub(crate) const SMALLEST_TYPE: u16 = 0x600;
-
-/// Whether an Ethernet type announces a VLAN tag.
-#[inline]
-pub(crate) fn is_vlan_tpid(tpid: u16) -> bool {
-    tpid == 0x8100 || tpid == 0x88a8
-}
 
 /// The first bytes of a frame, with room to grow at the front.
 #[derive(Clone, Debug)]
@@ -134,7 +128,7 @@ impl Snapshot {
     pub fn pop_vlan(&mut self) -> bool {
         let bytes = self.bytes();
         if bytes.len() < MAC_BYTES + TAG + 2
-            || !is_vlan_tpid(u16::from_be_bytes([bytes[MAC_BYTES], bytes[MAC_BYTES + 1]]))
+            || !is_vlan(u16::from_be_bytes([bytes[MAC_BYTES], bytes[MAC_BYTES + 1]]))
         {
             return false;
         }
@@ -204,7 +198,7 @@ impl Snapshot {
             let bytes = self.bytes().get(at..at + 2)?;
             Some(u16::from_be_bytes([bytes[0], bytes[1]]))
         };
-        let is_tag = |at: usize| word(at).is_some_and(is_vlan_tpid);
+        let is_tag = |at: usize| word(at).is_some_and(is_vlan);
         let tags = (0..2).take_while(|tag| is_tag(MAC_BYTES + tag * TAG)).count();
         let at = MAC_BYTES + tags * TAG;
         word(at).filter(|&word| word >= SMALLEST_TYPE).map(|_| at)
