@@ -128,8 +128,8 @@ pub enum FromChild {
     Owes(Role),
     /// A thread of the sender makes no progress.
     Stuck(StuckThread),
-    /// The process of that role violates the protocol and is to be ended and started again. Only the control process may send
-    /// this, about other processes.
+    /// The process of that role violates the protocol and is to be ended and started again. Only controllers may send this: the
+    /// control process about all others, `ovs` about data plane and driver domain.
     Replace(Role),
 }
 

@@ -15,6 +15,12 @@ const MAX_TEXT: usize = 240;
 /// Longest name in characters. An honest process reports only names that we gave.
 const MAX_NAME: usize = 64;
 
+/// Largest error number of Linux (`MAX_ERRNO`).
+const MAX_ERRNO: i32 = 4095;
+
+/// `EIO` (errno(3)).
+pub const EIO: i32 = 5;
+
 /// Most threads in a report.
 const MAX_WORKERS: usize = 4096;
 
@@ -48,14 +54,23 @@ pub fn text(text: &str) -> String {
     cut(text, MAX_TEXT)
 }
 
+/// An error number: the one that was said, if it is one.
+fn errno(said: i32) -> i32 {
+    if (1..=MAX_ERRNO).contains(&said) {
+        said
+    } else {
+        EIO
+    }
+}
+
 /// Cleans all text in a message.
 pub fn data_plane(message: FromDataPlane) -> FromDataPlane {
     match message {
         FromDataPlane::Answer { serial, result } => FromDataPlane::Answer {
             serial,
             result: result.map(answer).map_err(|error| RequestError {
+                errno: errno(error.errno),
                 text: text(&error.text),
-                ..error
             }),
         },
         FromDataPlane::PortState {

@@ -26,9 +26,6 @@ const MAX_ASKED: usize = 1 << 18;
 /// Requests under way, or waiting to be sent, beyond which no more should be asked on behalf of others.
 pub const ROOM: usize = 512;
 
-/// `EIO` (errno(3)).
-const EIO: i32 = 5;
-
 /// The answer to a request.
 pub type Answered = Result<Answer, RequestError>;
 
@@ -511,7 +508,7 @@ impl<P> Session<P> {
     fn refuse(&mut self, what: &str) -> RequestError {
         self.link.count_violation(what);
         RequestError {
-            errno: EIO,
+            errno: clean::EIO,
             text: "the data plane's answer makes no sense".into(),
         }
     }

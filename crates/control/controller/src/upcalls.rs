@@ -12,7 +12,8 @@ use std::collections::VecDeque;
 const MAX_HELD: usize = 4096;
 const MAX_HELD_BYTES: usize = 32 << 20;
 
-/// Bytes of packets that wait to be sent back, beyond which packets are left out. Half of what the outbox holds.
+/// Bytes of packets that wait to be sent back, beyond which packets are left out. Half of what the outbox holds; so small packets are left
+/// out, too, before their number is what the outbox does not hold.
 const MAX_RETURNING: usize = crate::outbox::MAX_BYTES / 2;
 
 /// Packets that wait.
@@ -55,7 +56,7 @@ pub(crate) fn bounded(request: Request, waiting: usize) -> Option<(Request, usiz
             upcall.map(|upcall| (Request::Discard { upcall, reason }, 0))
         }
         Request::Execute(execute) => {
-            let bytes = execute.packet.frame.len();
+            let bytes = size_of::<Execute>() + execute.packet.frame.len();
             Some((Request::Execute(execute), bytes))
         }
         request => Some((request, 0)),

@@ -13,8 +13,9 @@ use crate::server::{Limits, ServerError};
 use crate::switch::Switch;
 use crate::tap::TapPlaceholders;
 use crate::translate::Ports;
+use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, Role, ToChild};
-use control_protocol::{Channel, ChannelError};
+use controller::Link;
 use flow::{ControllerId, SwitchId};
 use nic_packet::Owner;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -54,9 +55,6 @@ pub struct Options {
 /// Why the process ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The supervisor is gone or spoke nonsense.
-    #[error("supervisor: {0}")]
-    Supervisor(#[from] ChannelError),
     /// A system call failed.
     #[error("{0}")]
     Io(#[from] std::io::Error),
@@ -73,7 +71,7 @@ pub enum Error {
 /// # Errors
 ///
 /// A resource that it needs cannot be had.
-pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
+pub fn run(supervisor: Channel, options: &Options) -> Result<(), Error> {
     let first = ControllerId::OVS.port(0).map_or(0, |port| port.0);
     let mut plane = Plane::new(PlaneOptions {
         switch: SWITCH,
@@ -89,20 +87,23 @@ pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
         },
     })?;
     let mut database = Database::new(options.databases.clone());
+    let mut supervisor = Link::new(supervisor);
     while !plane.is_ready() {
-        wait_until(supervisor, &plane, None)?;
-        if !obey(supervisor, &mut plane)? {
+        wait_until(&supervisor, &plane, None)?;
+        if !obey(&mut supervisor, &mut plane)? {
             return Ok(());
         }
         plane.exchange();
+        complain(&mut supervisor, &mut plane);
     }
     let until = Instant::now() + FIRST_ANSWER;
     while !plane.knows_devices() && Instant::now() < until {
-        wait_until(supervisor, &plane, Some(until))?;
-        if !obey(supervisor, &mut plane)? {
+        wait_until(&supervisor, &plane, Some(until))?;
+        if !obey(&mut supervisor, &mut plane)? {
             return Ok(());
         }
         plane.exchange();
+        complain(&mut supervisor, &mut plane);
     }
     ask_first(&mut database);
     if let Some(plugs) = database.changed_plugs() {
@@ -121,7 +122,7 @@ pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
     };
     let switch = Switch::new(plane, placeholders, capabilities);
     let glue = Glue::listen(&options.socket, instance(), Limits::default(), switch)?;
-    glue.wake_for(supervisor)?;
+    glue.wake_for(supervisor.fd())?;
     log::info!("listening for ovs-vswitchd on {}", options.socket.display());
     Process {
         supervisor,
@@ -135,8 +136,8 @@ pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
     .serve()
 }
 
-struct Process<'a> {
-    supervisor: &'a Channel,
+struct Process {
+    supervisor: Link<FromChild>,
     glue: Glue<Plane, TapPlaceholders>,
     database: Database,
     /// The glue wakes for the database.
@@ -159,7 +160,7 @@ struct Attaching {
     latest: Instant,
 }
 
-impl Process<'_> {
+impl Process {
     fn serve(&mut self) -> Result<(), Error> {
         let mut more = false;
         loop {
@@ -172,7 +173,10 @@ impl Process<'_> {
             };
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
             more = self.glue.turn(timeout.as_ref())?;
-            if self.glue.is_other_ready() && !obey(self.supervisor, &mut self.glue.switch.datapath)? {
+            let is_other_ready = self.glue.is_other_ready();
+            let plane = &mut self.glue.switch.datapath;
+            complain(&mut self.supervisor, plane);
+            if is_other_ready && !obey(&mut self.supervisor, plane)? {
                 return Ok(());
             }
             if self.clean_at.is_some_and(|due| due <= Instant::now()) {
@@ -185,17 +189,17 @@ impl Process<'_> {
 
     fn timeout(&self) -> Option<Duration> {
         let retry = self.database.socket().is_none().then_some(self.next_try);
-        let datapath = &self.glue.switch.datapath;
         let due = [
             retry,
             self.clean_at,
             self.attaching.and_then(|attaching| attaching.due),
-            datapath.next_attempt(),
-            datapath.due(),
-            datapath.has_to_tell(),
         ];
-        let due = due.into_iter().flatten().min()?;
-        Some(due.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
+        let left = due
+            .into_iter()
+            .flatten()
+            .map(|due| due.saturating_duration_since(Instant::now()));
+        let left = left.chain(self.glue.switch.datapath.time_left()).min()?;
+        Some(left + Duration::from_millis(1))
     }
 
     /// Lets internal ports speak for the host of which the database does not say that they are virtual machines'.
@@ -285,40 +289,41 @@ fn ask_first(database: &mut Database) {
     }
 }
 
-/// Obeys the supervisor; false at the end.
-fn obey(supervisor: &Channel, plane: &mut Plane) -> Result<bool, Error> {
-    match supervisor.try_recv::<ToChild>() {
-        Ok((ToChild::Peer(Role::DataPlane), fds)) => {
-            if let Some(channel) = fds.into_iter().next() {
-                plane.connect(Channel::from(channel))?;
-            }
-            Ok(true)
-        }
-        Ok((ToChild::Peer(Role::Driver), fds)) => {
-            if let Some(channel) = fds.into_iter().next() {
-                plane.connect_driver(Channel::from(channel))?;
-            }
-            Ok(true)
-        }
-        Ok((ToChild::Ping(ping), _)) => {
-            // The supervisor reads, or it is gone.
-            let _ = supervisor.try_send(&FromChild::Pong(ping), &[]);
-            Ok(true)
-        }
-        Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => Ok(false),
-        Ok(_) | Err(ChannelError::WouldBlock) => Ok(true),
-        Err(error) => Err(error.into()),
-    }
+/// Tells the supervisor of peers that do not do what they owe.
+fn complain(supervisor: &mut Link<FromChild>, plane: &mut Plane) {
+    std::iter::from_fn(|| plane.complaint()).for_each(|complaint| supervisor.complain(complaint));
+    supervisor.flush();
 }
 
-fn wait_until(supervisor: &Channel, plane: &Plane, until: Option<Instant>) -> Result<(), Error> {
-    let mut fds = vec![PollFd::new(supervisor, PollFlags::IN)];
+/// Obeys the supervisor; false at the end.
+fn obey(supervisor: &mut Link<FromChild>, plane: &mut Plane) -> Result<bool, Error> {
+    // Without the supervisor nothing goes on.
+    let Ok(said) = supervisor.receive() else {
+        return Ok(false);
+    };
+    let Some((said, fds)) = said else {
+        return Ok(true);
+    };
+    let channel = fds.into_iter().next().map(Channel::from);
+    match (said, channel) {
+        (ToChild::Peer(Role::DataPlane), Some(channel)) => plane.connect(channel)?,
+        (ToChild::Peer(Role::Driver), Some(channel)) => plane.connect_driver(channel)?,
+        (ToChild::Ping(ping), _) => supervisor.send(FromChild::Pong(ping), Vec::new()),
+        (ToChild::Shutdown, _) => return Ok(false),
+        _ => {}
+    }
+    Ok(true)
+}
+
+fn wait_until(supervisor: &Link<FromChild>, plane: &Plane, until: Option<Instant>) -> Result<(), Error> {
+    let mut fds = vec![PollFd::from_borrowed_fd(supervisor.fd(), supervisor.interest())];
     fds.extend(
         plane
             .changes()
             .map(|changes| PollFd::from_borrowed_fd(changes, PollFlags::IN)),
     );
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let left = left.into_iter().chain(plane.time_left()).min();
     let timeout = left.and_then(|left| Timespec::try_from(left).ok());
     rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref())).map_err(std::io::Error::from)?;
     Ok(())

@@ -95,7 +95,7 @@ pub fn ovs(run_dir: &Path, database: Option<PathBuf>, claim_connections: bool) -
         claim_connections,
         owner,
     };
-    end(ovs_glue::process::run(&supervisor, &options).map_err(Into::into))
+    end(ovs_glue::process::run(supervisor, &options).map_err(Into::into))
 }
 
 fn begin(role: Role) -> Result<Channel> {

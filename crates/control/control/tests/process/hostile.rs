@@ -145,7 +145,7 @@ fn replaced(rig: &Rig, role: Role) {
 }
 
 /// A channel of ours that the control process takes for one to a data plane.
-fn fallen_plane(rig: &Rig) -> Channel {
+pub fn fallen_plane(rig: &Rig) -> Channel {
     let (ours, theirs) = Channel::pair().unwrap();
     let message = ToChild::Peer(Role::DataPlane);
     rig.supervisor.send(&message, &[theirs.as_fd()]).unwrap();

@@ -9,6 +9,7 @@ mod hostile;
 mod rig;
 mod storm;
 mod vcpus;
+mod withstands;
 
 use control_protocol::data_plane::*;
 use control_protocol::driver::{FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};

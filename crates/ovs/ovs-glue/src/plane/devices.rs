@@ -10,30 +10,20 @@
 //! was made ([`Plane::held`], [`Plane::release`]). Else the host would speak into the switch through a virtual machine's port.
 
 use super::ports::End;
-use super::{Link, Pending, Plane};
+use super::watch::Peer;
+use super::{Pending, Plane, now_ms};
 use crate::datapath::PortNo;
 use control_protocol::Channel;
 use control_protocol::data_plane::{PortState, Request};
-use control_protocol::driver::{FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
+use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState};
+use controller::{DriverEvent, Retry};
 use flow::PortId;
 use rustix::fd::OwnedFd;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant};
 
-/// First delay between attempts, and the longest.
-const DELAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// How long an attempt may take.
-const SETTLE: Duration = Duration::from_secs(1);
-/// Messages to the driver domain that wait, beyond which nothing is attached.
-const MAX_WAITING: usize = 256;
-
-/// What is known of the driver domain.
-#[derive(Debug)]
+/// Devices of ports.
+#[derive(Debug, Default)]
 pub(super) struct Devices {
-    pub link: Link<ToDriver, FromDriver>,
-    /// What it had when it was connected, by ports; `None` until it has said.
-    listed: Option<BTreeMap<PortId, (InterfaceSpec, InterfaceState)>>,
     /// Ports that want their TAP's descriptor.
     wanting: VecDeque<PortNo>,
     /// Ports whose TAP has gone.
@@ -42,25 +32,12 @@ pub(super) struct Devices {
     holds: u64,
 }
 
-impl Devices {
-    pub fn new() -> std::io::Result<Devices> {
-        Ok(Devices {
-            link: Link::new()?,
-            listed: None,
-            wanting: VecDeque::new(),
-            gone: VecDeque::new(),
-            holds: 0,
-        })
-    }
-}
-
 /// How far a port's device is.
 #[derive(Debug)]
 pub(super) struct Attachment {
     /// The driver domain says that it works.
     is_up: bool,
-    due: Option<Instant>,
-    delay: Duration,
+    retry: Retry,
     /// Why it does not work, as was said last.
     problem: Option<String>,
     /// It waits until the database has told all; its number among those that do.
@@ -72,31 +49,20 @@ impl Attachment {
     pub fn new(is_up: bool) -> Attachment {
         Attachment {
             is_up,
-            due: Some(Instant::now()),
-            delay: DELAY.0,
+            retry: Retry::at_once(now_ms()),
             problem: None,
             held: None,
         }
     }
 
-    /// Tries again after the delay, unless something is due anyway.
-    fn retry(&mut self) {
-        self.due.get_or_insert(Instant::now() + self.delay);
-    }
-
     /// Tries at once.
     pub fn try_now(&mut self) {
-        self.due = Some(Instant::now());
-        self.delay = DELAY.0;
+        self.retry = Retry::at_once(now_ms());
     }
 
     /// The data plane has said how the port is.
     pub fn port_state(&mut self, state: &PortState) {
-        match state {
-            PortState::Running => self.delay = DELAY.0,
-            PortState::Disconnected => self.retry(),
-            _ => {}
-        }
+        self.retry.on_port_state(state, now_ms());
     }
 }
 
@@ -107,20 +73,19 @@ impl Plane {
     ///
     /// The kernel refused.
     pub fn connect_driver(&mut self, channel: Channel) -> std::io::Result<()> {
-        self.lose_driver();
-        self.devices.link.connect(channel)?;
-        self.devices.link.queue(ToDriver::List, Vec::new());
-        Ok(())
+        self.driver.attach_channel(channel);
+        self.devices_are_down();
+        self.watch.follow(Peer::Driver, self.driver.interest())
     }
 
     /// Whether the driver domain has told its interfaces.
     pub fn knows_devices(&self) -> bool {
-        self.devices.listed.is_some()
+        self.driver.interfaces().is_some()
     }
 
     /// TAPs that an earlier process gave to the driver domain, with their indices.
     pub fn lent(&self) -> BTreeMap<String, u32> {
-        let listed = self.devices.listed.iter().flat_map(BTreeMap::values);
+        let listed = self.driver.interfaces().into_iter().flat_map(BTreeMap::values);
         let tap = |(spec, _): &(InterfaceSpec, InterfaceState)| match spec.kind {
             InterfaceKind::Given { index } => Some((spec.name.clone(), index)),
             _ => None,
@@ -128,10 +93,12 @@ impl Plane {
         listed.filter_map(tap).collect()
     }
 
-    /// When a device is to be tried next.
-    pub fn due(&self) -> Option<Instant> {
+    /// When a device is to be tried next, by the monotonic clock in milliseconds.
+    pub fn due(&self) -> Option<u64> {
         let attachments = self.ports.attachments().filter(|one| one.held.is_none());
-        attachments.filter_map(|attachment| attachment.due).min()
+        attachments
+            .filter_map(|attachment| attachment.retry.due_ms())
+            .min()
     }
 
     /// Not attached before the database has told all: the number of the port among those that were held.
@@ -159,36 +126,27 @@ impl Plane {
 
     /// Whether the device of a new port is attached already.
     pub(super) fn is_attached(&self, port: PortId, name: &str) -> bool {
-        let listed = self.devices.listed.as_ref();
+        let listed = self.driver.interfaces();
         let found = listed.and_then(|listed| listed.get(&port));
         found.is_some_and(|(spec, state)| spec.name == name && *state == InterfaceState::Up)
     }
 
-    pub(super) fn detach(&mut self, port: PortId) {
-        if let Some(listed) = &mut self.devices.listed {
-            listed.remove(&port);
-        }
-        self.devices.link.queue(ToDriver::Detach { port }, Vec::new());
-    }
-
     /// Removes interfaces of an earlier process for which there is no port.
     pub(super) fn detach_abandoned(&mut self) {
-        let listed = self.devices.listed.iter().flat_map(BTreeMap::keys);
+        let listed = self.driver.interfaces().into_iter().flat_map(BTreeMap::keys);
         let has_port = |port: &PortId| {
             let number = self.options.ports.number(*port);
             number.is_some_and(|number| self.ports.has(number))
         };
         let abandoned: Vec<_> = listed.filter(|port| !has_port(port)).copied().collect();
         for port in abandoned {
-            self.detach(port);
+            self.driver.detach(port);
         }
     }
 
-    fn lose_driver(&mut self) {
-        if self.devices.link.disconnect() {
-            log::warn!("the driver domain is gone");
-        }
-        self.devices.listed = None;
+    /// There is another driver domain, or none.
+    fn devices_are_down(&mut self) {
+        self.watch.forget(Peer::Driver);
         for attachment in self.ports.attachments_mut() {
             attachment.is_up = false;
         }
@@ -196,25 +154,22 @@ impl Plane {
 
     /// Takes in what the driver domain has said.
     pub(super) fn exchange_with_driver(&mut self) {
-        self.flush_driver();
-        loop {
-            match self.devices.link.receive() {
-                super::link::Received::Nothing => return,
-                super::link::Received::Message(FromDriver::Interfaces(list)) => self.take_interfaces(list),
+        for _ in 0..super::BURST {
+            match self.driver.receive() {
+                Ok(Some(DriverEvent::Listed)) => self.take_interfaces(),
+                Ok(Some(DriverEvent::State(port, state))) => self.interface_state(port, state),
                 // For the built-in switches' ports.
-                super::link::Received::Message(FromDriver::Addresses { .. }) => {}
-                super::link::Received::Message(FromDriver::State { port, state }) => {
-                    self.interface_state(port, state);
+                Ok(Some(DriverEvent::Addresses(_))) => {}
+                Ok(None) => return,
+                Err(lost) => {
+                    self.driver.detach_channel(lost, now_ms());
+                    return self.devices_are_down();
                 }
-                super::link::Received::Garbage => self.counters.violations += 1,
-                super::link::Received::Gone => return self.lose_driver(),
             }
         }
     }
 
-    fn take_interfaces(&mut self, list: Vec<(PortId, InterfaceSpec, InterfaceState)>) {
-        let listed = list.into_iter().map(|(port, spec, state)| (port, (spec, state)));
-        self.devices.listed = Some(listed.collect());
+    fn take_interfaces(&mut self) {
         for number in self.ports.numbers() {
             let name = self.ports.name(number).unwrap_or_default().to_owned();
             let id = self.options.ports.id(number);
@@ -230,7 +185,6 @@ impl Plane {
 
     fn interface_state(&mut self, port: PortId, state: InterfaceState) {
         let Some(number) = self.options.ports.number(port) else {
-            self.counters.violations += 1;
             return;
         };
         let name = self.ports.name(number).unwrap_or_default().to_owned();
@@ -240,15 +194,14 @@ impl Plane {
         let was_up = std::mem::replace(&mut attachment.is_up, state == InterfaceState::Up);
         match state {
             InterfaceState::Up => attachment.problem = None,
-            InterfaceState::Disconnected => attachment.retry(),
+            InterfaceState::Disconnected => attachment.retry.try_later(now_ms()),
             InterfaceState::Failed(text) => {
                 // A device that has gone is made again at once.
                 if was_up {
                     attachment.try_now();
                 } else {
-                    attachment.retry();
+                    attachment.retry.try_later(now_ms());
                 }
-                let text: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
                 if attachment.problem.as_ref() != Some(&text) {
                     log::warn!("port '{name}': {text}");
                     attachment.problem = Some(text);
@@ -259,28 +212,25 @@ impl Plane {
 
     /// Attaches what is due and not connected.
     pub(super) fn attach_devices(&mut self) {
-        let now = Instant::now();
+        let now_ms = now_ms();
         let is_ready = self.is_ready() && self.knows_devices();
         for number in self.ports.numbers() {
             let is_running = self.ports.is_running(number);
             let end = self.ports.end(number);
-            let room = self.devices.link.waiting() < MAX_WAITING;
             let Some(attachment) = self.ports.attachment(number) else {
                 continue;
             };
-            if attachment.held.is_some() || attachment.due.is_none_or(|due| due > now) {
+            if attachment.held.is_some() || !attachment.retry.take_due(now_ms) {
                 continue;
             }
             // Without either of them there is nothing to do until they are back.
-            attachment.due = None;
             if !is_ready || attachment.is_up && is_running {
                 continue;
             }
-            attachment.due = Some(now + attachment.delay.max(SETTLE));
-            attachment.delay = (attachment.delay * 2).min(DELAY.1);
+            attachment.retry.attempted(now_ms);
             match end {
                 Some(End::Tap) => self.devices.wanting.push_back(number),
-                Some(End::Device) if room => self.attach(number, InterfaceKind::Device, None),
+                Some(End::Device) => self.attach(number, InterfaceKind::Device, None),
                 _ => {}
             }
         }
@@ -327,24 +277,12 @@ impl Plane {
             name: name.to_owned(),
             mtu: None,
         };
-        let pair = socketpair(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        );
-        let (ours, theirs) = match pair {
-            Ok(pair) => pair,
-            Err(error) => return log::error!("port '{name}': {error}"),
-        };
-        let descriptors = [Some(theirs), tap].into_iter().flatten().collect();
-        let attach = ToDriver::Attach { port, spec };
-        self.devices.link.queue(attach, descriptors);
-        let serial = self.link.push(Request::PortAttach { port }, vec![ours]);
-        self.pending.insert(serial, Pending::Attach);
-    }
-
-    pub(super) fn flush_driver(&mut self) {
-        self.devices.link.send();
+        match self.driver.attach(port, spec, tap) {
+            Ok(stream) => {
+                let attach = Request::PortAttach { port };
+                self.request(attach, vec![stream], Pending::Attach);
+            }
+            Err(error) => log::error!("port '{name}': {error}"),
+        }
     }
 }

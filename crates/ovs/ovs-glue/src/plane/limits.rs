@@ -184,10 +184,7 @@ impl Plane {
     }
 
     fn tell_limit(&mut self, number: PortNo, request: Request) {
-        if self.link.is_connected() {
-            let serial = self.link.push(request, Vec::new());
-            self.pending.insert(serial, Pending::Limit(number));
-        }
+        self.request(request, Vec::new(), Pending::Limit(number));
     }
 
     fn means(&self, number: PortNo, port: PortId) -> Means {

@@ -3,9 +3,9 @@
 //! Each data plane is told of all meters before flows come that name them. It keeps them when this process dies, and is told to forget
 //! them when a datapath is made, which has none.
 
-use super::questions::Pending;
+use super::questions::Asked;
 use super::{Plane, now_ms};
-use crate::datapath::{Answer, Errno, MeterSeen, MeterSpec, Seen, Ticket};
+use crate::datapath::{Answer, Errno, MeterSeen, MeterSpec, Seen};
 use crate::translate::OWN_METERS;
 use control_protocol::data_plane::Request;
 use flow::{MeterBand, MeterSpec as Wanted, MeterStats, MeterUnit};
@@ -106,23 +106,18 @@ impl PlaneMeters {
 impl Plane {
     /// The data plane is to have the datapath's meters and no others.
     pub(super) fn tell_meters(&mut self) {
-        if !self.link.is_connected() || self.datapath.is_none() {
+        if !self.client.is_connected() || self.datapath.is_none() {
             return;
         }
-        self.tell(Request::MeterFlush);
+        self.client.tell(Request::MeterFlush);
         let wanted = self.meters.0.iter().map(|(id, meter)| (*id, meter.spec));
         for (meter, spec) in wanted.collect::<Vec<_>>() {
-            self.tell(Request::MeterSet { meter, spec });
+            self.client.tell(Request::MeterSet { meter, spec });
         }
         self.tell_limits_meters();
     }
 
-    pub(super) fn set_meter(
-        &mut self,
-        ticket: Ticket,
-        id: u32,
-        spec: &MeterSpec,
-    ) -> Result<(Request, Pending), Errno> {
+    pub(super) fn set_meter(&mut self, id: u32, spec: &MeterSpec) -> Result<(Request, Asked), Errno> {
         let spec = translated(spec)?;
         if id >= OWN_METERS {
             return Err(Errno::EINVAL);
@@ -133,18 +128,13 @@ impl Plane {
         }
         let before = meters.insert(id, Meter::new(spec));
         let request = Request::MeterSet { meter: id, spec };
-        Ok((request, Pending::MeterSet(ticket, id, before)))
+        Ok((request, Asked::MeterSet(id, before)))
     }
 
-    /// One that is not there is none.
-    pub(super) fn ask_meter(&mut self, ticket: Ticket, id: u32) -> (Request, Pending) {
-        (Request::MeterGet { meter: id }, Pending::Meter(ticket, id))
-    }
-
-    pub(super) fn remove_meter(&mut self, ticket: Ticket, id: u32) -> (Request, Pending) {
+    pub(super) fn remove_meter(&mut self, id: u32) -> (Request, Asked) {
         let removed = self.meters.0.remove(&id);
         let request = Request::MeterDel { meter: id };
-        (request, Pending::MeterRemoved(ticket, removed))
+        (request, Asked::MeterRemoved(removed))
     }
 }
 

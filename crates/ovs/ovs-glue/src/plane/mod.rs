@@ -1,17 +1,16 @@
 //! Our own data plane, behind its channel.
 //!
 //! A datapath is a switch of the data plane; there is one. A question goes to the channel at once and is answered when the data
-//! plane has answered: many questions are under way, each with a serial number. The data plane carries them out in their
-//! order, so a flow is written down here when it is sent, and taken back if it was refused.
+//! plane has answered: many questions are under way. The data plane carries them out in their order, so a flow is written down here
+//! when it is sent, and taken back if it was refused.
 //!
-//! The data plane maps guests' memory, so what it says is not believed further than needed: an answer that does not suit its question
-//! is `EIO`, pages of flows must make progress, and what it sends unasked is bounded. All of that is counted
-//! ([`PlaneCounters`]). When it has gone, questions are answered by what is known here; the next one gets ports, under the same
-//! numbers, meters and flows again. No counter goes back.
+//! The data plane maps guests' memory, so what it says is not believed further than needed ([`controller`]): an answer that does not
+//! suit its question is `EIO`, and counted ([`PlaneCounters`]), and the supervisor replaces a data plane that lies or is silent. When it
+//! has gone, questions are answered by what is known here; the next one gets ports, under the same numbers, meters and flows
+//! again. No counter goes back.
 //!
 //! | part | contents |
 //! |---|---|
-//! | `link` | the channel: messages that wait to be sent, messages received |
 //! | `questions` | questions, and the meaning of their answers |
 //! | `flows` | flows as they were installed, and their counts |
 //! | `flow_shares` | how many flows each port may have |
@@ -20,6 +19,7 @@
 //! | `limits` | limits of ports: policing and queues |
 //! | `ports` | ports, and how guests reach them |
 //! | `clients` | connections to VMMs that listen |
+//! | `watch` | the descriptor to wait for |
 //! | `devices` | ports that are network devices of the host, and the driver domain |
 //! | `packets` | packets for ovs-vswitchd |
 //! | `upcalls` | messages that wait for ovs-vswitchd, and ports' turns |
@@ -30,7 +30,6 @@ mod devices;
 mod flow_shares;
 mod flows;
 mod limits;
-mod link;
 mod meters;
 mod originals;
 mod packets;
@@ -38,6 +37,7 @@ mod ports;
 mod questions;
 mod restore;
 mod upcalls;
+mod watch;
 
 use crate::datapath::{
     Answer, Datapath, DatapathId, DeviceSettings, Errno, PortNo, PortSpec, Question, Ticket, Upcall,
@@ -46,9 +46,13 @@ use crate::datapath::{
 use crate::translate::{self, Ports as Numbers, key_of};
 use control_protocol::data_plane::{self as protocol, Execute as Injected, Packet, Request, UpcallCause};
 use control_protocol::driver::InterfaceKind;
-use flow::{Action, Context, DropReason, FieldId, FlowKey, PortCounters, Program, SetField, Stage, SwitchId};
+use control_protocol::supervisor::FromChild;
+use controller::{Client, DriverClient, Lost};
+use flow::{
+    Action, Context, ControllerId, DropReason, FieldId, FlowKey, PortCounters, Program, SetField, Stage,
+    SwitchId,
+};
 pub use limits::{Limits, MAX_QUEUES, QUEUE_LIMIT};
-use link::Link;
 pub use meters::MAX_METERS;
 use ovs_netlink::ct_limit::{Zone, ZoneLimit};
 use ovs_netlink::datapath::{MegaflowStats, Stats};
@@ -57,16 +61,14 @@ use ovs_netlink::vport;
 use ports::PlanePorts;
 pub use ports::{Plug, Sockets};
 use questions::Pending;
-use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use watch::{Peer, Watch};
 
-/// Questions without answers, beyond which no more should be asked.
-const MAX_OPEN: usize = 512;
-/// Requests that wait for the data plane to read. A new one is told of all ports, meters and limits at once.
-const MAX_WAITING: usize = 128 * MAX_OPEN;
+/// Messages of the data plane that are taken in before others have their turn.
+const BURST: usize = 1024;
 
 /// The options in which data planes differ.
 #[derive(Clone, Debug)]
@@ -106,10 +108,10 @@ pub struct PlaneCounters {
 #[derive(Debug)]
 pub struct Plane {
     options: Options,
-    link: Link,
+    client: Client<Pending>,
+    driver: DriverClient,
     devices: devices::Devices,
-    /// Readable when either of their channels is.
-    events: OwnedFd,
+    watch: Watch,
     /// The datapath, if there is one.
     datapath: Option<DatapathId>,
     ports: PlanePorts,
@@ -119,7 +121,6 @@ pub struct Plane {
     limits: limits::PlaneLimits,
     /// Distinguishes this process's flows from those that an earlier one left in the data plane.
     generation: u64,
-    pending: HashMap<u32, Pending>,
     answers: VecDeque<(Ticket, Result<Answer, Errno>)>,
     upcalls: upcalls::Upcalls,
     originals: originals::Originals,
@@ -136,21 +137,13 @@ impl Plane {
     ///
     /// The kernel refused.
     pub fn new(options: Options) -> std::io::Result<Plane> {
-        let (link, devices) = (Link::new()?, devices::Devices::new()?);
-        let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for channel in [link.as_fd(), devices.link.as_fd()] {
-            epoll::add(
-                &events,
-                channel,
-                epoll::EventData::new_u64(0),
-                epoll::EventFlags::IN,
-            )?;
-        }
+        let controller = options.ports.id(PortNo(0)).map(|port| port.controller());
         Ok(Plane {
+            client: Client::default(),
+            driver: DriverClient::new(controller.unwrap_or(ControllerId::OVS)),
             options,
-            link,
-            devices,
-            events,
+            devices: devices::Devices::default(),
+            watch: Watch::new()?,
             datapath: None,
             ports: PlanePorts::default(),
             flows: flows::Flows::default(),
@@ -158,7 +151,6 @@ impl Plane {
             meters: meters::PlaneMeters::default(),
             limits: limits::PlaneLimits::default(),
             generation: now_ms(),
-            pending: HashMap::new(),
             answers: VecDeque::new(),
             upcalls: upcalls::Upcalls::default(),
             originals: originals::Originals::default(),
@@ -175,33 +167,33 @@ impl Plane {
     ///
     /// The kernel refused.
     pub fn connect(&mut self, channel: control_protocol::Channel) -> std::io::Result<()> {
-        self.lose();
-        self.link.connect(channel)?;
-        self.tell(Request::Hello {
-            version: protocol::VERSION,
-        });
+        self.lose(None);
+        self.client.attach(channel, now_ms());
+        self.client.gather(true);
         self.ports.told.clear();
-        let serial = self.link.push(Request::PortList, Vec::new());
-        self.pending.insert(serial, Pending::Ports);
+        self.request(Request::PortList, Vec::new(), Pending::Ports);
         self.begin_restore();
         self.tell_meters();
-        Ok(())
+        self.watch.follow(Peer::DataPlane, self.client.interest())
     }
 
     /// Whether there is a data plane that has told its ports.
     pub fn is_ready(&self) -> bool {
-        self.link.is_connected() && self.ports.are_known
+        self.client.is_connected() && self.ports.are_known
     }
 
     /// The counts so far.
     pub fn counters(&self) -> PlaneCounters {
-        self.counters
+        let violations = self.client.violations() + self.driver.violations();
+        PlaneCounters {
+            violations: self.counters.violations + violations,
+            ..self.counters
+        }
     }
 
-    /// Sends a request whose answer nobody waits for.
-    fn tell(&mut self, request: Request) {
-        let serial = self.link.push(request, Vec::new());
-        self.pending.insert(serial, Pending::Nothing);
+    /// Sends a request. Without a data plane, whoever waits for the answer asks the next one.
+    fn request(&mut self, request: Request, fds: Vec<OwnedFd>, pending: Pending) {
+        drop(self.client.ask(request, fds, pending).err());
     }
 
     /// Sends as much as there is room for.
@@ -209,12 +201,46 @@ impl Plane {
         let now = Instant::now();
         self.originals.review(now);
         let is_due = self.handed.due().is_some_and(|due| due <= now);
-        if is_due || self.link.waiting() > 0 {
+        if is_due || self.client.has_to_send() {
             for upcall in self.handed.take() {
-                self.link.push(Request::Taken { upcall }, Vec::new());
+                self.client.end_upcall(Request::Taken { upcall });
             }
         }
-        self.link.send();
+        self.client.flush();
+        self.driver.flush();
+        self.follow_channels();
+    }
+
+    fn follow_channels(&mut self) {
+        let followed = [
+            self.watch.follow(Peer::DataPlane, self.client.interest()),
+            self.watch.follow(Peer::Driver, self.driver.interest()),
+        ];
+        for error in followed.into_iter().filter_map(Result::err) {
+            log::error!("a channel cannot be waited for: {error}");
+        }
+    }
+
+    /// What the supervisor is to be told now.
+    pub fn complaint(&mut self) -> Option<FromChild> {
+        let now_ms = now_ms();
+        let complaint = self.client.complaint(now_ms);
+        complaint.or_else(|| self.driver.complaint(now_ms))
+    }
+
+    /// Time until [`Datapath::flush`] has something to do, or [`Plane::complaint`] something to say.
+    pub fn time_left(&self) -> Option<Duration> {
+        let to_tell = self.has_to_tell();
+        let to_tell = to_tell.map(|due| due.saturating_duration_since(Instant::now()));
+        let due_ms = [
+            self.next_attempt(),
+            self.due(),
+            self.client.due_ms(),
+            self.driver.due_ms(),
+        ];
+        let due_ms = due_ms.into_iter().flatten().min();
+        let due = due_ms.map(|due_ms| Duration::from_millis(due_ms.saturating_sub(now_ms())));
+        [to_tell, due].into_iter().flatten().min()
     }
 
     /// When [`Datapath::flush`] has something to say or to forget that can wait until then.
@@ -225,17 +251,16 @@ impl Plane {
             .min()
     }
 
-    /// The data plane has gone.
-    fn lose(&mut self) {
-        if self.link.disconnect() {
-            self.counters.lost += 1;
-            log::warn!("the data plane is gone");
-        }
+    /// The data plane has gone, or its channel is given up for this reason.
+    fn lose(&mut self, lost: Option<Lost>) {
+        let unanswered = self.client.detach(lost, now_ms());
+        self.counters.lost += u64::from(unanswered.is_some());
+        self.watch.forget(Peer::DataPlane);
         self.flows.lose();
-        for (_, pending) in std::mem::take(&mut self.pending) {
-            if let Some(ticket) = pending.ticket() {
+        for pending in unanswered.into_iter().flatten() {
+            if let Pending::Asked(ticket, asked) = pending {
                 // Not an error where there is another answer: ovs-vswitchd removes a port of which it is refused the statistics.
-                let answer = self.without_data_plane(pending);
+                let answer = self.without_data_plane(asked);
                 self.answers.push_back((ticket, answer));
             }
         }
@@ -311,13 +336,26 @@ impl Plane {
     }
 
     fn discard(&mut self, upcall: protocol::UpcallId) {
-        self.link.push(
-            Request::Discard {
-                upcall,
-                reason: DropReason::ControlLost,
-            },
-            Vec::new(),
-        );
+        let reason = DropReason::ControlLost;
+        self.client.end_upcall(Request::Discard { upcall, reason });
+    }
+
+    /// Takes in what the data plane has said, a bounded number of messages.
+    fn read(&mut self) -> Result<(), Lost> {
+        for _ in 0..BURST {
+            let Some(event) = self.client.receive(self.ports.ports.len())? else {
+                break;
+            };
+            self.take(event);
+        }
+        Ok(())
+    }
+
+    /// Gives up a data plane that does not list its ports.
+    fn check(&mut self) {
+        if let Err(lost) = self.client.check(now_ms()) {
+            self.lose(Some(lost));
+        }
     }
 }
 
@@ -341,7 +379,7 @@ impl Datapath for Plane {
         self.flows.clear();
         self.upcalls.clear();
         let switch = self.options.switch;
-        self.tell(Request::FlowFlush { switch });
+        self.client.tell(Request::FlowFlush { switch });
     }
 
     fn stats(&self, _: DatapathId) -> (Stats, Option<MegaflowStats>) {
@@ -422,39 +460,28 @@ impl Datapath for Plane {
     }
 
     fn has_room(&self) -> bool {
-        self.pending.len() < MAX_OPEN && self.link.waiting() < MAX_OPEN
+        self.client.has_room()
     }
 
     fn exchange(&mut self) {
         self.exchange_with_driver();
         self.send();
-        loop {
-            match self.link.receive() {
-                link::Received::Nothing => break,
-                link::Received::Message(message) => self.take(message),
-                link::Received::Garbage => self.counters.violations += 1,
-                link::Received::Gone => {
-                    self.lose();
-                    break;
-                }
-            }
+        if let Err(lost) = self.read() {
+            self.lose(Some(lost));
         }
-        self.link.send();
-        if self.link.waiting() > MAX_WAITING {
-            // It asks for more than it reads.
-            self.counters.violations += 1;
-            self.lose();
-        }
+        self.client.flush();
+        self.check();
+        self.follow_channels();
     }
 
     fn flush(&mut self) {
+        self.check();
         self.connect_clients();
         self.send();
-        self.flush_driver();
     }
 
     fn changes(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.events.as_fd())
+        Some(self.watch.as_fd())
     }
 
     fn execute(&mut self, execute: &Execute<'_>) -> Result<(), Errno> {
@@ -494,8 +521,11 @@ impl Datapath for Plane {
                 frame: packets::frame(execute.eth_type, execute.packet),
             }),
         };
-        self.link.push(Request::Execute(injected), Vec::new());
-        Ok(())
+        if self.client.end_upcall(Request::Execute(injected)) {
+            Ok(())
+        } else {
+            Err(Errno::ENOBUFS)
+        }
     }
 
     fn set_zone_limit(&mut self, _: Zone, _: u32) -> Result<(), Errno> {

@@ -1,12 +1,12 @@
 //! Ports of the data plane, and how guests reach them.
 
-use super::clients::Attempts;
 use super::devices::Attachment;
-use super::{Pending, Plane};
+use super::{Pending, Plane, now_ms};
 use crate::datapath::{Errno, PortNo, PortSpec};
 use crate::socket;
 use crate::translate::Ports as Numbers;
 use control_protocol::data_plane::{Connection, PortInfo, PortSpec as Wanted, PortState, Request};
+use controller::Retry;
 use flow::{DropReason, Filters, PortCounters, PortId};
 use ovs_netlink::vport::{Kind, Stats};
 use rustix::fd::OwnedFd;
@@ -74,12 +74,9 @@ pub(super) struct Port {
     /// As the port's device is.
     up: bool,
     pub plug: Option<Plug>,
-    /// The request that makes it in the data plane, until that is answered. What is told before is about an earlier port
-    /// of this number.
-    asked: Option<u32>,
     pub state: PortState,
     /// Attempts to connect to a VMM that listens.
-    pub attempts: Attempts,
+    pub attempts: Retry,
     pub end: End,
     attachment: Option<Attachment>,
     counters: PortCounters,
@@ -91,6 +88,8 @@ pub(super) struct Port {
 #[derive(Debug, Default)]
 pub(super) struct PlanePorts {
     pub ports: BTreeMap<PortNo, Port>,
+    /// The requests to make a port that are not answered. What is told before is about an earlier port of this number.
+    making: HashMap<PortNo, usize>,
     /// Those that an earlier process left in the data plane.
     pub told: HashMap<PortId, PortInfo>,
     /// The data plane has told them.
@@ -175,11 +174,12 @@ impl PlanePorts {
     pub fn lose(&mut self) -> Vec<PortNo> {
         self.are_known = false;
         self.told.clear();
+        self.making.clear();
         let mut left = Vec::new();
         for (number, port) in &mut self.ports {
             port.before = add(&port.before, &port.counters);
             port.counters = PortCounters::default();
-            port.attempts = Attempts::default();
+            port.attempts = Retry::default();
             let was_running =
                 std::mem::replace(&mut port.state, PortState::Disconnected) == PortState::Running;
             if was_running && port.end == End::Guest {
@@ -226,9 +226,8 @@ impl Plane {
             mtu: MTU,
             up: true,
             plug,
-            asked: None,
             state: PortState::Disconnected,
-            attempts: Attempts::default(),
+            attempts: Retry::default(),
             end,
             attachment,
             counters: PortCounters::default(),
@@ -270,41 +269,48 @@ impl Plane {
             let is_left = port.end == End::Nobody && told.state != PortState::Disconnected;
             if is_same && !is_left {
                 let (mtu, miss_rate) = (wanted.mtu, wanted.miss_rate);
-                self.tell(Request::PortSet {
+                self.client.tell(Request::PortSet {
                     port: id,
                     mtu,
                     miss_rate,
                 });
-                self.tell(Request::PortEnable { port: id, up });
+                self.client.tell(Request::PortEnable { port: id, up });
                 self.limit_anew(number);
                 self.made(number);
                 self.port_state(id, told.state);
                 return Ok(());
             }
-            self.tell(Request::PortDel { port: id });
+            self.client.tell(Request::PortDel { port: id });
         }
         let descriptors = match wanted.connection {
-            Connection::Listener if self.link.is_connected() => {
+            Connection::Listener if self.client.is_connected() => {
                 vec![self.options.sockets.listen(&wanted.name)?]
             }
             _ => Vec::new(),
         };
-        let serial = self.link.push(Request::PortAdd(wanted), descriptors);
-        self.pending.insert(serial, Pending::Port(number));
-        if let Some(port) = self.ports.ports.get_mut(&number) {
-            port.asked = Some(serial);
+        if self.client.is_connected() {
+            *self.ports.making.entry(number).or_default() += 1;
+            self.request(Request::PortAdd(wanted), descriptors, Pending::Port(number));
         }
         if !up {
-            self.tell(Request::PortEnable { port: id, up });
+            self.client.tell(Request::PortEnable { port: id, up });
         }
         self.limit(number);
         Ok(())
     }
 
-    /// The data plane has made the port that this request was about, unless it was made anew since.
-    pub(super) fn port_added(&mut self, number: PortNo, serial: u32) {
-        let port = self.ports.ports.get(&number);
-        if port.is_some_and(|port| port.asked == Some(serial)) {
+    /// The data plane has made a port, or refused to.
+    pub(super) fn port_added(&mut self, number: PortNo, is_made: bool) {
+        if !is_made {
+            self.counters.ports_refused += 1;
+            log::error!("the data plane refuses port {}", number.0);
+        }
+        let left = self.ports.making.get(&number).copied().unwrap_or(0);
+        if left > 1 {
+            // The port was made anew since.
+            self.ports.making.insert(number, left - 1);
+        } else if is_made {
+            self.ports.making.remove(&number);
             self.made(number);
         }
     }
@@ -312,10 +318,9 @@ impl Plane {
     /// The data plane has a port as it shall be.
     fn made(&mut self, number: PortNo) {
         if let Some(port) = self.ports.ports.get_mut(&number) {
-            port.asked = None;
             port.attempts = match port.plug {
-                Some(Plug::Client(_)) => Attempts::now(),
-                _ => Attempts::default(),
+                Some(Plug::Client(_)) => Retry::at_once(now_ms()),
+                _ => Retry::default(),
             };
         }
     }
@@ -331,14 +336,14 @@ impl Plane {
             }
             return;
         };
-        if port.asked.is_some() {
+        if self.ports.making.contains_key(&number) {
             return;
         }
         if let Some(attachment) = &mut port.attachment {
             attachment.port_state(&state);
         }
         if matches!(port.plug, Some(Plug::Client(_))) {
-            port.attempts.note(&state);
+            port.attempts.on_port_state(&state, now_ms());
         }
         let is_running = state == PortState::Running;
         let was_running = std::mem::replace(&mut port.state, state) == PortState::Running;
@@ -354,9 +359,9 @@ impl Plane {
         };
         self.limit(number);
         if let Some(id) = self.options.ports.id(number) {
-            self.tell(Request::PortDel { port: id });
+            self.client.tell(Request::PortDel { port: id });
             if port.attachment.is_some() {
-                self.detach(id);
+                self.driver.detach(id);
             }
         }
         if port.plug == Some(Plug::Server) {
@@ -376,7 +381,7 @@ impl Plane {
         if port.mtu != mtu {
             port.mtu = mtu;
             let miss_rate = self.options.miss_rate;
-            self.tell(Request::PortSet {
+            self.client.tell(Request::PortSet {
                 port: id,
                 mtu,
                 miss_rate,
@@ -391,7 +396,7 @@ impl Plane {
         if let (Some(port), Some(id)) = (port, self.options.ports.id(number)) {
             port.up = up;
             if port.attachment.is_none() {
-                self.tell(Request::PortEnable { port: id, up });
+                self.client.tell(Request::PortEnable { port: id, up });
             }
         }
     }
@@ -434,17 +439,15 @@ impl Plane {
         }
     }
 
-    /// Takes in some of the ports that the data plane has.
-    pub(super) fn take_ports(&mut self, infos: Vec<PortInfo>, more: bool) {
+    /// Takes in the ports that the data plane has.
+    pub(super) fn take_ports(&mut self, infos: Vec<PortInfo>) {
         for info in infos {
             if self.options.ports.number(info.spec.port).is_some() {
                 self.ports.told.insert(info.spec.port, info);
             }
         }
-        if more {
-            return;
-        }
         self.ports.are_known = true;
+        self.client.compare(0);
         for number in self.ports.numbers() {
             if let Err(errno) = self.send_port(number) {
                 log::error!("port {} is not in the new data plane: {errno}", number.0);
@@ -461,7 +464,7 @@ impl Plane {
     pub fn remove_abandoned(&mut self) {
         self.detach_abandoned();
         for port in std::mem::take(&mut self.ports.told).into_keys() {
-            self.tell(Request::PortDel { port });
+            self.client.tell(Request::PortDel { port });
         }
     }
 }

@@ -6,15 +6,11 @@ use super::ports::End;
 use super::{Plane, now_ms};
 use crate::datapath::{Answer, Detail, Errno, FlowSpec, PortNo, PutMode, Question, Ticket, TraceStep};
 use crate::translate::{actions, flow_match, without_labels};
-use control_protocol::RequestError;
-use control_protocol::data_plane::{
-    Answer as Told, Detail as Extent, FromDataPlane, Request, TraceStep as Step,
-};
+use control_protocol::data_plane::{Answer as Told, Detail as Extent, Request, TraceStep as Step};
+use controller::{Answered, Event};
 use flow::{Flow as Entry, FlowId, FlowStats, PutMode as Mode, Stage, Statistics};
 use ovs_netlink::key::Match;
 
-/// Largest error number (`MAX_ERRNO`).
-const MAX_ERRNO: i32 = 4095;
 /// Flows beyond which none is made without a data plane: as many as its table holds.
 const MAX_FLOWS: usize = 200_000;
 /// The answer to a flow of a port that has its share. ovs-vswitchd takes it for a flow that overlaps another one: it writes no warning,
@@ -24,8 +20,6 @@ const BEYOND_SHARE: Errno = Errno::EEXIST;
 /// The purpose of an answer of the data plane.
 #[derive(Debug)]
 pub(super) enum Pending {
-    /// Nobody waits for it.
-    Nothing,
     /// The first list of ports.
     Ports,
     /// A port that is made.
@@ -34,26 +28,34 @@ pub(super) enum Pending {
     Limit(PortNo),
     /// A connection for a port, or a device. Whether it is one is told by the port's state.
     Attach,
-    /// A flow that was written down here; if it is refused, it goes.
-    Added(Ticket, u64),
-    /// A flow that the data plane before had. Nobody waits for it.
+    /// A flow that the data plane before had.
     Restored(u64),
+    /// A question that waits for the answer.
+    Asked(Ticket, Asked),
+}
+
+/// What was asked, and what is to be done if it is refused.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// A flow that was written down here; if it is refused, it goes.
+    Added(u64),
     /// A flow that was changed here; if that is refused, it becomes again what it was.
-    Changed(Ticket, u64, Stored),
-    Flushed(Ticket),
-    Flow(Ticket, u64, Detail),
+    Changed(u64, Stored),
+    Flushed,
+    Flow(u64, Detail),
     /// A flow that is no more here.
-    Removed(Ticket, u64, Stored, Detail),
-    Page(Ticket, Places, Detail),
-    PortStats(Ticket, PortNo),
+    Removed(u64, Stored, Detail),
+    Page(Places, Detail),
+    PortStats(PortNo),
     /// A meter that was written down, in the place of another one; if it is refused, that one comes back.
-    MeterSet(Ticket, u32, Option<Meter>),
-    Meter(Ticket, u32),
+    MeterSet(u32, Option<Meter>),
+    /// A meter. One that is not there is none.
+    Meter(u32),
     /// A meter that is no more here.
-    MeterRemoved(Ticket, Option<Meter>),
+    MeterRemoved(Option<Meter>),
     /// A meter of a queue.
-    Queue(Ticket),
-    Trace(Ticket),
+    Queue,
+    Trace,
 }
 
 /// What a page of flows is about.
@@ -62,32 +64,6 @@ pub(super) struct Places {
     pub after: u64,
     /// The data plane may have flows after this one that are not to be told yet.
     last: u64,
-}
-
-impl Pending {
-    /// The ticket of the question that waits for the answer.
-    pub fn ticket(&self) -> Option<Ticket> {
-        match self {
-            Pending::Nothing
-            | Pending::Ports
-            | Pending::Port(_)
-            | Pending::Limit(_)
-            | Pending::Attach
-            | Pending::Restored(_) => None,
-            Pending::Added(ticket, ..)
-            | Pending::Changed(ticket, ..)
-            | Pending::Flushed(ticket)
-            | Pending::Flow(ticket, ..)
-            | Pending::Removed(ticket, ..)
-            | Pending::Page(ticket, ..)
-            | Pending::PortStats(ticket, _)
-            | Pending::MeterSet(ticket, ..)
-            | Pending::Meter(ticket, _)
-            | Pending::MeterRemoved(ticket, _)
-            | Pending::Queue(ticket)
-            | Pending::Trace(ticket) => Some(*ticket),
-        }
-    }
 }
 
 impl Plane {
@@ -122,19 +98,16 @@ impl Plane {
 
     pub(super) fn send_question(&mut self, ticket: Ticket, question: Question) -> Result<(), Errno> {
         let switch = self.options.switch;
-        let (request, pending) = match question {
-            Question::PutFlow(flow, mode) => self.put(ticket, &flow, mode)?,
+        let (request, asked) = match question {
+            Question::PutFlow(flow, mode) => self.put(&flow, mode)?,
             Question::SetFlow { id, actions, clear } => {
                 let place = self.flows.place(&id).ok_or(Errno::ENOENT)?;
-                self.change(ticket, place, actions, clear)?
+                self.change(place, actions, clear)?
             }
             Question::Flow(id, detail) => {
                 let place = self.flows.place(&id).ok_or(Errno::ENOENT)?;
                 let id = self.flow_id(place);
-                (
-                    Request::FlowGet { switch, id },
-                    Pending::Flow(ticket, place, detail),
-                )
+                (Request::FlowGet { switch, id }, Asked::Flow(place, detail))
             }
             Question::RemoveFlow(id, detail) => {
                 let place = self.flows.place(&id).ok_or(Errno::ENOENT)?;
@@ -142,12 +115,12 @@ impl Plane {
                 let id = self.flow_id(place);
                 (
                     Request::FlowDel { switch, id },
-                    Pending::Removed(ticket, place, stored, detail),
+                    Asked::Removed(place, stored, detail),
                 )
             }
             Question::FlushFlows => {
                 self.flows.clear();
-                (Request::FlowFlush { switch }, Pending::Flushed(ticket))
+                (Request::FlowFlush { switch }, Asked::Flushed)
             }
             Question::FlowsAfter(after, detail) => {
                 let request = Request::FlowList {
@@ -156,88 +129,80 @@ impl Plane {
                     detail: Extent::Terse,
                 };
                 let last = self.flows.last_told(after);
-                (request, Pending::Page(ticket, Places { after, last }, detail))
+                (request, Asked::Page(Places { after, last }, detail))
             }
             Question::PortStats(number) => {
                 let port = self.options.ports.id(number).ok_or(Errno::ENODEV)?;
-                (Request::PortGet { port }, Pending::PortStats(ticket, number))
+                (Request::PortGet { port }, Asked::PortStats(number))
             }
-            Question::SetMeter(id, spec) => self.set_meter(ticket, id, &spec)?,
-            Question::Meter(id) => self.ask_meter(ticket, id),
-            Question::RemoveMeter(id) => self.remove_meter(ticket, id),
+            Question::SetMeter(id, spec) => self.set_meter(id, &spec)?,
+            Question::Meter(id) => (Request::MeterGet { meter: id }, Asked::Meter(id)),
+            Question::RemoveMeter(id) => self.remove_meter(id),
             Question::Queue(number, queue) => {
                 let Some(meter) = self.limits.meter_of_queue(number, queue) else {
                     self.answers.push_back((ticket, Ok(Answer::Meter(None))));
                     return Ok(());
                 };
-                (Request::MeterGet { meter }, Pending::Queue(ticket))
+                (Request::MeterGet { meter }, Asked::Queue)
             }
             Question::Trace { port, frame } => {
                 let in_port = self.options.ports.id(port).ok_or(Errno::ENODEV)?;
-                (Request::Trace { in_port, frame }, Pending::Trace(ticket))
+                (Request::Trace { in_port, frame }, Asked::Trace)
             }
         };
-        if self.link.is_connected() && !self.is_about_kept_back(&pending) {
-            let is_flush = matches!(pending, Pending::Flushed(_));
-            let serial = self.link.push(request, Vec::new());
-            self.pending.insert(serial, pending);
+        if self.client.is_connected() && !self.is_about_kept_back(&asked) {
+            let is_flush = matches!(asked, Asked::Flushed);
+            self.request(request, Vec::new(), Pending::Asked(ticket, asked));
             if is_flush {
                 self.put_limits();
             }
         } else {
-            let answer = self.without_data_plane(pending);
+            let answer = self.without_data_plane(asked);
             self.answers.push_back((ticket, answer));
         }
         Ok(())
     }
 
     /// What is known here without the data plane. Flows and meters are as they were told last, and wait for the next one.
-    pub(super) fn without_data_plane(&mut self, pending: Pending) -> Result<Answer, Errno> {
-        match pending {
-            Pending::Added(_, place) => {
+    pub(super) fn without_data_plane(&mut self, asked: Asked) -> Result<Answer, Errno> {
+        match asked {
+            Asked::Added(place) => {
                 self.flows.wait(place);
                 Ok(Answer::Done)
             }
-            Pending::Changed(..) | Pending::Flushed(_) | Pending::PortStats(..) => Ok(Answer::Done),
-            Pending::Flow(_, place, detail) => {
+            Asked::Changed(..) | Asked::Flushed | Asked::PortStats(_) => Ok(Answer::Done),
+            Asked::Flow(place, detail) => {
                 let stored = self.flows.at(place).ok_or(Errno::ENOENT)?;
                 Ok(Answer::Flow(stored.tell(detail)?))
             }
-            Pending::Removed(_, _, stored, detail) => Ok(Answer::Flow(stored.tell(detail)?)),
-            Pending::Page(_, places, detail) => self.flows.page(places.after, detail),
-            Pending::MeterSet(_, _, mut meter) | Pending::MeterRemoved(_, mut meter) => {
+            Asked::Removed(_, stored, detail) => Ok(Answer::Flow(stored.tell(detail)?)),
+            Asked::Page(places, detail) => self.flows.page(places.after, detail),
+            Asked::MeterSet(_, mut meter) | Asked::MeterRemoved(mut meter) => {
                 Ok(meters::answer(meter.as_mut(), None))
             }
-            Pending::Meter(_, id) => Ok(meters::answer(self.meters.get(id), None)),
-            Pending::Nothing
-            | Pending::Ports
-            | Pending::Port(_)
-            | Pending::Limit(_)
-            | Pending::Attach
-            | Pending::Restored(_)
-            | Pending::Queue(_)
-            | Pending::Trace(_) => Err(Errno::EIO),
+            Asked::Meter(id) => Ok(meters::answer(self.meters.get(id), None)),
+            Asked::Queue | Asked::Trace => Err(Errno::EIO),
         }
     }
 
-    fn put(&mut self, ticket: Ticket, flow: &FlowSpec, mode: PutMode) -> Result<(Request, Pending), Errno> {
+    fn put(&mut self, flow: &FlowSpec, mode: PutMode) -> Result<(Request, Asked), Errno> {
         if let Some(place) = self.flows.place(&flow.id) {
             if is_refused(place) {
                 // For who puts it, it is not there.
                 self.flows.remove(place);
-                return self.put(ticket, flow, mode);
+                return self.put(flow, mode);
             }
             let there = self.flows.at(place).ok_or(Errno::EIO)?.rule()?;
             return match mode {
                 PutMode::Create => Err(Errno::EEXIST),
                 // As the kernel: its match may not be another.
                 PutMode::CreateOrModify if there.matches != flow.matches => Err(Errno::ENOENT),
-                PutMode::CreateOrModify => self.change(ticket, place, Some(flow.actions.clone()), false),
+                PutMode::CreateOrModify => self.change(place, Some(flow.actions.clone()), false),
             };
         }
         // First whether it can be said at all.
         let mut entry = self.entry(0, &flow.matches, &flow.actions)?;
-        if !self.link.is_connected() && self.flows.len() >= MAX_FLOWS {
+        if !self.client.is_connected() && self.flows.len() >= MAX_FLOWS {
             return Err(Errno::ENOSPC);
         }
         let sharer = self.sharer(flow);
@@ -259,7 +224,7 @@ impl Plane {
                 PutMode::CreateOrModify => Mode::CreateOrModify(Statistics::Kept),
             },
         };
-        Ok((request, Pending::Added(ticket, place)))
+        Ok((request, Asked::Added(place)))
     }
 
     /// The port of whose share a flow is: that of its packets, unless it is a device.
@@ -270,11 +235,10 @@ impl Plane {
 
     fn change(
         &mut self,
-        ticket: Ticket,
         place: u64,
         actions: Option<Vec<ovs_netlink::action::Action>>,
         clear: bool,
-    ) -> Result<(Request, Pending), Errno> {
+    ) -> Result<(Request, Asked), Errno> {
         let stored = self.flows.at(place).ok_or(Errno::ENOENT)?;
         let there = stored.rule()?;
         let wanted = actions.unwrap_or(there.actions);
@@ -284,65 +248,43 @@ impl Plane {
         let statistics = if clear { Statistics::New } else { Statistics::Kept };
         let mode = Mode::Modify(statistics);
         let request = Request::FlowPut { flow, mode };
-        Ok((request, Pending::Changed(ticket, place, before)))
+        Ok((request, Asked::Changed(place, before)))
     }
 
-    /// Takes in a message of the data plane.
-    pub(super) fn take(&mut self, message: FromDataPlane) {
-        match message {
-            FromDataPlane::Upcall(upcall) => self.upcall(upcall),
-            FromDataPlane::PortState { port, state, .. } => self.port_state(port, state),
+    /// Takes in what the data plane has said.
+    pub(super) fn take(&mut self, event: Event<Pending>) {
+        match event {
+            Event::Upcall(upcall) => self.upcall(upcall),
+            Event::PortState { port, state, .. } => self.port_state(port, state),
             // Only the built-in controller has a use for others' ports.
-            FromDataPlane::ForeignPort { .. } => {}
-            FromDataPlane::Answer { serial, result } => match self.pending.remove(&serial) {
-                Some(pending) => self.answered(serial, pending, result),
-                None => self.counters.violations += 1,
-            },
+            Event::ForeignPort { .. } => {}
+            Event::Answered(pending, result) => self.answered(pending, result),
         }
     }
 
-    fn answered(&mut self, serial: u32, pending: Pending, result: Result<Told, RequestError>) {
+    fn answered(&mut self, pending: Pending, result: Answered) {
         let told = result.map_err(|error| {
             log::debug!("the data plane refused: {error}");
-            let errno = Errno(error.errno);
-            if (1..=MAX_ERRNO).contains(&errno.0) {
-                errno
-            } else {
-                Errno::EIO
-            }
+            Errno(error.errno)
         });
-        let ticket = pending.ticket();
-        let answer = match (pending, told) {
-            (Pending::Ports, Ok(Told::Ports { ports, more })) => {
-                if more {
-                    self.pending.insert(serial, Pending::Ports);
-                }
-                return self.take_ports(ports, more);
+        match (pending, told) {
+            (Pending::Asked(ticket, asked), told) => {
+                let answer = self.meaning(asked, told);
+                self.answers.push_back((ticket, answer));
             }
-            (Pending::Nothing | Pending::Limit(_), Ok(_)) | (Pending::Attach, _) => return,
-            (Pending::Limit(number), Err(errno)) => return self.limit_refused(number, errno),
-            (Pending::Restored(place), told) => return self.restored(place, told),
-            (Pending::Port(number), Ok(Told::Done)) => return self.port_added(number, serial),
-            (Pending::Port(number), _) => {
-                self.counters.ports_refused += 1;
-                log::error!("the data plane refuses port {}", number.0);
-                return;
-            }
-            (Pending::Nothing | Pending::Ports, _) => {
-                self.counters.violations += 1;
-                return;
-            }
-            (pending, told) => self.meaning(pending, told),
-        };
-        if let Some(ticket) = ticket {
-            self.answers.push_back((ticket, answer));
+            (Pending::Ports, Ok(Told::Ports { ports, .. })) => self.take_ports(ports),
+            (Pending::Ports, told) => log::error!("the data plane does not list its ports: {told:?}"),
+            (Pending::Port(number), told) => self.port_added(number, told.is_ok()),
+            (Pending::Limit(number), Err(errno)) => self.limit_refused(number, errno),
+            (Pending::Restored(place), told) => self.restored(place, told),
+            (Pending::Limit(_), Ok(_)) | (Pending::Attach, _) => {}
         }
     }
 
     /// What the answer to a question means.
-    fn meaning(&mut self, pending: Pending, told: Result<Told, Errno>) -> Result<Answer, Errno> {
-        match (pending, told) {
-            (Pending::Added(_, place), Ok(Told::Ended { flows, .. })) => {
+    fn meaning(&mut self, asked: Asked, told: Result<Told, Errno>) -> Result<Answer, Errno> {
+        match (asked, told) {
+            (Asked::Added(place), Ok(Told::Ended { flows, .. })) => {
                 // What it took the place of.
                 for ended in flows {
                     if let Some(other) = self.place(ended.id).filter(|other| *other != place) {
@@ -351,18 +293,18 @@ impl Plane {
                 }
                 Ok(Answer::Done)
             }
-            (Pending::Added(_, place), refused) => {
+            (Asked::Added(place), refused) => {
                 self.flows.remove(place);
                 self.refused(refused)
             }
-            (Pending::Changed(..), Ok(Told::Ended { .. })) | (Pending::Flushed(_), Ok(Told::Done)) => {
+            (Asked::Changed(..), Ok(Told::Ended { .. })) | (Asked::Flushed, Ok(Told::Done)) => {
                 Ok(Answer::Done)
             }
-            (Pending::Changed(_, place, before), refused) => {
+            (Asked::Changed(place, before), refused) => {
                 self.flows.replace(place, before);
                 self.refused(refused)
             }
-            (Pending::Flow(_, place, detail), Ok(Told::FlowStats { flows, .. })) => {
+            (Asked::Flow(place, detail), Ok(Told::FlowStats { flows, .. })) => {
                 let wanted = self.flow_id(place);
                 let (_, stats) = flows
                     .first()
@@ -372,16 +314,16 @@ impl Plane {
                 stored.count(stats, now_ms());
                 Ok(Answer::Flow(stored.tell(detail)?))
             }
-            (Pending::Removed(_, _, mut stored, detail), Ok(Told::Ended { flows, .. })) => {
+            (Asked::Removed(_, mut stored, detail), Ok(Told::Ended { flows, .. })) => {
                 if let Some(ended) = flows.first() {
                     stored.count(&ended.stats, now_ms());
                 }
                 Ok(Answer::Flow(stored.tell(detail)?))
             }
-            (Pending::Page(_, places, detail), Ok(Told::FlowStats { flows, more })) => {
+            (Asked::Page(places, detail), Ok(Told::FlowStats { flows, more })) => {
                 self.page(places, detail, &flows, more)
             }
-            (Pending::PortStats(_, number), Ok(Told::Ports { ports, .. })) => {
+            (Asked::PortStats(number), Ok(Told::Ports { ports, .. })) => {
                 let id = self.options.ports.id(number);
                 let info = ports.into_iter().next().filter(|info| Some(info.spec.port) == id);
                 let Some(info) = info else {
@@ -390,21 +332,20 @@ impl Plane {
                 self.ports.count(number, info.counters);
                 Ok(Answer::Done)
             }
-            (
-                Pending::MeterSet(_, _, mut meter) | Pending::MeterRemoved(_, mut meter),
-                Ok(Told::Meter(told)),
-            ) => Ok(meters::answer(meter.as_mut(), told)),
-            (Pending::Meter(_, id), Ok(Told::Meter(told))) => Ok(meters::answer(self.meters.get(id), told)),
-            (Pending::Queue(_), Ok(Told::Meter(told))) => Ok(Answer::Meter(told.map(meters::seen))),
-            (Pending::MeterSet(_, id, before), refused) => {
+            (Asked::MeterSet(_, mut meter) | Asked::MeterRemoved(mut meter), Ok(Told::Meter(told))) => {
+                Ok(meters::answer(meter.as_mut(), told))
+            }
+            (Asked::Meter(id), Ok(Told::Meter(told))) => Ok(meters::answer(self.meters.get(id), told)),
+            (Asked::Queue, Ok(Told::Meter(told))) => Ok(Answer::Meter(told.map(meters::seen))),
+            (Asked::MeterSet(id, before), refused) => {
                 self.meters.put_back(id, before);
                 self.refused(refused)
             }
-            (Pending::Trace(_), Ok(Told::Trace(steps))) => Ok(Answer::Trace(
+            (Asked::Trace, Ok(Told::Trace(steps))) => Ok(Answer::Trace(
                 steps.into_iter().filter_map(|step| self.step(step)).collect(),
             )),
             // It was not made, or it has gone: what was known is what there is to know.
-            (Pending::PortStats(..), Err(_)) => Ok(Answer::Done),
+            (Asked::PortStats(_), Err(_)) => Ok(Answer::Done),
             (_, refused) => self.refused(refused),
         }
     }
@@ -447,10 +388,6 @@ impl Plane {
         let (mut flows, now) = (Vec::with_capacity(told.len()), now_ms());
         let mut last = self.flow_id(places.after);
         for (id, stats) in told {
-            // Else there would be no end.
-            if *id <= last {
-                return self.refused(Ok(Told::Done));
-            }
             last = *id;
             // Others are of an earlier process, or have ended since.
             let Some(place) = self.place(*id) else { continue };

@@ -5,13 +5,13 @@
 //! answered here; new ones go to the data plane at once.
 
 use super::Plane;
-use super::questions::Pending;
+use super::questions::{Asked, Pending};
 use crate::datapath::Errno;
 use control_protocol::data_plane::{Answer as Told, Request};
 use flow::PutMode;
 
 /// Flows without answers. Questions are left room for as many.
-const MAX_OPEN: usize = super::MAX_OPEN / 2;
+const MAX_OPEN: usize = controller::ROOM / 2;
 
 /// How far it has come.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ impl Plane {
         // Without a datapath, flows of an earlier process forward until ovs-vswitchd has flushed them.
         if self.datapath.is_some() {
             let switch = self.options.switch;
-            self.tell(Request::FlowFlush { switch });
+            self.client.tell(Request::FlowFlush { switch });
         }
     }
 
@@ -42,8 +42,8 @@ impl Plane {
             match rule.and_then(|rule| self.entry(place, &rule.matches, &rule.actions)) {
                 Ok(flow) => {
                     let mode = PutMode::Create;
-                    let serial = self.link.push(Request::FlowPut { flow, mode }, Vec::new());
-                    self.pending.insert(serial, Pending::Restored(place));
+                    let request = Request::FlowPut { flow, mode };
+                    self.request(request, Vec::new(), Pending::Restored(place));
                     self.restore.open += 1;
                 }
                 Err(errno) => self.refuse(place, errno),
@@ -81,12 +81,12 @@ impl Plane {
     }
 
     /// Whether a question is about what the data plane does not have.
-    pub(super) fn is_about_kept_back(&self, pending: &Pending) -> bool {
-        match pending {
-            Pending::Changed(_, place, _) | Pending::Flow(_, place, _) | Pending::Removed(_, place, ..) => {
+    pub(super) fn is_about_kept_back(&self, asked: &Asked) -> bool {
+        match asked {
+            Asked::Changed(place, _) | Asked::Flow(place, _) | Asked::Removed(place, ..) => {
                 self.flows.is_kept_back(*place)
             }
-            Pending::Page(_, pages, _) => self.flows.is_kept_back(pages.after.saturating_add(1)),
+            Asked::Page(pages, _) => self.flows.is_kept_back(pages.after.saturating_add(1)),
             _ => false,
         }
     }

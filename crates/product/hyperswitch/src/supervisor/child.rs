@@ -114,8 +114,23 @@ pub enum Event {
     Owes(Role),
 }
 
-/// Time between two processes that the control process has replaced. Restarts have a back-off besides.
-const REPLACE_PAUSE: Duration = Duration::from_secs(1);
+/// Whether a process may have another one replaced: controllers their peers, and the control process `ovs` as well.
+fn may_replace(role: Role, victim: Role) -> bool {
+    match role {
+        Role::Control => victim != Role::Control,
+        Role::Ovs => matches!(victim, Role::DataPlane | Role::Driver),
+        Role::DataPlane | Role::Driver => false,
+    }
+}
+
+/// Time between two processes that a controller has replaced. Restarts have a back-off besides. `ovs` serves one
+/// switch, and may disturb others less often.
+fn replace_pause(role: Role) -> Duration {
+    match role {
+        Role::Ovs => Duration::from_secs(10),
+        _ => Duration::from_secs(1),
+    }
+}
 
 /// Messages for which we had not asked that are read before there is a pause, and its length.
 const MESSAGES: u32 = 16;
@@ -225,7 +240,7 @@ impl Supervised {
             running.paused_until = Some(now + MESSAGE_PAUSE);
         }
         match said {
-            Ok((FromChild::Replace(victim), _)) if role == Role::Control && victim != role => {
+            Ok((FromChild::Replace(victim), _)) if may_replace(role, victim) => {
                 running.victims.insert(victim);
             }
             Ok((FromChild::Owes(debtor), _)) if debtor != role => return Some(Event::Owes(debtor)),
@@ -240,6 +255,13 @@ impl Supervised {
         Some(Event::Nothing)
     }
 
+    /// Another process of that role was started: what was said was about the one before.
+    pub fn forget_victim(&mut self, role: Role) {
+        if let Some(running) = &mut self.running {
+            running.victims.remove(&role);
+        }
+    }
+
     /// A process that it wants to be replaced now.
     pub fn take_victim(&mut self, now: Instant) -> Option<Role> {
         let running = self
@@ -247,7 +269,7 @@ impl Supervised {
             .as_mut()
             .filter(|running| running.next_victim <= now)?;
         let victim = running.victims.pop_first()?;
-        running.next_victim = now + REPLACE_PAUSE;
+        running.next_victim = now + replace_pause(self.role);
         Some(victim)
     }
 

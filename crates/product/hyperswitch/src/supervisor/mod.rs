@@ -247,6 +247,9 @@ impl Supervisor {
     fn start(&mut self, role: Role, now: Instant) -> Result<()> {
         let command = (self.launch)(role);
         self.child(role).start(command, now)?;
+        self.children
+            .iter_mut()
+            .for_each(|child| child.forget_victim(role));
         if role == Role::DataPlane {
             let placement = ToChild::Placement(self.placement.clone());
             self.child(role).send(&placement, &[]);

@@ -484,7 +484,7 @@ fn a_configuration_is_refused_with_its_place() {
 }
 
 #[test]
-fn only_the_control_process_has_others_replaced_and_slowly() {
+fn only_controllers_have_others_replaced_and_slowly() {
     let mut scene = Scene::start(None);
     scene.until("everybody meets", Scene::all_have_met);
     // Other processes may not send it.
@@ -513,6 +513,32 @@ fn only_the_control_process_has_others_replaced_and_slowly() {
         control,
         "it cannot have itself replaced"
     );
+}
+
+/// Data plane and driver domain, the only peers of the process `ovs`, serve others as well.
+#[test]
+fn ovs_has_its_peers_replaced_and_more_slowly() {
+    let mut scene = Scene::start(None);
+    scene.until("everybody meets", Scene::all_have_met);
+    scene.supervisor.child(Role::Ovs).send(&ToChild::Reload, &[]);
+    scene.until("the data plane is another one", |scene| {
+        scene.restarts(Role::DataPlane) == 1
+    });
+    scene.until("everybody meets again", Scene::all_have_met);
+    // Longer than the control process would have to wait.
+    let later = Instant::now() + Duration::from_millis(1500);
+    scene.until("some time has passed", |_| Instant::now() > later);
+    for role in [Role::Driver, Role::Control, Role::Ovs] {
+        assert_eq!(scene.restarts(role), 0, "{role}");
+    }
+    // What it has said about the driver domain is not about the next one.
+    signal(scene.pid(Role::Driver), rustix::process::Signal::KILL);
+    scene.until("the driver domain is another one", |scene| {
+        scene.restarts(Role::Driver) == 1
+    });
+    scene.until("everybody meets once more", Scene::all_have_met);
+    let later = Instant::now() + Duration::from_secs(11);
+    assert_eq!(scene.supervisor.child(Role::Ovs).take_victim(later), None);
 }
 
 fn signal(pid: u32, signal: rustix::process::Signal) {
