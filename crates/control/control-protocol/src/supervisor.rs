@@ -51,8 +51,8 @@ pub enum ToChild {
     Controller(ControllerId),
     /// Status of all processes, for the control process to show. Sent at each change.
     Processes(Vec<ProcessStatus>),
-    /// Whether the states of cores and vCPU threads are known. For data plane and control process, before any channel between
-    /// them.
+    /// Whether the states of cores and vCPU threads are known. For data plane, control process and driver domain, before any channel
+    /// between them.
     VmState(VmStates),
     /// The configuration of placement (data plane, before anything else).
     Placement(placement_config::Config),

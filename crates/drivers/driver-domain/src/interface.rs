@@ -16,6 +16,7 @@
 use crate::forward::{Counters, End, Progress, receive, transmit};
 use crate::nic::Nic;
 use crate::session::{Session, SessionError};
+use crate::waking_core::{Reason, WakingCore};
 use control_protocol::driver::{InterfaceSpec, InterfaceState};
 use flow::PortId;
 use nic_packet::{Addresses, NicError, Owner, Uplink};
@@ -30,6 +31,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 use thread_priority::{Booster, Priority, WakeMode};
 use virtqueue::driver::Doorbell;
+use vm_state::VmState;
 
 /// First delay before an interface is opened again, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(16));
@@ -72,6 +74,8 @@ pub struct Start {
     pub priority: Priority,
     /// Whose the interface is.
     pub owner: Arc<Owner>,
+    /// The states of cores, if they are published.
+    pub states: Option<Arc<VmState>>,
 }
 
 /// What a descriptor that became ready means.
@@ -111,6 +115,8 @@ pub struct Worker {
     /// Transmit buffers have run out.
     blocked: bool,
     poller: Option<OwnedFd>,
+    /// The core from which the thread is woken; `None` if that is not known, or does not matter.
+    waking_core: Option<WakingCore>,
 }
 
 impl Worker {
@@ -128,12 +134,16 @@ impl Worker {
             counters: Counters::default(),
             blocked: false,
             poller: None,
+            waking_core: None,
         }
     }
 
     /// Runs until detached.
     pub fn run(mut self) {
         let mut booster = Booster::anchored(self.start.priority);
+        let is_real_time = self.start.priority == Priority::Realtime;
+        let states = self.start.states.take().filter(|_| is_real_time);
+        self.waking_core = states.and_then(WakingCore::new);
         // There is nothing to report before the first command.
         let mut next = self.start.commands.recv().ok();
         loop {
@@ -323,6 +333,7 @@ impl Worker {
             let ready = self.wait(timeout)?;
             if timeout != Some(Duration::ZERO) {
                 booster.woken();
+                self.follow_waker(booster, ready);
             }
             if ready.contains(Source::Command) || self.retry_is_due() {
                 return Ok(());
@@ -353,6 +364,19 @@ impl Worker {
                     return Ok(());
                 }
             }
+        }
+    }
+
+    /// Has the thread go where it is woken from mostly.
+    fn follow_waker(&mut self, booster: &mut Booster, ready: Ready) {
+        let reason = if ready.contains(Source::Interface) {
+            Reason::Sent
+        } else {
+            Reason::Delivered
+        };
+        let core = self.waking_core.as_mut().and_then(|core| core.note(reason));
+        if let Some(core) = core {
+            booster.stay_on(core);
         }
     }
 

@@ -5,15 +5,16 @@
 //! or a packet socket. So the data plane needs no code for devices, and a crash here is a guest that
 //! disconnects.
 //!
-//! ```text
-//!   process    the main thread: channels to supervisor and controllers, one worker per port
-//!   controller one controller: its channel, and messages that wait for it
-//!   interface  a worker: life of one interface, waiting, repeated attempts
-//!   nic        opening a TAP or uplink; one frame in, one frame out
-//!   session    vhost-user negotiation, memory, rings
-//!   forward    frames between the two, in batches
-//!   area       memory of frames on their way to the data plane
-//! ```
+//! | module | contents |
+//! |---|---|
+//! | `process` | the main thread: channels to supervisor and controllers, one worker per port |
+//! | `controller` | one controller: its channel, and messages that wait for it |
+//! | `interface` | a worker: life of one interface, waiting, repeated attempts |
+//! | `waking_core` | the core from which a worker is woken, where it stays |
+//! | `nic` | opening a TAP or uplink; one frame in, one frame out |
+//! | `session` | vhost-user negotiation, memory, rings |
+//! | `forward` | frames between the two, in batches |
+//! | `area` | memory of frames on their way to the data plane |
 //!
 //! Frames are read from the interface straight into the shared memory of the transmit ring, and written from
 //! that of the receive ring: there is no copy in user space. One thread serves both directions of an
@@ -31,6 +32,7 @@ mod interface;
 mod nic;
 mod process;
 mod session;
+mod waking_core;
 
 pub use nic_packet::Owner;
 pub use process::{DriverError, run};

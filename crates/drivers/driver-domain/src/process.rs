@@ -11,7 +11,7 @@ use crate::interface::{Command, News, Report, Start, Worker};
 use control_protocol::driver::{
     FromDriver, InterfaceAddresses, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver, thread_name,
 };
-use control_protocol::supervisor::{FromChild, ToChild};
+use control_protocol::supervisor::{FromChild, ToChild, VmStates};
 use control_protocol::{Channel, ChannelError};
 use flow::{ControllerId, PortId};
 use nic_packet::{Addresses, LinkEvent, LinkWatch, Owner};
@@ -19,13 +19,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use thread_priority::Priority;
 use virtqueue::driver::Doorbell;
+use vm_state::VmState;
 
 /// Why the process cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +62,8 @@ struct Domain {
     reported: Arc<Doorbell>,
     /// How workers are scheduled that start from now on.
     priority: Priority,
+    /// The states of cores, for workers that start from now on.
+    states: Option<Arc<VmState>>,
     owner: Arc<Owner>,
     /// Interfaces of the host's namespace and their addresses; `None` if the kernel does not let us watch.
     watch: Option<LinkWatch>,
@@ -99,6 +102,7 @@ impl Domain {
             reporter,
             reported: Arc::new(Doorbell::new()?),
             priority: Priority::Normal,
+            states: None,
             owner: Arc::new(owner),
             watch: LinkWatch::with_addresses()
                 .inspect_err(|error| log::warn!("{error}"))
@@ -173,6 +177,8 @@ impl Domain {
             match supervisor.try_recv::<ToChild>() {
                 Ok((ToChild::Controller(id), fds)) => self.connect(id, fds),
                 Ok((ToChild::Priority(granted), _)) => self.priority = granted.class,
+                Ok((ToChild::VmState(VmStates::Published), fds)) => self.read_states(&fds),
+                Ok((ToChild::VmState(VmStates::Unavailable(_)), _)) => {}
                 // The supervisor reads, or it is gone.
                 Ok((ToChild::Ping(ping), _)) => drop(supervisor.try_send(&FromChild::Pong(ping), &[])),
                 Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => return Ok(Next::End),
@@ -182,6 +188,16 @@ impl Domain {
                 Err(error) => return Err(DriverError::Supervisor(error)),
             }
         }
+    }
+
+    /// Takes the memory in which the states of cores are published.
+    fn read_states(&mut self, fds: &[OwnedFd]) {
+        let area = fds.first().ok_or_else(|| io::ErrorKind::NotFound.into());
+        let states = area.and_then(|area| VmState::map(area.as_fd()));
+        self.states = states
+            .inspect_err(|error| log::warn!("states of cores: {error}"))
+            .ok()
+            .map(Arc::new);
     }
 
     /// A controller has a new channel. It asks for the list of its interfaces itself.
@@ -297,6 +313,7 @@ impl Domain {
             reports: self.reporter.clone(),
             reported: self.reported.clone(),
             priority: self.priority,
+            states: self.states.clone(),
             owner: self.owner.clone(),
         });
         let thread = std::thread::Builder::new()

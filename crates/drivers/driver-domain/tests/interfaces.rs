@@ -9,9 +9,14 @@ use common::backend::{ALL, Backend, EVENT_IDX, MRG_RXBUF};
 use common::{Driver, Namespace, address, can_run, command, sh, tap, unique};
 use control_protocol::Channel;
 use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
+use control_protocol::supervisor::{PriorityStatus, ToChild, VmStates};
 use flow::PortId;
+use rustix::thread::{CpuSet, sched_getaffinity};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use thread_priority::Priority;
+use vm_state::TestArea;
 
 /// Two TAPs in two namespaces, joined by a back end.
 struct Pair {
@@ -661,4 +666,79 @@ fn an_uplink_carries_traffic_and_vlan_tags() {
     );
     driver.expect_failed(0, "");
     driver.expect_failed(0, "there is no interface");
+}
+
+/// Threads of the process with this name.
+fn threads_named(name: &str) -> Vec<std::path::PathBuf> {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let named = |path: &std::path::PathBuf| {
+        std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name)
+    };
+    threads.map(|task| task.path()).filter(named).collect()
+}
+
+/// Each core in turn is said to wake the thread, whatever the kernel does.
+#[test]
+fn a_real_time_worker_goes_where_it_is_woken_from() {
+    if !can_run() {
+        return;
+    }
+    // Other tests of this process have threads of that name.
+    if std::env::var_os("HYPERSWITCH_WAKING_TEST").is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child
+            .args(["--exact", "a_real_time_worker_goes_where_it_is_woken_from"])
+            .env("HYPERSWITCH_WAKING_TEST", "1");
+        assert!(child.status().unwrap().success());
+        return;
+    }
+    let allowed = sched_getaffinity(None).unwrap();
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU)
+        .filter(|core| allowed.is_set(*core))
+        .collect();
+    let class = thread_priority::grant(Priority::Realtime).class;
+    if cores.len() < 2 || class != Priority::Realtime {
+        println!("skipped: {} cores, class {class:?}", cores.len());
+        return;
+    }
+    let area = TestArea::new().unwrap();
+    let driver = Driver::start(None);
+    let status = PriorityStatus {
+        class,
+        refused: String::new(),
+    };
+    driver.supervisor.send(&ToChild::Priority(status), &[]).unwrap();
+    let published = ToChild::VmState(VmStates::Published);
+    driver.supervisor.send(&published, &[area.descriptor()]).unwrap();
+    let pair = Pair::attach(&driver, ALL);
+    let worker = threads_named("port-0").pop().unwrap();
+    let tid: u32 = worker.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    let is_on = |core: usize| {
+        let status = std::fs::read_to_string(worker.join("status")).unwrap();
+        status.contains(&format!("Cpus_allowed_list:\t{core}\n"))
+    };
+    for core in cores.into_iter().take(2) {
+        let arrived = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !arrived.load(Ordering::Relaxed) {
+                    area.wakes_from(u32::try_from(core).unwrap(), tid);
+                    std::thread::yield_now();
+                }
+            });
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let mut is_there = false;
+            while !is_there && Instant::now() < deadline {
+                let _ = command(&format!(
+                    "ip netns exec {} ping -q -f -c 300 -W 1 10.77.0.2",
+                    pair.spaces[0].0
+                ))
+                .output();
+                is_there = is_on(core);
+            }
+            arrived.store(true, Ordering::Relaxed);
+            assert!(is_there, "not on core {core}");
+        });
+    }
+    driver.shut_down();
 }

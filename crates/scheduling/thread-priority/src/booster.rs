@@ -16,8 +16,8 @@ pub enum WakeMode {
     Patient,
 }
 
-/// Keeps the calling thread in the raised class while it has tokens, and in the normal class otherwise. It belongs to that
-/// thread, which must make all calls.
+/// Keeps the calling thread in the raised class while it has tokens, and in the normal class otherwise. It
+/// belongs to that thread, which must make all calls.
 ///
 /// | the thread | calls |
 /// |---|---|
@@ -37,8 +37,8 @@ pub struct Booster {
 }
 
 impl Booster {
-    /// A booster for the calling thread, which is in the normal class and is raised when it first sleeps. `class` is the one
-    /// that the supervisor [`grant`](crate::grant)ed.
+    /// A booster for the calling thread, which is in the normal class and is raised when it first sleeps.
+    /// `class` is the one that the supervisor [`grant`](crate::grant)ed.
     pub fn new(class: Priority) -> Booster {
         Booster {
             class,
@@ -49,7 +49,8 @@ impl Booster {
         }
     }
 
-    /// As [`new`](Self::new), for a thread that may run on several cores and is to stay on one while it is real-time.
+    /// As [`new`](Self::new), for a thread that may run on several cores and is to stay on one while it is
+    /// real-time.
     pub fn anchored(class: Priority) -> Booster {
         let anchor = (class == Priority::Realtime).then(Anchor::new).flatten();
         Booster {
@@ -95,7 +96,8 @@ impl Booster {
         self.since = now;
     }
 
-    /// Lowers a raised thread whose tokens, or those of its core, are used up. The thread calls this now and then while it is awake.
+    /// Lowers a raised thread whose tokens, or those of its core, are used up. The thread calls this now and
+    /// then while it is awake.
     #[inline]
     pub fn check(&mut self) {
         if self.is_raised() {
@@ -103,6 +105,14 @@ impl Booster {
             if self.bucket.is_empty() || core.is_empty(since_start_ns(self.since)) {
                 self.enter(Level::NORMAL);
             }
+        }
+    }
+
+    /// Has an [anchored](Self::anchored) thread stay on this core from its next sleep on, while it is
+    /// real-time.
+    pub fn stay_on(&mut self, core: usize) {
+        if let Some(anchor) = &mut self.anchor {
+            anchor.stay_on(core);
         }
     }
 
@@ -118,7 +128,8 @@ impl Booster {
         self.level == Level::raised(self.class) && self.level != Level::NORMAL
     }
 
-    /// Takes tokens for the time since the last call, if the thread was raised; returns the bucket of its core.
+    /// Takes tokens for the time since the last call, if the thread was raised; returns the bucket of its
+    /// core.
     fn account(&mut self) -> &'static CoreBucket {
         let (now, core) = (Instant::now(), CoreBucket::of(kernel::cpu()));
         if self.is_raised() {
@@ -161,11 +172,11 @@ fn nanoseconds(from: Instant, to: Instant) -> u64 {
 mod tests {
     use super::*;
     use crate::anchor::HOLD;
-    use rustix::thread::sched_getaffinity;
+    use rustix::thread::{CpuSet, sched_getaffinity};
     use std::time::Duration;
 
-    /// Runs a test in a thread of its own, so that the class ends with it. Skips the test where the kernel does not grant the
-    /// class.
+    /// Runs a test in a thread of its own, so that the class ends with it. Skips the test where the kernel
+    /// does not grant the class.
     fn with_class(class: Priority, test: impl FnOnce(Booster) + Send) {
         if crate::grant(class).class == class {
             std::thread::scope(|scope| {
@@ -223,6 +234,16 @@ mod tests {
             // The kernel chooses again, for one sleep.
             assert_eq!(sleep(&mut booster, Duration::from_millis(1)), all);
             assert_eq!(sleep(&mut booster, Duration::from_millis(1)).count(), 1);
+            // It has chosen a core, from which the kernel does not take it.
+            let other = (0..CpuSet::MAX_CPU).find(|core| all.is_set(*core) && *core != kernel::cpu());
+            booster.stay_on(other.unwrap());
+            for _ in 0..2 {
+                let bound = sleep(&mut booster, HOLD);
+                assert!(bound.count() == 1 && bound.is_set(other.unwrap()));
+            }
+            booster.stay_on(CpuSet::MAX_CPU - 1);
+            booster.stay_on(usize::MAX);
+            assert!(sleep(&mut booster, Duration::from_millis(1)).is_set(other.unwrap()));
             // A thread that is flooded goes where there is room.
             booster.lower();
             assert_eq!(cores(), all);

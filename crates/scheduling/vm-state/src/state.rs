@@ -51,6 +51,14 @@ pub enum ThreadState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Woken(u64);
 
+impl Woken {
+    /// The thread's number; 0 for none.
+    #[must_use]
+    pub fn thread(self) -> u32 {
+        self.0 as u32
+    }
+}
+
 impl ThreadState {
     fn of(word: u32) -> ThreadState {
         let core = word & ((1 << KIND_SHIFT) - 1);
@@ -218,7 +226,7 @@ impl VmState {
         if now == before {
             None
         } else {
-            self.0.find(now.0 as u32)
+            self.0.find(now.thread())
         }
     }
 

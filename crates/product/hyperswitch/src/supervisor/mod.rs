@@ -306,7 +306,7 @@ impl Supervisor {
     }
 
     fn tell_vm_state(&mut self, role: Role) {
-        if matches!(role, Role::Driver | Role::Ovs) {
+        if role == Role::Ovs {
             return;
         }
         let message = ToChild::VmState(match &self.vm_state {
