@@ -1,0 +1,155 @@
+//! One dimension of a list: which rules allow which values.
+
+use crate::condition::{Condition, ip_types, prefixes};
+use crate::dimension::{Dimension, IPV6};
+use crate::refused::Refused;
+use crate::rule::{SetId, TcpFlags};
+use crate::rule_bits::{Candidates, RuleBits};
+use crate::sets::Sets;
+use crate::trie::{Trie, ones};
+use crate::{MAX_FLAG_CONDITIONS, MAX_SETS_PER_LIST};
+use flow::{FlowKey, FlowMask};
+
+/// The conditions that rules have in one dimension, by the values that fulfil them.
+#[derive(Debug)]
+pub(crate) struct Index {
+    dimension: Dimension,
+    /// Conditions by prefix; of IP addresses those of IPv4.
+    prefixes: Trie,
+    /// Conditions by prefix of IPv6 addresses.
+    long_prefixes: Trie,
+    /// Conditions by set, in order.
+    sets: Vec<(SetId, u32)>,
+    /// Conditions on flags.
+    flags: Vec<(TcpFlags, u32)>,
+    /// The rules with each condition.
+    rules: Vec<RuleBits>,
+    /// Rules without a condition in this dimension.
+    indifferent: RuleBits,
+}
+
+impl Index {
+    pub fn new(dimension: Dimension, rules: usize) -> Index {
+        Index {
+            dimension,
+            prefixes: Trie::default(),
+            long_prefixes: Trie::default(),
+            sets: Vec::new(),
+            flags: Vec::new(),
+            rules: Vec::new(),
+            indifferent: RuleBits::all(rules),
+        }
+    }
+
+    /// Adds a condition that no rule has had so far. Returns its number.
+    pub fn add_condition(&mut self, condition: Condition) -> Result<u32, Refused> {
+        let number = self.rules.len() as u32;
+        match condition {
+            Condition::Prefix(prefix) => {
+                self.prefixes.insert(prefix, number);
+            }
+            Condition::LongPrefix(prefix) => {
+                self.long_prefixes.insert(prefix, number);
+            }
+            Condition::Range(range) => prefixes(range).for_each(|prefix| {
+                self.prefixes.insert(prefix, number);
+            }),
+            Condition::Ip => ip_types().into_iter().for_each(|prefix| {
+                self.prefixes.insert(prefix, number);
+            }),
+            Condition::Set(set) => {
+                if self.sets.len() == MAX_SETS_PER_LIST {
+                    return Err(Refused::TooManySetsOfList);
+                }
+                let place = self.sets.partition_point(|(other, _)| *other < set);
+                self.sets.insert(place, (set, number));
+            }
+            Condition::Flags(flags) => {
+                if self.flags.len() == MAX_FLAG_CONDITIONS {
+                    return Err(Refused::TooManyFlagConditions);
+                }
+                self.flags.push((flags, number));
+            }
+        }
+        self.rules.push(RuleBits::default());
+        Ok(number)
+    }
+
+    /// Adds a rule behind those that are there, in a list of `rules`.
+    pub fn add_rule(&mut self, condition: u32, rule: u16, rules: usize) {
+        self.rules[condition as usize].add(rule, rules);
+        self.indifferent.remove(rule);
+    }
+
+    /// Leaves those candidates that allow the key's value, and notes the bits of the value that decided: at
+    /// least one.
+    pub fn narrow(&self, sets: &Sets, key: &FlowKey, candidates: &mut Candidates, noted: &mut FlowMask) {
+        let long_address = self.dimension.is_address() && key.eth_type() == IPV6;
+        let value = self.dimension.value(key, long_address);
+        let mut narrowing = candidates.narrow();
+        narrowing.allow(&self.indifferent);
+        let mut allow = |condition: u32| narrowing.allow(&self.rules[condition as usize]);
+        let prefixes = if long_address {
+            &self.long_prefixes
+        } else {
+            &self.prefixes
+        };
+        let mut compared = prefixes.walk(value, |conditions| conditions.iter().for_each(|&it| allow(it)));
+        if !self.sets.is_empty() {
+            let walked = sets.walk(self.dimension, long_address, value, |found| {
+                self.for_each_of(found, &mut allow);
+            });
+            compared = compared.max(walked);
+        }
+        let mut bits = ones(compared.max(1));
+        let shift = 128 - self.dimension.width(long_address);
+        for &(flags, condition) in &self.flags {
+            if (value >> shift) as u16 & flags.mask == flags.value {
+                allow(condition);
+            }
+            bits |= u128::from(flags.mask) << shift;
+        }
+        narrowing.finish();
+        self.dimension.add_to(noted, bits, long_address);
+    }
+
+    /// The sets that rules name in this dimension.
+    pub fn sets(&self) -> impl Iterator<Item = SetId> {
+        self.sets.iter().map(|(set, _)| *set)
+    }
+
+    pub fn has_set(&self, set: SetId) -> bool {
+        self.condition_of(set).is_some()
+    }
+
+    pub fn memory(&self) -> usize {
+        let rules: usize = self.rules.iter().map(RuleBits::memory).sum();
+        rules
+            + self.rules.capacity() * size_of::<RuleBits>()
+            + self.indifferent.memory()
+            + self.prefixes.memory()
+            + self.long_prefixes.memory()
+            + size_of_val(&*self.sets)
+            + size_of_val(&*self.flags)
+    }
+
+    /// Calls `allow` with the conditions about those of the sets, which are in order, that the list names.
+    /// Goes through the fewer of both.
+    fn for_each_of(&self, found: &[u32], allow: &mut impl FnMut(u32)) {
+        if found.len() <= self.sets.len() {
+            let conditions = found.iter().filter_map(|&set| self.condition_of(SetId(set)));
+            conditions.for_each(allow);
+        } else {
+            let named = self
+                .sets
+                .iter()
+                .filter(|(set, _)| found.binary_search(&set.0).is_ok());
+            named.for_each(|(_, condition)| allow(*condition));
+        }
+    }
+
+    fn condition_of(&self, set: SetId) -> Option<u32> {
+        let place = self.sets.binary_search_by_key(&set, |(set, _)| *set).ok()?;
+        Some(self.sets[place].1)
+    }
+}
