@@ -90,6 +90,7 @@ MINUTES ?= 60
 fuzz-p4: ## Changed programs, entries, packets and scripts for an hour; MINUTES=5 is shorter
 	P4_FUZZ_MINUTES=$(MINUTES) $(CARGO) test --release --package p4-stf --test fuzz -- --nocapture nothing_panics_or_hangs
 	$(CARGO) run --release --package p4-twin -- --programs 100000
+	$(CARGO) run --release --package p4-twin -- --programs 20000 --seed 4294967296
 
 test-loom: ## All interleavings of the lock-free parts
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom $(CARGO) test --release --package lock-free

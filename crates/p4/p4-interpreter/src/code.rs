@@ -269,6 +269,8 @@ pub(crate) enum Op {
         header: HeaderId,
     },
 
+    /// Begins a further turn of a loop in an action.
+    Turn,
     Jump {
         pc: Pc,
     },

@@ -81,6 +81,8 @@ pub struct Context {
     /// Where the parser is in the head.
     pub(crate) at: usize,
     pub(crate) steps: u32,
+    /// Turns that loops in actions may still take.
+    pub(crate) loop_turns: u32,
     pub(crate) parser_error: u32,
     pub(crate) checksum_error: bool,
     /// Most bytes of the packet when it leaves.
@@ -131,6 +133,7 @@ impl Context {
             pulled: 0,
             at: 0,
             steps: 0,
+            loop_turns: 0,
             parser_error: 0,
             checksum_error: false,
             truncate: usize::MAX,

@@ -186,6 +186,8 @@ pub struct Engine {
     pub(crate) headers: Vec<HeaderInfo>,
     /// Valid bits of metadata, which are always set.
     pub(crate) always_valid: Vec<u64>,
+    /// Metadata with a variable field: the compiler keeps variables of such a type there.
+    pub(crate) variable_metadata: Vec<usize>,
     pub(crate) standard: Standard,
     /// Per table, where the colour of its direct meter goes.
     pub(crate) colours: Vec<Option<Field>>,
@@ -194,6 +196,7 @@ pub struct Engine {
     /// Headers in the order in which they leave.
     pub(crate) emits: Vec<usize>,
     pub(crate) parser_steps: u32,
+    pub(crate) loop_turns: u32,
     sizes: Sizes,
 }
 
@@ -231,7 +234,10 @@ impl Engine {
             head,
             out: emitted + head,
         };
+        let variable = |(_, header): &(usize, &HeaderInfo)| header.metadata && header.variable.is_some();
+        let variable_metadata = headers.iter().enumerate().filter(variable).map(|(at, _)| at);
         Ok(Engine {
+            variable_metadata: variable_metadata.collect(),
             standard: Standard::new(program),
             colours: colours(program),
             errors: Errors::new(program),
@@ -241,6 +247,7 @@ impl Engine {
                 .map(|calculation| hash_kind(calculation.algorithm))
                 .collect(),
             parser_steps: bounds.parser_steps,
+            loop_turns: bounds.loop_turns,
             layouts,
             code,
             headers,

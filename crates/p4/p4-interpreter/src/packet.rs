@@ -148,17 +148,20 @@ pub enum Drop {
     Grown,
     /// The multicast group or the clone session has no member.
     NoReplica,
+    /// Loops in actions took more turns than the program's bound.
+    LoopTurns,
 }
 
 impl Drop {
     /// All reasons, in the order of [`Counts::drops`].
-    pub const ALL: [Drop; 6] = [
+    pub const ALL: [Drop; 7] = [
         Drop::Ingress,
         Drop::Egress,
         Drop::Passes,
         Drop::Copies,
         Drop::Grown,
         Drop::NoReplica,
+        Drop::LoopTurns,
     ];
 
     /// A word for counters and people.
@@ -170,6 +173,7 @@ impl Drop {
             Drop::Copies => "copies",
             Drop::Grown => "grown",
             Drop::NoReplica => "no-replica",
+            Drop::LoopTurns => "loop-turns",
         }
     }
 }

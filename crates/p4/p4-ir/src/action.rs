@@ -1,7 +1,7 @@
 //! Operations and actions.
 //!
-//! An action is a list of operations that are executed one after the other. The only jumps go forward, so
-//! every action ends after at most as many steps as it has operations.
+//! An action is a list of operations that are executed one after the other. Jumps may go back: `for` loops of P4 arrive
+//! as such jumps. Engines end an action that jumps back more often than [`crate::program::Bounds::loop_turns`] says.
 
 use crate::expr::{HeaderRef, Place};
 use crate::ids::{
@@ -65,7 +65,7 @@ pub enum Op {
     PushUnion(UnionStackId, u16),
     /// As [`Op::Pop`], for a stack of unions.
     PopUnion(UnionStackId, u16),
-    /// Goes on at this position of the list, which is further down (its length ends the action).
+    /// Goes on at this position of the list (its length ends the action). A jump to itself or further up is a turn of a loop.
     Jump(u16),
     /// As [`Op::Jump`], if the expression, a bool, is false.
     JumpUnless(ExprId, u16),
@@ -124,4 +124,12 @@ pub enum Op {
     Log(String, Vec<ExprId>),
     /// A function of the target's own: result, arguments.
     Extern(ExternFunctionId, Place, Vec<ExprId>),
+}
+
+impl Op {
+    /// Whether the operation, at this position of its list, can begin a further turn of a loop.
+    #[must_use]
+    pub fn jumps_back_from(&self, position: usize) -> bool {
+        matches!(self, Self::Jump(to) | Self::JumpUnless(_, to) if usize::from(*to) <= position)
+    }
 }

@@ -97,8 +97,20 @@ impl Analysis {
     /// Analyses a program.
     #[must_use]
     pub fn of(program: &Checked) -> Self {
+        Self::with(program, true)
+    }
+
+    /// As [`Self::of`], without the bits that only verified checksums look at. A cache can verify the checksum of each
+    /// packet, so that these bits need no place in its keys.
+    #[must_use]
+    pub fn of_keys(program: &Checked) -> Self {
+        Self::with(program, false)
+    }
+
+    fn with(program: &Checked, verified: bool) -> Self {
         let mut flow = DataFlow {
             program,
+            verified,
             reads: BTreeMap::new(),
             work: Vec::new(),
             result: Self::default(),
@@ -124,6 +136,8 @@ enum Source {
 
 struct DataFlow<'a> {
     program: &'a Program,
+    /// Whether inputs of verified checksums decide.
+    verified: bool,
     /// For each field, the sources that may be written to it.
     reads: BTreeMap<FieldId, Vec<Source>>,
     /// Fields of which further bits were found to decide.
@@ -292,7 +306,7 @@ impl DataFlow<'_> {
                 .condition
                 .into_iter()
                 .for_each(|condition| self.decides(condition, None));
-            if checksum.verify {
+            if checksum.verify && self.verified {
                 self.calculation(checksum.calculation);
                 let mut fields = Vec::new();
                 self.places(checksum.target, &mut |field| fields.push(field));

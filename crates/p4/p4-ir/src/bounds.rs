@@ -1,6 +1,7 @@
 //! The highest cost of one packet, proven from the program alone.
 //!
-//! Controls have no cycles, so their cost is that of the costliest path. Parsers may have loops. A loop in
+//! Controls have no cycles, so their cost is that of the costliest path. Actions may have loops: the number of their turns
+//! is chosen so that a pass stays within [`limits::OPERATIONS`]. Parsers may have loops. A loop in
 //! which each iteration extracts into a stack ends when the stack is full. The engine ends other loops after
 //! [`limits::PARSER_STEPS`]; but one that provably changes nothing from one iteration to the next is refused,
 //! for it can only be meant to burn time.
@@ -26,13 +27,20 @@ pub(crate) fn bounds(program: &Program, costs: &[u32]) -> Result<Bounds, CheckEr
     cost.calculations = all.map(|id| cost.calculated(id)).collect();
     within("work of all operations", cost.all(), limits::WORK).at(|| "program".to_owned())?;
     let path = parser(program, &cost)?;
-    let operations = cost.pass().saturating_add(path.cost);
+    let straight = cost.pass().saturating_add(path.cost);
+    // A turn in ingress and one in egress.
+    let turn = cost.costliest_turn().saturating_mul(2);
+    let spare = u64::from(limits::OPERATIONS).saturating_sub(straight);
+    let loop_turns = spare
+        .checked_div(turn)
+        .map_or(0, |turns| turns.clamp(1, limits::LOOP_TURNS.into()));
+    let operations = straight.saturating_add(turn.saturating_mul(loop_turns));
     let grown = grown(program);
     let metadata_bits = program
         .headers
         .iter()
         .filter(|header| header.metadata)
-        .map(|header| program.header_types[header.ty.index()].fixed_bits())
+        .map(|header| program.header_types[header.ty.index()].max_bits())
         .sum::<u32>();
     within("bits of metadata", metadata_bits, limits::METADATA_BITS)
         .and_then(|()| within("operations of one pass", operations, limits::OPERATIONS))
@@ -50,6 +58,7 @@ pub(crate) fn bounds(program: &Program, costs: &[u32]) -> Result<Bounds, CheckEr
             .min(limits::HEADER_BYTES_READ),
         header_bytes_grown: u32::try_from(grown).unwrap_or(u32::MAX),
         parser_steps: path.steps.min(limits::PARSER_STEPS),
+        loop_turns: u32::try_from(loop_turns).unwrap_or(u32::MAX),
         operations: u32::try_from(operations).unwrap_or(u32::MAX),
         passes,
         metadata_bits,
@@ -179,6 +188,22 @@ impl Cost<'_> {
         checksums.sum::<u64>()
             + self.control(&self.program.ingress, &actions)
             + self.control(&self.program.egress, &actions)
+    }
+
+    /// The highest cost of what an action does between two jumps back; 0 without such jumps.
+    fn costliest_turn(&self) -> u64 {
+        let loops = |action: &&crate::action::Action| {
+            let mut ops = action.ops.iter().enumerate();
+            ops.any(|(number, op)| op.jumps_back_from(number))
+        };
+        let cost = |action: &crate::action::Action| action.ops.iter().map(|op| self.op(op)).sum();
+        self.program
+            .actions
+            .iter()
+            .filter(loops)
+            .map(cost)
+            .max()
+            .unwrap_or(0)
     }
 
     /// The cost of a control's costliest path, computed from the end: successors have higher numbers.

@@ -28,6 +28,7 @@
 //! | [`check`], `bounds` | the checker, and its proofs |
 //! | [`limits`] | limits of a program's size and cost |
 //! | [`analysis`] | the fields that a program reads and changes, and whether its verdicts can be cached |
+//! | [`undirected_path`] | a path on which nothing says where the packet goes |
 //! | [`serial`] | the form in files and between processes |
 //!
 //! Engines take only programs that have passed the checker: a [`Checked`].
@@ -51,6 +52,7 @@ pub mod program;
 pub mod serial;
 pub mod table;
 mod text;
+mod undirected;
 mod visit;
 
 pub use action::{Action, Op, Parameter};
@@ -74,3 +76,4 @@ pub use table::{
     ActionProfile, DefaultEntry, Entry, EntryAction, Implementation, Key, KeyMatch, MatchKind, Selector,
     Table, TableAction,
 };
+pub use undirected::undirected_path;

@@ -38,6 +38,7 @@ pub struct Evaluator<'p> {
     program: &'p Program,
     passes: u8,
     parser_steps: u32,
+    loop_turns: u32,
     /// Cells of each register.
     registers: Vec<Vec<BigUint>>,
 }
@@ -58,6 +59,8 @@ struct Packet {
     next_union: Vec<u16>,
     /// Arguments of the action that runs.
     arguments: Vec<Value>,
+    /// Jumps back that actions have made in the control that runs.
+    turns: u32,
     resubmit: Option<Option<FieldListId>>,
     recirculate: Option<Option<FieldListId>>,
     truncate: Option<usize>,
@@ -70,6 +73,8 @@ enum Stop {
     Parser(u32),
     /// `exit`.
     Exit,
+    /// Too many turns of loops.
+    Loops,
 }
 
 impl<'p> Evaluator<'p> {
@@ -85,6 +90,7 @@ impl<'p> Evaluator<'p> {
             program,
             passes: checked.bounds().passes,
             parser_steps: checked.bounds().parser_steps,
+            loop_turns: checked.bounds().loop_turns,
             registers,
         }
     }
@@ -118,7 +124,9 @@ impl<'p> Evaluator<'p> {
             self.set(&mut packet, Role::ParserError, error);
         }
         self.verify(&mut packet);
-        self.control(&self.program.ingress, &mut packet);
+        if !self.control(&self.program.ingress, &mut packet) {
+            return End::Gone(Vec::new());
+        }
         if let Some(list) = packet.resubmit {
             let kept = self.kept(&packet, list);
             return End::Again(bytes.to_vec(), 6, kept);
@@ -131,7 +139,9 @@ impl<'p> Evaluator<'p> {
         self.set(&mut packet, Role::EgressSpec, 0);
         // Egress does not learn that the packet was resubmitted or recirculated.
         self.set(&mut packet, Role::InstanceType, 0);
-        self.control(&self.program.egress, &mut packet);
+        if !self.control(&self.program.egress, &mut packet) {
+            return End::Gone(Vec::new());
+        }
         if self.get(&packet, Role::EgressSpec) == DROP {
             return End::Gone(Vec::new());
         }
@@ -163,6 +173,7 @@ impl<'p> Evaluator<'p> {
             next: vec![0; program.stacks.len()],
             next_union: vec![0; program.union_stacks.len()],
             arguments: Vec::new(),
+            turns: 0,
             resubmit: None,
             recirculate: None,
             truncate: None,
@@ -193,7 +204,9 @@ impl<'p> Evaluator<'p> {
             .collect()
     }
 
-    fn control(&mut self, control: &'p Control, packet: &mut Packet) {
+    /// False if a loop ended it.
+    fn control(&mut self, control: &'p Control, packet: &mut Packet) -> bool {
+        packet.turns = 0;
         let mut next = if control.blocks.is_empty() {
             Next::End
         } else {
@@ -202,9 +215,10 @@ impl<'p> Evaluator<'p> {
         while let Next::Block(block) = next {
             match self.block(&control.blocks[block.index()], packet) {
                 Ok(chosen) => next = chosen,
-                Err(_) => return,
+                Err(stop) => return stop != Stop::Loops,
             }
         }
+        true
     }
 
     fn block(&mut self, block: &'p Block, packet: &mut Packet) -> Result<Next, Stop> {

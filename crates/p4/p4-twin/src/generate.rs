@@ -63,8 +63,13 @@ struct Generator {
     program: Program,
     /// Unions, more stacks, variable fields and references found at run time too.
     rich: bool,
+    /// Loops in actions and odd lengths too. Seeds below [`LATER_SEEDS`] give the programs that they gave before.
+    later: bool,
     in_parser: bool,
 }
+
+/// From this seed on, programs may have loops in actions, and lengths of variable fields that are no whole bytes.
+pub const LATER_SEEDS: u64 = 1 << 32;
 
 /// A random program.
 pub fn program(seed: u64) -> Program {
@@ -82,6 +87,7 @@ fn generate(seed: u64, rich: bool) -> Program {
         random: Rng::with_seed(seed),
         program: empty(seed),
         rich,
+        later: seed >= LATER_SEEDS,
         in_parser: false,
     };
     generator.types();
@@ -640,7 +646,9 @@ impl Generator {
             let len = self.random.usize(1..7);
             for at in 0..len {
                 let op = if self.chance(8) {
-                    let to = short(self.random.usize(at + 1..=len));
+                    let back = self.later && self.chance(3);
+                    let lowest = if back { 0 } else { at + 1 };
+                    let to = short(self.random.usize(lowest..=len));
                     if self.random.bool() {
                         Op::Jump(to)
                     } else {
@@ -923,7 +931,7 @@ impl Generator {
             return ParserOp::Extract(header);
         }
         // Whole bytes but for some, now and then more than there is room for.
-        let odd = if self.random.u8(..8) == 0 { 3 } else { 0 };
+        let odd = if self.later && self.chance(8) { 3 } else { 0 };
         let bits = 8 * self.random.u64(..11) + odd;
         let bits = self.push(ExprKind::Constant(bits), Type::Bits(32));
         ParserOp::ExtractVariable(header, bits)

@@ -6,6 +6,7 @@
 //!
 //! `cargo run --release -p p4-twin -- --programs 100000` compares more than the tests do. `--rich` adds
 //! unions, stacks of them, copies of stacks and variable fields, and references that are found at run time.
+//! Seeds from 4294967296 on add loops in actions.
 
 #![forbid(unsafe_code)]
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use p4_twin::compare::{compare, compare_rich};
+use p4_twin::generate::LATER_SEEDS;
 
 /// Packets through each program that once showed a difference.
 const PACKETS: u32 = 6;
@@ -18,6 +19,12 @@ fn the_interpreter_does_as_the_evaluator() {
         .sum();
     // Some are dropped, but not all.
     assert!(sent > 160, "{sent}");
+}
+
+#[test]
+fn the_interpreter_takes_as_many_turns_of_loops_as_the_evaluator() {
+    (LATER_SEEDS..LATER_SEEDS + 200).for_each(same);
+    (LATER_SEEDS..LATER_SEEDS + 100).for_each(same_rich);
 }
 
 /// The interpreter did not evaluate the keys of a select without cases, so a look beyond the packet's end did

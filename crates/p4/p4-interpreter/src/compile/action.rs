@@ -9,10 +9,23 @@ impl Compiler<'_> {
         self.parameters = parameter_words(action).0;
         self.in_parser = false;
         let labels: Vec<_> = (0..=action.ops.len()).map(|_| self.label()).collect();
-        for (op, &label) in action.ops.iter().zip(&labels) {
+        for (number, (op, &label)) in action.ops.iter().zip(&labels).enumerate() {
             self.bind(label);
             match op {
-                p4_ir::Op::Jump(to) => self.jump(labels[usize::from(*to)]),
+                p4_ir::Op::Jump(to) => {
+                    if op.jumps_back_from(number) {
+                        self.emit(Op::Turn);
+                    }
+                    self.jump(labels[usize::from(*to)]);
+                }
+                p4_ir::Op::JumpUnless(condition, to) if op.jumps_back_from(number) => {
+                    let (turn, further) = (self.label(), self.label());
+                    self.branch(*condition, further, turn);
+                    self.bind(turn);
+                    self.emit(Op::Turn);
+                    self.jump(labels[usize::from(*to)]);
+                    self.bind(further);
+                }
                 p4_ir::Op::JumpUnless(condition, to) => {
                     let further = self.label();
                     self.branch(*condition, further, labels[usize::from(*to)]);

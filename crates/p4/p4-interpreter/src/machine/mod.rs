@@ -33,6 +33,8 @@ pub(crate) enum Ended {
     Normally,
     /// With a parser error, in [`Context::parser_error`].
     Failed,
+    /// By a loop that would take more turns than are left.
+    Exhausted,
 }
 
 pub(crate) struct Machine<'a, O> {
@@ -275,6 +277,10 @@ impl<O: Observer> Machine<'_, O> {
                 }
                 Op::Valid { to, header } => reg!(to) = u64::from(self.ctx.is_valid(header)),
 
+                Op::Turn => match self.ctx.loop_turns.checked_sub(1) {
+                    Some(left) => self.ctx.loop_turns = left,
+                    None => return Ended::Exhausted,
+                },
                 Op::Jump { pc: to } => pc = to as usize,
                 Op::JumpIf { a, pc: to } => {
                     if reg!(a) != 0 {

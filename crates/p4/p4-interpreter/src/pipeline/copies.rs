@@ -95,6 +95,10 @@ impl<O: Observer> Run<'_, '_, O> {
                     bit,
                     width,
                 );
+                if field.variable {
+                    let filled = ctx.snapshots[usize::from(snapshot)].filled[field.header.index()];
+                    ctx.filled[field.header.index()] = filled;
+                }
             }
         }
     }

@@ -137,6 +137,9 @@ impl<O: Observer> Run<'_, '_, O> {
         if let Some(bytes) = self.machine.ctx.phv.get_mut(..metadata) {
             bits::clear(bytes);
         }
+        for &header in &self.machine.engine.variable_metadata {
+            self.machine.ctx.filled[header] = 0;
+        }
     }
 
     fn passes_of(&mut self, mut after: After) {
@@ -184,6 +187,12 @@ impl<O: Observer> Run<'_, '_, O> {
         self.machine.exec(code)
     }
 
+    /// Runs ingress or egress. False: a loop would have taken too many turns.
+    fn control(&mut self, code: Pc) -> bool {
+        self.machine.ctx.loop_turns = self.machine.engine.loop_turns;
+        self.exec(code) != Ended::Exhausted
+    }
+
     fn ingress(&mut self, instance: u8) -> After {
         let engine = self.machine.engine;
         let standard = &engine.standard;
@@ -201,7 +210,9 @@ impl<O: Observer> Run<'_, '_, O> {
             self.machine.set(standard.checksum_error, wrong);
         }
         self.stage(Stage::Ingress);
-        self.exec(engine.code.ingress);
+        if !self.control(engine.code.ingress) {
+            return self.drop(Drop::LoopTurns);
+        }
         self.end_of_ingress()
     }
 
@@ -211,7 +222,8 @@ impl<O: Observer> Run<'_, '_, O> {
         self.machine.ctx.steps = 0;
         let error = match self.exec(engine.code.parser) {
             Ended::Normally => None,
-            Ended::Failed => Some(self.machine.ctx.parser_error),
+            // Parsers have no loops of this kind.
+            Ended::Failed | Ended::Exhausted => Some(self.machine.ctx.parser_error),
         };
         if let Some(error) = error {
             self.machine.ctx.counts.parser_errors += 1;
@@ -273,7 +285,9 @@ impl<O: Observer> Run<'_, '_, O> {
         machine.set(standard.enq_timestamp, now);
         machine.set(standard.egress_timestamp, now);
         self.stage(Stage::Egress(port));
-        self.exec(engine.code.egress);
+        if !self.control(engine.code.egress) {
+            return self.drop(Drop::LoopTurns);
+        }
         let deferred = self.machine.ctx.deferred;
         if let Some((session, list)) = deferred.clone {
             self.clone_as_it_is(session, list);

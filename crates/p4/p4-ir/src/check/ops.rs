@@ -17,7 +17,7 @@ impl Checker<'_> {
             let scope = Scope::Action(&action.parameters);
             for (number, op) in action.ops.iter().enumerate() {
                 self.op(op, scope)
-                    .and_then(|()| jump(op, number, action.ops.len()))
+                    .and_then(|()| jump(op, action.ops.len()))
                     .at(|| format!("action {:?}, operation {number}", action.identity.name))?;
             }
         }
@@ -234,12 +234,9 @@ impl Checker<'_> {
     }
 }
 
-/// Checks that a jump goes forward, and not beyond the end.
-fn jump(op: &Op, number: usize, len: usize) -> CheckResult {
+/// Checks that a jump does not go beyond the end.
+fn jump(op: &Op, len: usize) -> CheckResult {
     match op {
-        Op::Jump(to) | Op::JumpUnless(_, to) if usize::from(*to) <= number => {
-            other(format!("jumps back to operation {to}"))
-        }
         Op::Jump(to) | Op::JumpUnless(_, to) if usize::from(*to) > len => {
             other(format!("jumps to operation {to} of {len}"))
         }

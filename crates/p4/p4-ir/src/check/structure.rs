@@ -17,13 +17,10 @@ pub(super) fn check(program: &Program) -> Result<Vec<Membership>, CheckError> {
     for header in &program.headers {
         let place = || format!("header {:?}", header.name);
         name(&header.name).at(place)?;
-        let ty = get(&program.header_types, header.ty.index(), "header type").at(place)?;
+        get(&program.header_types, header.ty.index(), "header type").at(place)?;
         headers_began |= !header.metadata;
         if header.metadata && headers_began {
             return other("metadata stands behind headers").at(place);
-        }
-        if header.metadata && ty.variable().is_some() {
-            return other("metadata has a variable field").at(place);
         }
     }
     for (kind, part, size) in program

@@ -15,7 +15,7 @@ impl<'p> Evaluator<'p> {
         let ops = &self.program.actions[action.index()].ops;
         let mut at = 0;
         while at < ops.len() {
-            at = match &ops[at] {
+            let next = match &ops[at] {
                 Op::Jump(to) => usize::from(*to),
                 Op::JumpUnless(condition, to) => {
                     if self.evaluate(packet, *condition)?.is_true() {
@@ -29,6 +29,13 @@ impl<'p> Evaluator<'p> {
                     at + 1
                 }
             };
+            if next <= at {
+                if packet.turns == self.loop_turns {
+                    return Err(Stop::Loops);
+                }
+                packet.turns += 1;
+            }
+            at = next;
         }
         Ok(())
     }
