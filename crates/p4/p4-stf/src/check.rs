@@ -10,11 +10,61 @@ use crate::script::{Command, Expectation, Line};
 use crate::session::Session;
 
 /// Packets of a port.
-#[derive(Default)]
-struct Port<'a> {
+#[derive(Debug, Default)]
+struct Port {
+    /// At most one more than are expected.
     sent: Vec<Vec<u8>>,
+    /// Number of all that were sent.
+    count: usize,
     /// With the line that expects it.
-    expected: Vec<(usize, &'a Expectation)>,
+    expected: Vec<(usize, Expectation)>,
+}
+
+/// The packets that a script expects, and those that left. Packets that leave by ports that the script does not name are
+/// ignored.
+#[derive(Debug, Default)]
+pub struct Expectations {
+    ports: BTreeMap<u32, Port>,
+}
+
+impl Expectations {
+    /// What a script expects.
+    pub fn of(script: &[Line]) -> Self {
+        let mut ports: BTreeMap<u32, Port> = BTreeMap::new();
+        for line in script {
+            match &line.command {
+                Command::Packet(port, _) => {
+                    ports.entry(*port).or_default();
+                }
+                Command::Expect(port, expected) => {
+                    let port = ports.entry(*port).or_default();
+                    port.expected.push((line.line, expected.clone()));
+                }
+                _ => {}
+            }
+        }
+        Self { ports }
+    }
+
+    /// Notes a packet that left.
+    pub fn sent(&mut self, port: u32, bytes: &[u8]) {
+        if let Some(port) = self.ports.get_mut(&port) {
+            port.count += 1;
+            if port.sent.len() <= port.expected.len() {
+                port.sent.push(bytes.to_vec());
+            }
+        }
+    }
+
+    /// The first difference by its line; packets that no line expected come last.
+    pub fn difference(&self) -> Option<Difference> {
+        let differences = self
+            .ports
+            .iter()
+            .filter_map(|(&number, port)| difference(number, port));
+        let first = differences.min_by_key(|(line, _)| *line);
+        first.map(|(_, difference)| difference)
+    }
 }
 
 /// Runs a script on a fresh program.
@@ -24,42 +74,20 @@ struct Port<'a> {
 /// The first difference: a command that cannot be done or a counter that differs, else the first packet.
 pub fn run(program: Checked, script: &[Line]) -> Result<(), Difference> {
     let mut session = Session::new(program).map_err(Difference::Program)?;
-    let mut ports: BTreeMap<u32, Port<'_>> = BTreeMap::new();
-    // Packets that leave on ports that no line names are ignored.
+    let mut expectations = Expectations::of(script);
     for line in script {
-        if let Command::Packet(port, _) | Command::Expect(port, _) = line.command {
-            ports.entry(port).or_default();
-        }
-    }
-    for line in script {
-        if let Command::Expect(port, expectation) = &line.command {
-            ports
-                .entry(*port)
-                .or_default()
-                .expected
-                .push((line.line, expectation));
-        }
         let sent = session.run(&line.command).map_err(|error| Difference::Command {
             line: line.line,
             error,
         })?;
         for (port, bytes) in sent {
-            if let Some(port) = ports.get_mut(&port) {
-                port.sent.push(bytes);
-            }
+            expectations.sent(port, &bytes);
         }
     }
-    // The first by its line; packets that no line expected come last.
-    let differences = ports
-        .iter()
-        .filter_map(|(&number, port)| difference(number, port));
-    match differences.min_by_key(|(line, _)| *line) {
-        None => Ok(()),
-        Some((_, difference)) => Err(difference),
-    }
+    expectations.difference().map_or(Ok(()), Err)
 }
 
-fn difference(number: u32, port: &Port<'_>) -> Option<(usize, Difference)> {
+fn difference(number: u32, port: &Port) -> Option<(usize, Difference)> {
     for (index, (line, expected)) in port.expected.iter().enumerate() {
         let at = Expected {
             line: *line,
@@ -80,7 +108,7 @@ fn difference(number: u32, port: &Port<'_>) -> Option<(usize, Difference)> {
     let next = digits(port.sent.get(port.expected.len())?);
     let difference = Difference::MoreLeft {
         port: number,
-        sent: port.sent.len(),
+        sent: port.count,
         expected: port.expected.len(),
         next,
     };
@@ -149,10 +177,11 @@ mod tests {
         let expected = [expectation("00", false), expectation("01", true)];
         let port = |sent: &[&[u8]]| Port {
             sent: sent.iter().map(|bytes| bytes.to_vec()).collect(),
+            count: sent.len(),
             expected: expected
                 .iter()
                 .enumerate()
-                .map(|(index, one)| (index + 5, one))
+                .map(|(index, one)| (index + 5, one.clone()))
                 .collect(),
         };
         let told = |sent: &[&[u8]]| difference(3, &port(sent)).map(|(_, difference)| difference.to_string());

@@ -27,9 +27,13 @@ pub(crate) fn pattern(table: &Table, layout: &KeyLayout, add: &Add) -> Result<Pa
         .map(|(key, value)| meaning(key, value));
     let values = values.collect::<Result<Vec<_>, _>>()?;
     let matches: Vec<Match<'_>> = values.iter().map(Meaning::as_match).collect();
-    layout.pattern(&matches).map_err(|error| CommandError::Entry {
-        table: table.identity.name.clone(),
-        error,
+    layout.pattern(&matches).map_err(|error| match error.key_field() {
+        // Tables know keys by number, people by name.
+        Some(field) => CommandError::Key {
+            key: table.keys[field].name.clone(),
+            problem: error.to_string().replacen(&format!("key field {field}"), "", 1),
+        },
+        None => error.into(),
     })
 }
 
@@ -122,12 +126,15 @@ fn meaning(key: &Key, value: Option<&KeyValue>) -> Result<Meaning, CommandError>
         (MatchKind::Range, Some(KeyValue::Range(low, high))) => {
             Meaning::Range(low.value.clone(), high.value.clone())
         }
-        (MatchKind::Lpm, Some(KeyValue::Prefix(value, length))) => prefix(value, *length, width),
+        (MatchKind::Lpm, Some(KeyValue::Prefix(value, length))) => Meaning::Lpm(value.value.clone(), *length),
         (kind, Some(KeyValue::Digits(digits))) => match kind {
             MatchKind::Exact if digits.has_gaps() => return wrong(),
             MatchKind::Exact => Meaning::Exact(digits.value.clone()),
             MatchKind::Lpm if digits.bits == 0 => Meaning::Lpm(digits.value.clone(), width),
-            MatchKind::Lpm => prefix(digits, (digits.known as u32 * digits.bits).min(width), width),
+            MatchKind::Lpm => Meaning::Lpm(
+                digits.value.clone(),
+                (digits.known as u32 * digits.bits).min(width),
+            ),
             MatchKind::Ternary if digits.bits == 0 => Meaning::Ternary(digits.value.clone(), ones(width)),
             MatchKind::Ternary => Meaning::Ternary(digits.value.clone(), and(&digits.mask, &ones(width))),
             MatchKind::Optional if digits.known == 0 => Meaning::Optional(None),
@@ -139,12 +146,4 @@ fn meaning(key: &Key, value: Option<&KeyValue>) -> Result<Meaning, CommandError>
         },
         _ => return wrong(),
     })
-}
-
-/// A prefix; bits of the value beyond its length are left out, as BMv2 does.
-fn prefix(digits: &Digits, length: u32, width: u32) -> Meaning {
-    let free = width.saturating_sub(length);
-    let zeros = ones(free);
-    let clear = |(index, word): (usize, &u64)| word & !zeros.get(index).copied().unwrap_or(0);
-    Meaning::Lpm(digits.value.iter().enumerate().map(clear).collect(), length)
 }

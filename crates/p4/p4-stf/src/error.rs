@@ -126,7 +126,15 @@ pub enum CommandError {
         /// The table.
         table: String,
         /// What is wrong.
-        error: p4_tables::Error,
+        error: Box<CommandError>,
+    },
+    /// A key's value is none that the key can have.
+    #[error("key `{key}`{problem}")]
+    Key {
+        /// The key.
+        key: String,
+        /// What is wrong, to stand behind the name.
+        problem: String,
     },
     /// A key is given twice.
     #[error("key `{0}` is given twice")]

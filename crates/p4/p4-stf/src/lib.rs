@@ -30,7 +30,7 @@ mod number;
 pub mod script;
 mod session;
 
-pub use check::run;
+pub use check::{Expectations, run};
 pub use error::{CommandError, Difference, Expected, Failure, NameError, Problem, ScriptError, Unreadable};
 pub use number::{Digits, MAX_DIGITS};
 pub use session::{Sent, Session};

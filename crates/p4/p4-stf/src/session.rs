@@ -101,8 +101,10 @@ impl Session {
         match command {
             Command::Packet(port, bytes) => return Ok(self.send(*port, bytes)),
             Command::Expect(..) | Command::Wait => {}
-            Command::Add(add) => self.add(add)?,
-            Command::SetDefault(add) => self.set_default(add)?,
+            Command::Add(add) => self.with_table(&add.table, |session, table| session.add(add, table))?,
+            Command::SetDefault(add) => {
+                self.with_table(&add.table, |session, table| session.set_default(add, table))?;
+            }
             Command::RemoveAll => self.remove_all()?,
             Command::CheckCounter(name, cell, condition) => self.check(name, cell, *condition)?,
             Command::CounterWrite(name, index, packets, bytes) => {
@@ -130,8 +132,24 @@ impl Session {
         names::table(self.engine.program(), name)
     }
 
-    fn add(&mut self, add: &Add) -> Result<(), CommandError> {
-        let number = self.table(&add.table)?;
+    /// Does something with a table. Errors name the table.
+    fn with_table(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&mut Self, usize) -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
+        let number = self.table(name)?;
+        change(self, number).map_err(|error| match error {
+            // Names are looked for in a table, and these errors say in which.
+            CommandError::Name(_) => error,
+            error => CommandError::Entry {
+                table: self.engine.program().tables[number].identity.name.clone(),
+                error: Box::new(error),
+            },
+        })
+    }
+
+    fn add(&mut self, add: &Add, number: usize) -> Result<(), CommandError> {
         let program = self.engine.program();
         let table = &program.tables[number];
         let layout = self.engine.layout(TableId(number as u16));
@@ -170,8 +188,7 @@ impl Session {
         Ok(())
     }
 
-    fn set_default(&mut self, add: &Add) -> Result<(), CommandError> {
-        let number = self.table(&add.table)?;
+    fn set_default(&mut self, add: &Add, number: usize) -> Result<(), CommandError> {
         let program = self.engine.program();
         let target = target(program, &program.tables[number], add)?;
         self.apply(&[Change::SetDefault {

@@ -116,7 +116,7 @@ fn what_cannot_be_done_is_told_with_its_line() {
     );
     switch(
         "add dmac dst:1 forward(port:1)\nadd dmac dst:1 forward(port:2)",
-        "line 3: an entry with this key exists",
+        "line 3: table `SwitchIngress.dmac`: an entry with this key exists",
     );
     switch("check_counter none(1)", "there is no counter `none`");
     switch("mc_node_associate 1 0", "there is no node 0");

@@ -153,6 +153,24 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// The number of the key's field that is wrong, if it is one. The text of such an error begins with `key field` and the
+    /// number.
+    #[must_use]
+    pub fn key_field(&self) -> Option<usize> {
+        match *self {
+            Error::EmptyField { field }
+            | Error::SecondPrefix { field }
+            | Error::WrongKind { field }
+            | Error::WrongWidth { field, .. }
+            | Error::BitsOutsideMask { field }
+            | Error::PrefixTooLong { field, .. }
+            | Error::EmptyRange { field } => Some(field),
+            _ => None,
+        }
+    }
+}
+
 /// A refused batch: none of its changes was made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("change {index}: {error}")]
