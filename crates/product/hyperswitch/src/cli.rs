@@ -125,8 +125,12 @@ pub enum P4Verb {
         /// P4Info of the program, text or binary
         #[arg(long, value_name = "FILE")]
         p4info: Option<PathBuf>,
+        /// Packets that enter by a port (pcap or pcapng), to see how often a verdict would be found again; may be given
+        /// several times [default: packets of a model]
+        #[arg(long = "pcap", value_name = "PORT=FILE")]
+        pcaps: Vec<PortFile>,
     },
-    /// Draw parser and control flow as SVG
+    /// Draw parser, control flow, checksums and deparser as SVG
     Graph {
         /// What p4c wrote for BMv2 (JSON), or the serialised form
         file: PathBuf,

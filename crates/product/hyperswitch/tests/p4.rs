@@ -41,6 +41,87 @@ fn check_shows_what_there_is_to_know() {
 }
 
 #[test]
+fn check_says_how_often_a_verdict_is_found_again() {
+    let shown = text(&hyperswitch(&["p4", "check", &program("router", "json")]).stdout);
+    for line in [
+        "verified checksums are checked for each packet and need no bits of a key",
+        "found again: for 99 % of 2048 packets of a model's 64 TCP flows",
+    ] {
+        assert!(shown.contains(line), "{line:?} is not in\n{shown}");
+    }
+    let field = |name: &str| {
+        shown
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap()
+            .to_owned()
+    };
+    assert!(field("ipv4.id ").ends_with("all, for a checksum"), "{shown}");
+    assert!(field("ipv4.dst ").ends_with("  all"), "{shown}");
+    // The same frame again and again, and frames that differ in what decides.
+    let folder = tempfile::tempdir().unwrap();
+    let frames = |of: &dyn Fn(u8) -> [u8; 14]| {
+        let mut file = Vec::new();
+        for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65_535, 1] {
+            file.extend(word.to_le_bytes());
+        }
+        for number in 0..100u8 {
+            for word in [1, 0, 14, 14u32] {
+                file.extend(word.to_le_bytes());
+            }
+            file.extend(of(number));
+        }
+        let path = folder.path().join("in.pcap");
+        std::fs::write(&path, file).unwrap();
+        format!("1={}", path.display())
+    };
+    let percent = |pcap: &str| {
+        let output = hyperswitch(&[
+            "p4",
+            "check",
+            &program("router", "json"),
+            "--pcap",
+            pcap,
+            "--json",
+        ]);
+        let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        shown["found_again"]["percent"].as_u64().unwrap()
+    };
+    assert_eq!(percent(&frames(&|_| [2; 14])), 99);
+    assert_eq!(percent(&frames(&|number| [number; 14])), 0);
+}
+
+/// On a path without an action that says where, the packet leaves by port 0.
+#[test]
+fn check_warns_of_paths_that_never_say_where_to() {
+    let router = program("router", "json");
+    let warnings = |file: &str| {
+        let output = hyperswitch(&["p4", "check", file, "--json"]);
+        let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        shown["warnings"].as_array().unwrap().clone()
+    };
+    assert!(warnings(&router).is_empty(), "{:?}", warnings(&router));
+    // Where the router drops, nothing happens.
+    let folder = tempfile::tempdir().unwrap();
+    let silent = folder.path().join("silent.json").to_str().unwrap().to_owned();
+    let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&router).unwrap()).unwrap();
+    for action in json["actions"].as_array_mut().unwrap() {
+        let primitives = action["primitives"].as_array_mut().unwrap();
+        primitives.retain(|primitive| primitive["op"] != "mark_to_drop");
+    }
+    std::fs::write(&silent, json.to_string()).unwrap();
+    let found = warnings(&silent);
+    let warning = found[0].as_str().unwrap();
+    assert!(
+        warning.contains("it leaves by port 0\n  RouterIngress.router_mac: discard\n  "),
+        "{warning}"
+    );
+    assert!(warning.ends_with(": false"), "{warning}");
+    let shown = text(&hyperswitch(&["p4", "check", &silent]).stdout);
+    assert!(shown.contains("\nWARNINGS\n"), "{shown}");
+}
+
+#[test]
 fn check_names_why_verdicts_cannot_be_cached() {
     let (json, p4info) = (
         program("stateful_firewall", "json"),
@@ -115,11 +196,27 @@ fn graph_is_a_picture_of_all_parts() {
         "extract vlans.next",
         "prefixes",
         "operations",
+        "verified checksums",
+        "updated checksums",
+        "deparser",
+        "emit",
     ] {
         assert!(svg.contains(&title(name)), "{name} is not in the picture");
     }
     let (open, close) = (svg.matches("<g ").count(), svg.matches("</g>").count());
-    assert_eq!((open, close), (3, 3));
+    assert_eq!((open, close), (6, 6));
+    // An outline that covers its text: not every renderer knows `paint-order`.
+    assert!(!svg.contains("paint-order"));
+    let lines = svg.lines().collect::<Vec<_>>();
+    let outlines = lines.iter().filter(|line| line.starts_with("<text class=\"o\""));
+    let pairs = lines
+        .windows(2)
+        .filter(|pair| pair[0].replace("\"o\"", "\"l\"") == pair[1]);
+    let (outlines, pairs) = (outlines.count(), pairs.count());
+    assert!(
+        outlines > 5 && outlines == pairs,
+        "{outlines} outlines, {pairs} under their texts"
+    );
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
     // Names come from programs: none may end a text or begin an element.
     let hostile = std::fs::read_to_string(&json)

@@ -184,6 +184,97 @@ fn scripts_send_their_own_packets() {
     assert_eq!(place.left(2).unwrap().len(), 1);
 }
 
+/// The packet tests of the project's programs hold under `p4 run` as well.
+#[test]
+fn expectations_of_scripts_are_compared() {
+    let place = Place::new();
+    for name in ["router", "firewall", "l2_switch", "kitchen_sink", "multicast_l2"] {
+        let script = program(name).with_file_name("test.stf");
+        let output = place.run(name, &format!("--entries {}", script.display()));
+        assert!(output.status.success(), "{name}: {}", text(&output.stderr));
+    }
+    let packet = "packet 1 020000000002 020000000001 88b7 00";
+    let cases = [
+        ("expect 2 ff", "test.stf: line 4: port 2, packet 1: expected ff"),
+        (
+            "expect 2\nexpect 2",
+            "test.stf: line 5: port 2, packet 2: expected any packet, nothing left",
+        ),
+        (
+            "expect 3",
+            "test.stf: line 4: port 3, packet 1: expected any packet, nothing left",
+        ),
+    ];
+    for (expected, words) in cases {
+        place.file("test.stf", format!("{STATIONS}{packet}\n{expected}\n"));
+        let output = place.run("l2_switch", "--entries @test.stf");
+        assert_eq!(output.status.code(), Some(1), "{expected}");
+        let error = text(&output.stderr);
+        assert!(error.contains(words), "{words}: {error}");
+        // The run is shown all the same.
+        assert!(text(&output.stdout).contains("1  left by port 2"));
+    }
+    // Packets of captures are compared as well; those of a later script with expectations are not.
+    place.file(
+        "in.pcap",
+        pcap(&[ethernet(0x0200_0000_0002, 1), ethernet(0x0200_0000_0002, 1)]),
+    );
+    place.file("test.stf", format!("{STATIONS}{packet}\nexpect 2\n"));
+    place.file("later.stf", "expect 2\nexpect 2\n");
+    let output = place.run(
+        "l2_switch",
+        "--pcap 1=@in.pcap --entries @test.stf --entries @later.stf",
+    );
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = place.run("l2_switch", "--pcap 1=@in.pcap --entries @test.stf");
+    let words = "port 2: 3 packets left, 1 were expected";
+    assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
+}
+
+#[test]
+fn counters_registers_and_digests_are_shown_at_the_end() {
+    let place = Place::new();
+    let packet = "packet 1 020000000002 0200000000aa 88b7 00\n";
+    place.file("l2.stf", format!("{STATIONS}{packet}"));
+    let shown = text(&place.run("l2_switch", "--entries @l2.stf").stdout);
+    assert!(
+        shown.contains("sighting_t  ") && shown.contains("02:00:00:00:00:aa"),
+        "{shown}"
+    );
+    let script = program("firewall").with_file_name("test.stf");
+    let shown = text(
+        &place
+            .run("firewall", &format!("--entries {}", script.display()))
+            .stdout,
+    );
+    let counted = shown.lines().find(|line| line.contains("rules entry 0"));
+    assert!(
+        counted.is_some_and(|line| line.starts_with("FirewallIngress.rule_hits")),
+        "{shown}"
+    );
+    place.file(
+        "cells.stf",
+        "register_write SinkIngress.cells 3 77\ncounter_write SinkIngress.numbered 2 5 600\n",
+    );
+    let output = place.run("kitchen_sink", "--json --entries @cells.stf");
+    let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(shown["state"]["registers"][0]["index"], 3, "{shown}");
+    assert_eq!(shown["state"]["registers"][0]["value"], "0x0000004d");
+    let counted = &shown["state"]["counters"];
+    assert_eq!(counted.as_array().unwrap().len(), 1, "{shown}");
+    assert_eq!(
+        (&counted[0]["packets"], &counted[0]["bytes"]),
+        (&5.into(), &600.into())
+    );
+    // Much of it is cut, with a note.
+    let many: String = (0..1500)
+        .map(|cell| format!("register_write marks_a {cell} 1\n"))
+        .collect();
+    place.file("many.stf", many);
+    let shown = text(&place.run("stateful_firewall", "--entries @many.stf").stdout);
+    assert!(shown.ends_with("... and 500 more\n"), "{}", shown.len());
+}
+
 /// Each is refused with its place and a reason, and nothing hangs or grows.
 #[test]
 fn files_that_are_no_entries() {
@@ -210,6 +301,19 @@ fn files_that_are_no_entries() {
         ("add dmac hdr.ethernet.dst:1 forward()".into(), "missing"),
         ("add dmac nokey:1 forward(port:2)".into(), "no key"),
         (STATIONS.repeat(2), "exists"),
+        (
+            STATIONS.repeat(2),
+            "table `SwitchIngress.dmac`: an entry with this key exists",
+        ),
+        (
+            "add dmac hdr.ethernet.dst:0x1FFFFFFFFFFFF forward(port:2)".into(),
+            "table `SwitchIngress.dmac`: key `hdr.ethernet.dst`: the value does not fit in 48 bits",
+        ),
+        ("{\"table_entrees\": []}".into(), "unknown field `table_entrees`"),
+        (
+            entry("\"action_name\": \"forward\", \"matches\": {}"),
+            "unknown field `matches`",
+        ),
         ("mc_node_associate 1 7".into(), "no node 7"),
         ("packet 1 0Z".into(), "line 1"),
         ("\u{0}".into(), "line 1"),
@@ -253,6 +357,36 @@ fn files_that_are_no_entries() {
         );
         assert!(error.len() < 2000, "{error}");
     }
+    let routes = |key: &str| {
+        format!(
+            r#"{{"table_entries": [{{"table": "routes", "match": {{"hdr.ipv4.dst": {key}}},
+                "action_name": "via", "action_params": {{"next_hop_id": 1}}}}]}}"#
+        )
+    };
+    let key = "table `RouterIngress.routes`: key `hdr.ipv4.dst`: ";
+    for (contents, reason) in [
+        (
+            routes("[\"10.1.2.3\", 16]"),
+            "the value has bits outside its mask",
+        ),
+        (routes("[\"10.1.0.0\", 33]"), "prefix length 33 exceeds 32 bits"),
+        (
+            "add routes hdr.ipv4.dst:0x0a**01** via(next_hop_id:1)".into(),
+            "the value has bits outside its mask",
+        ),
+    ] {
+        place.file("entries", contents);
+        let output = place.run("router", "--entries @entries");
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(
+            error.matches(&format!("{key}{reason}")).count(),
+            1,
+            "{reason}: {error}"
+        );
+    }
+    place.file("entries", routes("[\"10.1.0.0\", 16]"));
+    assert!(place.run("router", "--entries @entries").status.success());
     place.file("entries", [0xFF, 0xFE, 0]);
     let output = place.run("l2_switch", "--entries @entries");
     assert!(text(&output.stderr).contains("not text"));
@@ -287,6 +421,26 @@ fn wrong_captures_and_wrong_usage() {
     }
     let output = place.run("no_such_program", "");
     assert_eq!(output.status.code(), Some(1));
+}
+
+/// As with other tools: the packets that are whole run, and then the cut is an error.
+#[test]
+fn what_is_whole_of_a_cut_capture_runs() {
+    let place = Place::new();
+    place.file("entries.stf", STATIONS);
+    let whole = pcap(&[ethernet(0x0200_0000_0002, 1), ethernet(0x0200_0000_0003, 1)]);
+    for cut in [1, 59, 61, 75] {
+        place.file("in.pcap", &whole[..whole.len() - cut]);
+        let output = place.run("l2_switch", "--pcap 1=@in.pcap --entries @entries.stf");
+        assert_eq!(output.status.code(), Some(1), "{cut} bytes");
+        assert!(text(&output.stdout).contains("1 packets ran"));
+        let error = text(&output.stderr);
+        assert!(
+            error.contains("in.pcap: the file is cut off behind 1 packets"),
+            "{error}"
+        );
+        assert_eq!(place.left(2).unwrap(), [ethernet(0x0200_0000_0002, 1)]);
+    }
 }
 
 /// Programs that want to run for ever end, and say why.

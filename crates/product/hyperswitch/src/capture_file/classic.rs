@@ -58,7 +58,8 @@ mod tests {
         writer.packet(1_500_000_003, &[7; 60]).unwrap();
         writer.packet(2_000_000_000, &[8; 14]).unwrap();
         writer.flush().unwrap();
-        let packets = super::super::packets(&file).unwrap();
+        let (packets, cut) = super::super::packets(&file).unwrap();
+        assert_eq!(cut, None);
         let found: Vec<_> = packets
             .iter()
             .map(|packet| (packet.time_ns, packet.frame))

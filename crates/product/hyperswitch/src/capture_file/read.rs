@@ -21,18 +21,37 @@ pub fn packet(file: &[u8], number: u64) -> Result<Vec<u8>> {
     found.ok_or_else(|| anyhow!("the file has only {current} packets"))
 }
 
-/// All packets, in the order of the file.
+/// All packets that are whole, in the order of the file; and the error of a file that is cut off behind them.
 ///
 /// # Errors
-/// When the file is something else or is cut off, or a packet is not an Ethernet frame.
-pub fn packets(file: &[u8]) -> Result<Vec<Packet<'_>>> {
+/// When the file is something else, is cut off in its header, or a packet is not an Ethernet frame.
+pub fn packets(file: &[u8]) -> Result<(Vec<Packet<'_>>, Option<CutOff>)> {
     let mut packets = Vec::new();
-    each(file, |packet| {
+    let read = each(file, |packet| {
         packets.push(packet()?);
         Ok(true)
-    })?;
-    Ok(packets)
+    });
+    match read {
+        Ok(()) => Ok((packets, None)),
+        Err(error) if error.is::<CutOff>() && file.len() >= FILE_HEADER => Ok((packets, Some(CutOff))),
+        Err(error) => Err(error),
+    }
 }
+
+/// Bytes of a file's header, in the shorter of the two formats.
+const FILE_HEADER: usize = 24;
+
+/// The file ends in the middle of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CutOff;
+
+impl std::fmt::Display for CutOff {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the file is cut off")
+    }
+}
+
+impl std::error::Error for CutOff {}
 
 /// A packet of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +92,7 @@ impl<'a> Bytes<'a> {
                 self.bytes = rest;
                 Ok(front)
             }
-            None => bail!("the file is cut off"),
+            None => bail!(CutOff),
         }
     }
 
@@ -257,7 +276,8 @@ mod tests {
             let file = classic(big, 1);
             assert_eq!(packet(&file, 1).unwrap(), [1; 14]);
             assert_eq!(packet(&file, 2).unwrap(), [2; 20]);
-            let all = packets(&file).unwrap();
+            let (all, cut) = packets(&file).unwrap();
+            assert_eq!(cut, None);
             assert_eq!(all.len(), 2);
             assert_eq!((all[1].time_ns, all[1].frame), (1_000_002_000, &[2; 20][..]));
             assert_eq!(

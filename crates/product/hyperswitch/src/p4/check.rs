@@ -1,14 +1,91 @@
 //! `hyperswitch p4 check`: the parts of a program, its cost, and the fields that it reads.
 
+use super::reuse::{self, Reuse};
+use super::run::{MAX_CAPTURE, limited};
+use crate::capture_file::packets;
+use crate::cli::PortFile;
 use crate::output::Table;
+use anyhow::{Context, Result};
 use p4_ir::externs::Algorithm;
-use p4_ir::{Analysis, Checked, HeaderId, Implementation, MatchKind, Role, limits};
+use p4_ir::{Analysis, Checked, FieldId, HeaderId, Implementation, MatchKind, Role, limits};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
+/// Findings that take more than a look at the program.
+pub struct Facts {
+    /// The bits that decide, those of verified checksums too.
+    analysis: Analysis,
+    /// Bits that a cache would need in its keys.
+    keys: Analysis,
+    /// How often a verdict would be found again, and the traffic for which this holds. `None` if none may be kept.
+    reuse: Option<(String, Reuse)>,
+    warnings: Vec<String>,
+}
+
+impl Facts {
+    /// Analyses a program; with packets of capture files, or with a model's if there are none.
+    ///
+    /// # Errors
+    /// When a capture cannot be read.
+    pub fn of(program: &Checked, pcaps: &[PortFile]) -> Result<Self> {
+        let keys = Analysis::of_keys(program);
+        let mut warnings = Vec::new();
+        if let Some(path) = p4_ir::undirected_path(program) {
+            let mut text =
+                "a packet can pass ingress without an action that says where it goes: it leaves by port 0"
+                    .to_owned();
+            for choice in path {
+                let _ = write!(text, "\n  {choice}");
+            }
+            warnings.push(text);
+        }
+        let reuse = if keys.is_cacheable() {
+            reuse(program, &keys, pcaps)?
+        } else {
+            None
+        };
+        Ok(Self {
+            analysis: Analysis::of(program),
+            keys,
+            reuse,
+            warnings,
+        })
+    }
+
+    /// Fields that only a verified checksum looks at, or of which it looks at more bits than others.
+    fn verified(&self) -> impl Iterator<Item = FieldId> {
+        let all = self.analysis.looked_at.iter();
+        all.filter(|(field, mask)| self.keys.looked_at.get(field) != Some(mask))
+            .map(|(field, _)| *field)
+    }
+}
+
+/// Measures how often verdicts are found again. `None` if the program is too large to be run here.
+fn reuse(program: &Checked, keys: &Analysis, pcaps: &[PortFile]) -> Result<Option<(String, Reuse)>> {
+    if pcaps.is_empty() {
+        let model = reuse::model();
+        let packets = model.iter().map(|packet| (1, packet.as_slice()));
+        let measured = reuse::measure(program, keys, packets).ok();
+        return Ok(measured.map(|reuse| ("a model's 64 TCP flows".to_owned(), reuse)));
+    }
+    let mut contents = Vec::new();
+    for file in pcaps {
+        contents.push(limited(&file.path, MAX_CAPTURE)?);
+    }
+    let mut all = Vec::new();
+    for (file, bytes) in pcaps.iter().zip(&contents) {
+        let (packets, _) = packets(bytes).with_context(|| file.path.display().to_string())?;
+        all.extend(packets.into_iter().map(|packet| (file.port, packet.frame)));
+    }
+    let names = pcaps.iter().map(|file| file.path.display().to_string());
+    let measured = reuse::measure(program, keys, all.into_iter()).ok();
+    Ok(measured.map(|reuse| (names.collect::<Vec<_>>().join(", "), reuse)))
+}
+
 /// The summary as text.
-pub fn text(program: &Checked) -> String {
-    let analysis = Analysis::of(program);
+pub fn text(program: &Checked, facts: &Facts) -> String {
+    let analysis = &facts.analysis;
     let mut text = format!("{}: a sound program for v1model\n", program.name);
     let mut section = |title: &str, body: String| {
         if !body.is_empty() {
@@ -19,10 +96,10 @@ pub fn text(program: &Checked) -> String {
     section("HEADERS", headers(program));
     section("TABLES", tables(program));
     section("EXTERNS", externs(program));
-    section("LOOKS AT", looked_at(program, &analysis));
-    section("CHANGES", changes(program, &analysis));
+    section("LOOKS AT", looked_at(program, facts));
+    section("CHANGES", changes(program, analysis));
     let verdicts = if analysis.is_cacheable() {
-        "yes: they follow from the bits above and the tables\n".to_owned()
+        kept(facts)
     } else {
         analysis
             .obstacles
@@ -33,6 +110,30 @@ pub fn text(program: &Checked) -> String {
             })
     };
     section("VERDICTS CAN BE CACHED", verdicts);
+    section(
+        "WARNINGS",
+        facts
+            .warnings
+            .iter()
+            .map(|warning| format!("{warning}\n"))
+            .collect(),
+    );
+    text
+}
+
+/// The text for verdicts that can be kept.
+fn kept(facts: &Facts) -> String {
+    let mut text = "yes: they follow from the bits above and the tables\n".to_owned();
+    if facts.verified().next().is_some() {
+        text.push_str("verified checksums are checked for each packet and need no bits of a key\n");
+    }
+    if let Some((traffic, reuse)) = &facts.reuse {
+        let (share, packets) = (reuse.percent(), reuse.packets);
+        let _ = writeln!(
+            text,
+            "found again: for {share} % of {packets} packets of {traffic}"
+        );
+    }
     text
 }
 
@@ -51,6 +152,7 @@ fn bounds(program: &Checked) -> String {
             limits::HEADER_BYTES_GROWN,
         ),
         ("parser states", bounds.parser_steps, limits::PARSER_STEPS),
+        ("turns of loops in actions", bounds.loop_turns, limits::LOOP_TURNS),
         ("operations in a pass", bounds.operations, limits::OPERATIONS),
         ("passes", bounds.passes.into(), limits::PASSES.into()),
         ("bits of metadata", bounds.metadata_bits, limits::METADATA_BITS),
@@ -232,12 +334,20 @@ fn externs(program: &Checked) -> String {
 }
 
 /// The inputs of decisions: fields with masks, validity, metadata from the architecture.
-fn looked_at(program: &Checked, analysis: &Analysis) -> String {
+fn looked_at(program: &Checked, facts: &Facts) -> String {
+    let analysis = &facts.analysis;
+    let verified = facts.verified().collect::<BTreeSet<_>>();
     let mut table = Table::new(&["FIELD", ">BITS", "MASK"]);
     for (field, mask) in &analysis.looked_at {
         let ones = mask.bytes().iter().map(|byte| byte.count_ones()).sum::<u32>();
         let all = ones == u32::from(mask.width());
-        let mask = if all { "all".to_owned() } else { mask.to_string() };
+        let mut mask = if all { "all".to_owned() } else { mask.to_string() };
+        if verified.contains(field) {
+            mask.push_str(match facts.keys.looked_at.get(field) {
+                Some(_) => ", in part for a checksum",
+                None => ", for a checksum",
+            });
+        }
         table.row([program.field_name(*field), ones.to_string(), mask]);
     }
     for header in &analysis.validity {
@@ -281,8 +391,8 @@ fn changes(program: &Checked, analysis: &Analysis) -> String {
 }
 
 /// The summary as JSON.
-pub fn json(program: &Checked) -> Value {
-    let analysis = Analysis::of(program);
+pub fn json(program: &Checked, facts: &Facts) -> Value {
+    let analysis = &facts.analysis;
     let bounds = program.bounds();
     let header = |id: &HeaderId| program.headers[id.index()].name.clone();
     json!({
@@ -292,6 +402,7 @@ pub fn json(program: &Checked) -> Value {
             "header_bytes_read": bounds.header_bytes_read,
             "header_bytes_grown": bounds.header_bytes_grown,
             "parser_steps": bounds.parser_steps,
+            "loop_turns": bounds.loop_turns,
             "operations": bounds.operations,
             "passes": bounds.passes,
             "metadata_bits": bounds.metadata_bits,
@@ -333,6 +444,14 @@ pub fn json(program: &Checked) -> Value {
             "removes": analysis.removed.iter().map(header).collect::<Vec<_>>(),
         },
         "cacheable": analysis.is_cacheable(),
+        "checked_per_packet": facts.verified().map(|field| program.field_name(field)).collect::<Vec<_>>(),
+        "found_again": facts.reuse.as_ref().map(|(traffic, reuse)| json!({
+            "traffic": traffic,
+            "packets": reuse.packets,
+            "found": reuse.found,
+            "percent": reuse.percent(),
+        })),
+        "warnings": facts.warnings,
         "obstacles": analysis.obstacles.iter().map(|(obstacle, place)| json!({
             "reason": obstacle.text(), "place": place,
         })).collect::<Vec<_>>(),

@@ -1,8 +1,8 @@
 //! Entries of tables in the form that the tutorials of P4 use (`s1-runtime.json`).
 //!
 //! A file names tables, keys, actions and parameters as P4Info does. It is turned into the commands that
-//! packet tests have, so that names and values are interpreted in one place. Parts of a file besides entries,
-//! multicast groups and clone sessions (paths, target) are ignored.
+//! packet tests have, so that names and values are interpreted in one place. The target and the paths that
+//! the tutorials write are ignored. Any other unknown member is an error: a misspelt one would lose entries.
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use p4_ir::{MatchKind, Program};
@@ -20,7 +20,14 @@ pub const MAX_FILE: u64 = 16 << 20;
 const MAX_REPLICAS: usize = 4096;
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct File {
+    #[serde(default, rename = "target")]
+    _target: Value,
+    #[serde(default, rename = "p4info")]
+    _p4info: Value,
+    #[serde(default, rename = "bmv2_json")]
+    _bmv2_json: Value,
     #[serde(default)]
     table_entries: Vec<TableEntry>,
     #[serde(default)]
@@ -30,6 +37,7 @@ struct File {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct TableEntry {
     table: String,
     #[serde(default, rename = "match")]
@@ -44,12 +52,14 @@ struct TableEntry {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Group {
     multicast_group_id: u64,
     replicas: Vec<Replica>,
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct CloneSession {
     clone_session_id: u64,
     replicas: Vec<Replica>,
@@ -58,6 +68,7 @@ struct CloneSession {
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Replica {
     egress_port: u32,
     #[serde(default)]

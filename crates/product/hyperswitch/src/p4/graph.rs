@@ -1,11 +1,12 @@
-//! `hyperswitch p4 graph`: parser, ingress and egress as one picture (SVG).
+//! `hyperswitch p4 graph`: parser, checksums, ingress, egress and deparser as one picture (SVG).
 //!
-//! A box is a parser state, a table or a condition. Transitions to the end of a part are lines of text in the
+//! A box is a parser state, a table, a condition, a checksum or the list of headers that are emitted. Transitions to the end of a part are lines of text in the
 //! boxes, not edges: they would be most of the edges, with the least information.
 
 use super::layered::{self, Layout};
 use p4_ir::{
-    Apply, Block, Checked, Control, KeyMatch, MatchKind, Next, NextState, ParserOp, Pattern, Select,
+    Apply, Block, CalculationInput, Checked, Checksum, Control, Emit, KeyMatch, MatchKind, Next, NextState,
+    ParserOp, Pattern, Select,
 };
 use std::fmt::Write;
 
@@ -21,6 +22,8 @@ const LABEL: usize = 26;
 
 /// Most lines for the parts of a condition or a statement.
 const MOST: usize = 6;
+/// Most lines for the inputs of a checksum.
+const MANY: usize = 16;
 
 /// The kind of a box, which decides its colour.
 #[derive(Clone, Copy)]
@@ -29,6 +32,8 @@ enum Kind {
     Table,
     Condition,
     Action,
+    Checksum,
+    Emit,
 }
 
 /// A box: a title and lines under it.
@@ -52,10 +57,19 @@ pub fn svg(program: &Checked) -> String {
     if !program.parser.states.is_empty() {
         graphs.push(parser(program));
     }
+    graphs.extend(checksums(program, "verified checksums", |checksum| {
+        checksum.verify
+    }));
     for (name, control) in [("ingress", &program.ingress), ("egress", &program.egress)] {
         if !control.blocks.is_empty() {
             graphs.push(self::control(program, name, control));
         }
+    }
+    graphs.extend(checksums(program, "updated checksums", |checksum| {
+        checksum.update
+    }));
+    if !program.deparser.emits.is_empty() {
+        graphs.push(deparser(program));
     }
     draw(&program.name, &graphs)
 }
@@ -210,6 +224,68 @@ fn control(program: &Checked, name: &str, control: &Control) -> Graph {
     graph
 }
 
+/// Checksums of one kind in the order in which they are computed, if there are any.
+fn checksums(program: &Checked, title: &str, wanted: impl Fn(&Checksum) -> bool) -> Option<Graph> {
+    let boxes = program.checksums.iter().filter(|checksum| wanted(checksum));
+    let boxes: Vec<Box> = boxes.map(|checksum| checksum_box(program, checksum)).collect();
+    let edges = (1..boxes.len()).map(|to| (to - 1, to, String::new())).collect();
+    (!boxes.is_empty()).then(|| Graph {
+        title: title.to_owned(),
+        boxes,
+        edges,
+    })
+}
+
+fn checksum_box(program: &Checked, checksum: &Checksum) -> Box {
+    let calculation = &program.calculations[checksum.calculation.index()];
+    let mut lines = vec![format!("{:?} of", calculation.algorithm).to_lowercase()];
+    let inputs = calculation.inputs.iter().map(|input| match input {
+        CalculationInput::Field(field) => program.field_name(*field),
+        CalculationInput::Value(value) => program.expr_text(*value),
+        CalculationInput::Header(header) => program.headers[header.index()].name.clone(),
+        CalculationInput::Payload(_) => "payload".to_owned(),
+    });
+    lines.extend(shortened(inputs.collect()));
+    if let Some(condition) = checksum.condition {
+        lines.push(format!("if {}", program.expr_text(condition)));
+    }
+    Box {
+        kind: Kind::Checksum,
+        title: program.place_text(checksum.target),
+        lines,
+    }
+}
+
+/// The headers that leave, in their order.
+fn deparser(program: &Checked) -> Graph {
+    let emits = program.deparser.emits.iter().map(|emit| match emit {
+        Emit::Header(header) => program.headers[header.index()].name.clone(),
+        Emit::Stack(stack) => program.stacks[stack.index()].name.clone(),
+        Emit::Union(union) => program.unions[union.index()].name.clone(),
+        Emit::UnionStack(stack) => program.union_stacks[stack.index()].name.clone(),
+    });
+    let boxed = Box {
+        kind: Kind::Emit,
+        title: "emit".to_owned(),
+        lines: emits.chain(["payload".to_owned()]).collect(),
+    };
+    Graph {
+        title: "deparser".to_owned(),
+        boxes: vec![boxed],
+        edges: Vec::new(),
+    }
+}
+
+/// At most [`MANY`] lines.
+fn shortened(mut lines: Vec<String>) -> Vec<String> {
+    if lines.len() > MANY {
+        let more = lines.len() - MANY;
+        lines.truncate(MANY);
+        lines.push(format!("... and {more} more"));
+    }
+    lines
+}
+
 /// A condition, a line for each of its parts.
 fn condition_box(text: &str) -> Box {
     let broken = text.replace(" && ", " &&\n").replace(" || ", " ||\n");
@@ -310,6 +386,8 @@ impl Box {
             Kind::Table => ("#fdf1cf", "#a8842c", 2),
             Kind::Condition => ("#e2f3de", "#4d8a45", 14),
             Kind::Action => ("#eeeeee", "#888888", 2),
+            Kind::Checksum => ("#f5e1ee", "#a04f83", 2),
+            Kind::Emit => ("#e0f2f1", "#3d8580", 2),
         };
         let _ = writeln!(
             svg,
@@ -390,7 +468,8 @@ fn draw(name: &str, graphs: &[Graph]) -> String {
     svg.push_str(
         "<style>text{font:11px monospace;text-anchor:middle;fill:#222}.t{font-weight:bold}\
          .h{font:bold 17px sans-serif;text-anchor:start}\
-         .l{font-size:10px;fill:#444;paint-order:stroke;stroke:#fff;stroke-width:3px}\
+         .l,.o{font-size:10px;fill:#444}\
+         .o{fill:#fff;stroke:#fff;stroke-width:3px;stroke-linejoin:round}\
          path{fill:none;stroke:#777;stroke-width:1.2px}</style>\n\
          <defs><marker id=\"a\" markerWidth=\"8\" markerHeight=\"8\" refX=\"7\" refY=\"3\" orient=\"auto\">\
          <path d=\"M0,0L7,3L0,6z\" style=\"fill:#777;stroke:none\"/></marker></defs>\n",
@@ -430,11 +509,23 @@ fn draw_labels(layout: &Layout, edges: &[&(usize, usize, String)], svg: &mut Str
             continue;
         }
         let ((x0, y0), (x1, y1)) = (points[0], points[1]);
-        let (x, y) = (x0 + (x1 - x0) * 0.42, y0 + (y1 - y0) * 0.45 + 4.0);
+        draw_label(
+            (x0 + (x1 - x0) * 0.42, y0 + (y1 - y0) * 0.45 + 4.0),
+            "",
+            label,
+            svg,
+        );
+    }
+}
+
+/// A label over edges: a white outline, and the text on top of it. The two are apart, as not every renderer knows how to draw
+/// a text's outline behind the text.
+fn draw_label((x, y): (f64, f64), style: &str, label: &str, svg: &mut String) {
+    let text = escape(&cut(label, LABEL));
+    for class in ["o", "l"] {
         let _ = writeln!(
             svg,
-            r#"<text class="l" x="{x:.1}" y="{y:.1}">{}</text>"#,
-            escape(&cut(label, LABEL))
+            r#"<text class="{class}"{style} x="{x:.1}" y="{y:.1}">{text}</text>"#
         );
     }
 }
@@ -447,11 +538,6 @@ fn draw_loop((x, y): (f64, f64), (width, height): (f64, f64), label: &str, svg: 
         svg,
         r#"<path d="M{right:.1},{low:.1}C{out:.1},{low:.1} {out:.1},{high:.1} {right:.1},{high:.1}" marker-end="url(#a)"/>"#
     );
-    let _ = writeln!(
-        svg,
-        r#"<text class="l" style="text-anchor:start" x="{:.1}" y="{:.1}">{}</text>"#,
-        right + 24.0,
-        (low + high) / 2.0,
-        escape(&cut(label, LABEL))
-    );
+    let at = (right + 24.0, (low + high) / 2.0);
+    draw_label(at, r#" style="text-anchor:start""#, label, svg);
 }

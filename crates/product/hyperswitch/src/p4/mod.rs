@@ -3,8 +3,10 @@
 
 mod check;
 mod entries;
+mod final_state;
 mod graph;
 mod layered;
+mod reuse;
 mod run;
 mod trace;
 
@@ -21,12 +23,13 @@ use std::path::Path;
 /// When a file cannot be read or written, or the program is refused.
 pub fn run(verb: &P4Verb, json: bool) -> Result<()> {
     match verb {
-        P4Verb::Check { file, p4info } => {
+        P4Verb::Check { file, p4info, pcaps } => {
             let program = load(file, p4info.as_deref())?;
+            let facts = check::Facts::of(&program, pcaps)?;
             if json {
-                crate::output::json(&check::json(&program))
+                crate::output::json(&check::json(&program, &facts))
             } else {
-                crate::output::print(&check::text(&program))
+                crate::output::print(&check::text(&program, &facts))
             }
         }
         P4Verb::Run(args) => run::run(args, json),

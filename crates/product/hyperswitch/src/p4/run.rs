@@ -2,24 +2,27 @@
 //!
 //! Packets of all files are sent in the order of their time stamps, which are also the program's clock.
 //! Entries come first, file by file: the tutorials' runtime JSON, or scripts of packet tests, whose packets
-//! are sent where they stand. Packets that leave by a port go to `PORT.pcap` in the output directory.
+//! are sent where they stand. Packets that leave by a port go to `PORT.pcap` in the output directory. `expect` lines of a script are compared with
+//! what leaves from its start to the start of the next script with such lines, or to the end.
 
+use super::final_state::{self, FinalState};
 use super::{entries, trace::Tracer};
 use crate::capture_file::{ClassicWriter, packets};
 use crate::cli::{P4RunArgs, PortFile};
 use crate::output;
 use anyhow::{Context as _, Result, bail, ensure};
 use p4_interpreter::{Collected, Context, Drop, NoObserver, Packet};
-use p4_stf::Session;
+use p4_ir::DigestId;
 use p4_stf::script::Command;
+use p4_stf::{Expectations, Session};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::BufWriter;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Greatest size of a capture file in bytes.
-const MAX_CAPTURE: u64 = 1 << 30;
+pub(super) const MAX_CAPTURE: u64 = 1 << 30;
 
 /// Most ports by which packets may leave: each is a file.
 const MAX_PORTS: usize = 512;
@@ -35,6 +38,7 @@ struct Summary {
     outputs: BTreeMap<u32, u64>,
     /// Packets and copies that ended, by reason.
     drops: BTreeMap<&'static str, u64>,
+    state: FinalState,
 }
 
 /// Runs the program.
@@ -56,6 +60,9 @@ pub fn run(args: &P4RunArgs, json: bool) -> Result<()> {
         begin: None,
         clock: 0,
         text: String::new(),
+        expected: None,
+        problems: Vec::new(),
+        digests: Vec::new(),
     };
     for file in &args.entries {
         runner.entries(file).with_context(|| file.display().to_string())?;
@@ -65,7 +72,7 @@ pub fn run(args: &P4RunArgs, json: bool) -> Result<()> {
 }
 
 /// A file's contents, unless it is larger than that.
-fn limited(path: &Path, limit: u64) -> Result<Vec<u8>> {
+pub(super) fn limited(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let name = || path.display().to_string();
     let length = fs::metadata(path).with_context(name)?.len();
     ensure!(
@@ -90,6 +97,12 @@ struct Runner<'a> {
     clock: u64,
     /// A packet's trace.
     text: String,
+    /// The script whose expectations hold now, and these.
+    expected: Option<(PathBuf, Expectations)>,
+    /// What was found wrong but did not end the run: other packets than expected, captures that are cut off.
+    problems: Vec<String>,
+    /// The first digests that were sent.
+    digests: Vec<(DigestId, Vec<u8>)>,
 }
 
 impl Runner<'_> {
@@ -107,7 +120,15 @@ impl Runner<'_> {
             }
             return Ok(());
         }
-        for line in p4_stf::script::parse(&text)? {
+        let script = p4_stf::script::parse(&text)?;
+        if script
+            .iter()
+            .any(|line| matches!(line.command, Command::Expect(..)))
+        {
+            self.compare();
+            self.expected = Some((file.to_owned(), Expectations::of(&script)));
+        }
+        for line in script {
             let at = || format!("line {}", line.line);
             match &line.command {
                 Command::Packet(port, bytes) => {
@@ -123,6 +144,15 @@ impl Runner<'_> {
         Ok(())
     }
 
+    /// Compares what the script in force expects with what left.
+    fn compare(&mut self) {
+        if let Some((file, expected)) = self.expected.take()
+            && let Some(difference) = expected.difference()
+        {
+            self.problems.push(format!("{}: {difference}", file.display()));
+        }
+    }
+
     fn captures(&mut self, files: &[PortFile]) -> Result<()> {
         let mut contents = Vec::new();
         for file in files {
@@ -130,7 +160,12 @@ impl Runner<'_> {
         }
         let mut all = Vec::new();
         for (file, bytes) in files.iter().zip(&contents) {
-            let packets = packets(bytes).with_context(|| file.path.display().to_string())?;
+            let (packets, cut) = packets(bytes).with_context(|| file.path.display().to_string())?;
+            if let Some(cut) = cut {
+                let (name, whole) = (file.path.display(), packets.len());
+                self.problems
+                    .push(format!("{name}: {cut} behind {whole} packets"));
+            }
             all.extend(
                 packets
                     .into_iter()
@@ -177,7 +212,12 @@ impl Runner<'_> {
         if self.trace {
             output::print(&std::mem::take(&mut self.text))?;
         }
+        let room = final_state::MOST.saturating_sub(self.digests.len());
+        self.digests.extend(sink.digests.into_iter().take(room));
         for (port, bytes) in sink.outputs {
+            if let Some((_, expected)) = &mut self.expected {
+                expected.sent(port, &bytes);
+            }
             self.write(port, stamp, &bytes)?;
         }
         Ok(())
@@ -201,12 +241,15 @@ impl Runner<'_> {
     }
 
     fn end(mut self, json: bool) -> Result<()> {
+        self.compare();
         let counts = *self.context.counts();
+        let unseen = counts.digests.saturating_sub(self.digests.len() as u64);
         let mut summary = Summary {
             packets: counts.packets,
             parser_errors: counts.parser_errors,
             digests: counts.digests,
             false_claims: counts.false_claims,
+            state: FinalState::of(&self.session, &self.digests, unseen),
             ..Summary::default()
         };
         for (port, (file, count)) in &mut self.files {
@@ -217,9 +260,12 @@ impl Runner<'_> {
             summary.drops.insert(reason.name(), counts.dropped(reason));
         }
         if json {
-            return output::json(&summary);
+            output::json(&summary)?;
+        } else {
+            output::print(&table(&summary))?;
         }
-        output::print(&table(&summary))
+        ensure!(self.problems.is_empty(), "{}", self.problems.join("\n"));
+        Ok(())
     }
 }
 
@@ -240,5 +286,5 @@ fn table(summary: &Summary) -> String {
     line(summary.parser_errors, "parser errors");
     line(summary.digests, "digests");
     line(summary.false_claims, "false claims of the program");
-    text
+    text + &summary.state.text()
 }

@@ -283,14 +283,14 @@ fn kind(kind: MatchKind) -> &'static str {
 }
 
 /// A number of words, least significant first.
-fn number(name: &str, width: u16, words: &[u64]) -> String {
+pub(super) fn number(name: &str, width: u16, words: &[u64]) -> String {
     let bytes: Vec<u8> = words.iter().rev().flat_map(|word| word.to_be_bytes()).collect();
     value(name, &Bits::from_bytes(width, &bytes))
 }
 
 /// A value in its usual notation: 48 bits as MAC addresses, 32 bits as IPv4 addresses where the name suggests
 /// an address, short numbers in decimal, others in hexadecimal.
-fn value(name: &str, value: &Bits) -> String {
+pub(super) fn value(name: &str, value: &Bits) -> String {
     let last = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
     let address = ["addr", "ip", "src", "dst"]
         .iter()
