@@ -6,23 +6,24 @@
 //! supervisor starts it, isolation and priority included, and told by the same messages (`control-protocol`)
 //! about ports and flows. What it does with packets is the product's; who decided is not.
 //!
-//! Flows are installed before any packet comes, and the controller answers no upcall: a packet without a flow
-//! is lost, which whoever counts packets sees.
+//! Flows are installed before any packet comes. The controller drops the packet of each upcall, when it asks for
+//! something next: a packet without a flow is lost, which whoever counts packets sees.
 
 use crate::process::memory;
 use crate::switch::binary;
 use anyhow::{Context, Result, bail, ensure};
 use control_protocol::Channel;
-use control_protocol::data_plane::{
-    Answer, Connection, Detail, FromDataPlane, PortSpec, Request, ToDataPlane, VERSION,
-};
+use control_protocol::data_plane::{Answer, Connection, Detail, PortSpec, Request};
 use control_protocol::supervisor::{PriorityStatus, Role, ToChild, VmStates};
 use control_protocol::work::WorkReport;
-use flow::{Action, ControllerId, Filters, Flow, FlowId, FlowKey, FlowMask, PortId, PutMode, SwitchId};
+use controller::{Client, Event};
+use flow::{
+    Action, ControllerId, DropReason, Filters, Flow, FlowId, FlowKey, FlowMask, PortId, PutMode, SwitchId,
+};
 use placement_config::{Config, Priority};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::event::{PollFd, poll};
 use rustix::process::{Pid, Signal};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -32,18 +33,16 @@ use tempfile::TempDir;
 use vm_state::{Publisher, Registry, vcpu_threads};
 
 const SWITCH: SwitchId = SwitchId(1);
-/// Flows that were asked for and not answered.
-const WINDOW: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A running data plane; killed on drop.
 pub struct Controlled {
     process: Child,
-    control: Channel,
+    client: Client<()>,
+    ports: usize,
     /// The data plane's channel to the supervisor, by which it gets channels to peers.
     supervisor: Channel,
     publisher: Option<Publisher>,
-    serial: u32,
     directory: TempDir,
     stopped_well: bool,
 }
@@ -66,17 +65,18 @@ impl Controlled {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let process = ::process::spawn(&mut command, theirs.as_fd())?;
         let (control, peer) = Channel::pair()?;
-        // A data plane that does not answer is an error, not a wait without end.
-        set_socket_timeout(&control, Timeout::Recv, Some(PATIENCE))?;
         let mut plane = Controlled {
             process,
-            control,
+            client: Client::default(),
+            ports: ports.len(),
             supervisor,
             publisher: Publisher::attach().ok(),
-            serial: 0,
             directory,
             stopped_well: false,
         };
+        plane.client.attach(control, 0);
+        // There is nothing to agree about.
+        plane.client.compare(0);
         plane.introduce(
             PriorityStatus {
                 class: granted.class,
@@ -107,10 +107,13 @@ impl Controlled {
             }
         }
         supervisor.send(&ToChild::Controller(ControllerId::BUILT_IN), &[peer])?;
-        match self.ask(Request::Hello { version: VERSION }, &[])? {
-            Answer::Welcome { .. } => Ok(()),
-            other => bail!("the data plane says {other:?}\n{}", self.log()),
-        }
+        self.ask(Request::Barrier, Vec::new())?;
+        ensure!(
+            self.client.welcome().is_some(),
+            "no welcome by the data plane:\n{}",
+            self.log()
+        );
+        Ok(())
     }
 
     fn add(&mut self, port: PortId, name: &str) -> Result<()> {
@@ -128,7 +131,7 @@ impl Controlled {
             masked_features: 0,
             filters: Filters::default(),
         };
-        self.ask(Request::PortAdd(spec), &[listener.as_fd()]).map(drop)
+        self.ask(Request::PortAdd(spec), vec![listener.into()]).map(drop)
     }
 
     /// Registers this process as the guest of the ports, as the control process does when a guest connects.
@@ -147,7 +150,7 @@ impl Controlled {
                 port: PortId(number),
                 slots: slots.clone(),
             };
-            self.ask(request, &[])?;
+            self.ask(request, Vec::new())?;
         }
         Ok(())
     }
@@ -156,82 +159,83 @@ impl Controlled {
     /// the port that packets come from, at the protocol and at both UDP ports.
     pub fn join_by_udp_ports(&mut self, pairs: impl Iterator<Item = (u16, u16)>) -> Result<()> {
         let mut number = 0;
-        let mut unanswered = 0;
         for (source, destination) in pairs {
             for (from, to) in [(1, 2), (2, 1)] {
                 number += 1;
                 let key = udp_key(from, source, destination);
                 let actions = vec![Action::Output(PortId(to))];
                 let flow = Flow::new(FlowId(number), SWITCH, key, udp_mask(), actions);
-                self.tell(
-                    Request::FlowPut {
-                        flow,
-                        mode: PutMode::Create,
-                    },
-                    &[],
-                )?;
-                unanswered += 1;
-                if unanswered == WINDOW {
+                let mode = PutMode::Create;
+                self.tell(Request::FlowPut { flow, mode }, Vec::new())?;
+                if !self.client.has_room() {
                     self.answer()?;
-                    unanswered -= 1;
                 }
             }
         }
-        for _ in 0..unanswered {
+        while self.client.count(|()| true) > 0 {
             self.answer()?;
         }
         Ok(())
     }
 
-    /// Flows in its table, page by page.
+    /// Flows in its table.
     pub fn flows(&mut self) -> Result<usize> {
-        let (mut after, mut count) = (None, 0);
-        loop {
-            let request = Request::FlowList {
-                switch: SWITCH,
-                after,
-                detail: Detail::Terse,
-            };
-            let Answer::FlowStats { flows, more } = self.ask(request, &[])? else {
-                bail!("no list of flows");
-            };
-            count += flows.len();
-            after = flows.last().map(|(id, _)| *id);
-            if !more {
-                return Ok(count);
-            }
+        let asked = self.client.ask_for_flows(SWITCH, Detail::Terse, ());
+        ensure!(asked.is_ok(), "there is no data plane");
+        match self.answer()? {
+            Answer::FlowStats { flows, .. } => Ok(flows.len()),
+            other => bail!("no list of flows: {other:?}"),
         }
     }
 
     /// The report about the threads' work.
     pub fn work(&mut self) -> Result<WorkReport> {
-        match self.ask(Request::Work, &[])? {
+        match self.ask(Request::Work, Vec::new())? {
             Answer::Work(report) => Ok(report),
             other => bail!("not an account of work: {other:?}"),
         }
     }
 
-    fn tell(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<()> {
-        self.serial += 1;
-        let serial = self.serial;
-        self.control.send(&ToDataPlane { serial, request }, fds)?;
+    fn tell(&mut self, request: Request, fds: Vec<OwnedFd>) -> Result<()> {
+        let asked = self.client.ask(request, fds, ());
+        ensure!(asked.is_ok(), "there is no data plane");
         Ok(())
     }
 
+    /// The next answer.
     fn answer(&mut self) -> Result<Answer> {
+        let deadline = Instant::now() + PATIENCE;
         loop {
-            let (message, _) = self
-                .control
-                .recv::<FromDataPlane>()
-                .with_context(|| format!("the data plane does not answer:\n{}", self.log()))?;
-            // Upcalls are nobody's, and states of ports are seen by their guests.
-            if let FromDataPlane::Answer { result, .. } = message {
-                return result.map_err(|error| anyhow::anyhow!("the data plane refuses: {}", error.text));
+            match self.client.receive(self.ports) {
+                Ok(Some(Event::Answered((), result))) => {
+                    return result.map_err(|error| anyhow::anyhow!("the data plane refuses: {}", error.text));
+                }
+                Ok(Some(Event::Upcall(upcall))) => {
+                    let (upcall, reason) = (upcall.id, DropReason::ControlLost);
+                    self.client.end_upcall(Request::Discard { upcall, reason });
+                }
+                // Guests see the states of ports.
+                Ok(Some(_)) => {}
+                Ok(None) => self.wait(deadline)?,
+                Err(lost) => bail!("the data plane is given up: {lost:?}\n{}", self.log()),
             }
         }
     }
 
-    fn ask(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Answer> {
+    /// Waits until the data plane has said something, or can be told something.
+    fn wait(&mut self, deadline: Instant) -> Result<()> {
+        self.client.flush();
+        let Some((channel, events)) = self.client.interest() else {
+            bail!("there is no data plane");
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut fds = [PollFd::from_borrowed_fd(channel, events)];
+        let ready = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&left.try_into().unwrap_or_default())))?;
+        ensure!(ready > 0, "the data plane does not answer:\n{}", self.log());
+        Ok(())
+    }
+
+    fn ask(&mut self, request: Request, fds: Vec<OwnedFd>) -> Result<Answer> {
         self.tell(request, fds)?;
         self.answer()
     }

@@ -114,7 +114,7 @@ pub enum Event {
     Owes(Role),
 }
 
-/// Whether a process may have another one replaced: controllers their peers, and the control process `ovs` as well.
+/// Whether a process may have another one replaced: controllers their peers, the control process `ovs`, too.
 fn may_replace(role: Role, victim: Role) -> bool {
     match role {
         Role::Control => victim != Role::Control,
@@ -123,8 +123,8 @@ fn may_replace(role: Role, victim: Role) -> bool {
     }
 }
 
-/// Time between two processes that a controller has replaced. Restarts have a back-off besides. `ovs` serves one
-/// switch, and may disturb others less often.
+/// Time between two processes that a controller has replaced. Restarts have a back-off besides. `ovs` serves
+/// one switch, and may disturb others less often.
 fn replace_pause(role: Role) -> Duration {
     match role {
         Role::Ovs => Duration::from_secs(10),

@@ -26,7 +26,7 @@ pub struct Network {
 enum Running {
     Hyperswitch(Switch),
     /// With the number of its flows, which nobody changes.
-    ByPorts(Mutex<Controlled>, usize),
+    ByPorts(Box<Mutex<Controlled>>, usize),
     Driven(Driven),
     OvsDpdk(OvsDpdk),
     Testpmd(Mutex<VhostSwitch>),
@@ -69,7 +69,9 @@ impl Network {
                 let text = configuration(config, lines, contender.ports, ports)?;
                 Switch::start(&text).map(Running::Hyperswitch)
             }
-            Kind::ByPorts => by_ports(ports).map(|(plane, flows)| Running::ByPorts(plane.into(), flows)),
+            Kind::ByPorts => {
+                by_ports(ports).map(|(plane, flows)| Running::ByPorts(Box::new(plane.into()), flows))
+            }
             Kind::Driven(forwarding) => Driven::start(ports, forwarding).map(Running::Driven),
             Kind::OvsDpdk(forwarding, caches) => OvsDpdk::start(ports, forwarding, caches)
                 .and_then(|ovs| ovs.set_mtu(ports, contender.ports.mtu).map(|()| ovs))
