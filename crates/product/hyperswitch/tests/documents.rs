@@ -178,9 +178,8 @@ fn sections(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Links between documents lead to files and sections that exist.
-#[test]
-fn links_lead_to_files_and_sections() {
+/// Documents of the project, without those in folders of `docs/` that programs write.
+fn documents() -> Vec<PathBuf> {
     let mut documents: Vec<PathBuf> = [
         "README.md",
         "ARCHITECTURE.md",
@@ -195,8 +194,14 @@ fn links_lead_to_files_and_sections() {
     documents.extend(docs.map(|entry| entry.unwrap().path()));
     documents.push(root().join("docs/performance/history.md"));
     documents.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    documents
+}
+
+/// Links between documents lead to files and sections that exist.
+#[test]
+fn links_lead_to_files_and_sections() {
     let mut wrong = Vec::new();
-    for document in &documents {
+    for document in &documents() {
         let text = std::fs::read_to_string(document).unwrap();
         for target in text
             .split("](")
@@ -221,6 +226,30 @@ fn links_lead_to_files_and_sections() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Files and folders that documents name by their whole path exist. `CHANGELOG.md` speaks of older versions.
+#[test]
+fn paths_in_documents_exist() {
+    let mut named = 0;
+    let mut wrong = Vec::new();
+    for document in documents().iter().filter(|path| !path.ends_with("CHANGELOG.md")) {
+        let text = std::fs::read_to_string(document).unwrap();
+        let is_path = |code: &&str| {
+            ["crates/", "scripts/", "packaging/", "docs/"]
+                .iter()
+                .any(|folder| code.starts_with(folder))
+                && !code.contains(['*', '{', ' ', '\n'])
+        };
+        for path in text.split('`').skip(1).step_by(2).filter(is_path) {
+            named += 1;
+            if !root().join(path).exists() {
+                wrong.push(format!("{}: {path}", document.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(named > 100, "only {named} paths found: has the format changed?");
 }
 
 /// Every test that `SPECIFICATION.md` or `SECURITY.md` names is in the file it names.

@@ -22,7 +22,7 @@ const fn limits(document: &'static str, words: usize, sentences: usize, cell: us
 
 /// Documents that people read from top to bottom. 90, 5 and 25 are wanted; greater numbers may only shrink.
 const DOCUMENTS: &[Limits] = &[
-    limits("ARCHITECTURE.md", 309, 11, 88),
+    limits("ARCHITECTURE.md", 90, 5, 25),
     limits("CONTRIBUTING.md", 90, 5, 25),
     limits("README.md", 90, 5, 25),
     limits("SECURITY.md", 135, 6, 27),
