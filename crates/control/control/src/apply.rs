@@ -37,7 +37,7 @@ impl Control {
                 }
                 Change::SetSwitch(name, switch) => {
                     if let Some(run) = self.switches.get_mut(name) {
-                        run.l2.set_rules(switch.rules());
+                        run.l2_mut().set_rules(switch.rules());
                     }
                     touched.insert(name.clone());
                 }
@@ -144,7 +144,8 @@ impl Control {
             readiness: run.readiness(),
             ..port.rules.clone()
         };
-        switch.l2.set_port(id, rules);
+        switch.chain.add_port(id);
+        switch.l2_mut().set_port(id, rules);
     }
 
     /// Re-examines a switch's flows.

@@ -4,8 +4,9 @@
 //! arrive before its flows are taken over wait ([`Client`]), so that no decision is made without knowing the stations. The end of
 //! an upcall is sent before the flow that makes further upcalls unnecessary.
 
-use crate::l2::{FlowChange, MASK, storm};
+use crate::l2::storm;
 use crate::pending::{Pending, Question};
+use crate::provider::FlowChange;
 use crate::users::Token;
 use control_protocol::data_plane::{Detail, Request};
 use controller::{Client, MAX_LISTS};
@@ -83,8 +84,17 @@ impl DataPlane {
     pub fn put_flows(&mut self, switch: SwitchId, changes: Vec<FlowChange>) {
         for change in changes {
             match change {
-                FlowChange::Put { id, key, actions } => {
-                    let flow = Flow::new(id, switch, key, MASK, actions);
+                FlowChange::Put {
+                    id,
+                    stage,
+                    key,
+                    mask,
+                    actions,
+                } => {
+                    let flow = Flow {
+                        stage,
+                        ..Flow::new(id, switch, key, mask, actions)
+                    };
                     let mode = PutMode::CreateOrModify(Statistics::New);
                     let request = Request::FlowPut { flow, mode };
                     self.ask(request, Vec::new(), Pending::Flow(switch, id));

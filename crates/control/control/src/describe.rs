@@ -6,7 +6,7 @@ use crate::port::PortRun;
 use crate::state::Link;
 use control_protocol::data_plane::{self, Costly, GuestState, PortState};
 use control_protocol::driver::InterfaceKind;
-use flow::{Action, FIELDS, Flow, FlowKey, FlowMask, FlowStats, PortId, SwitchId};
+use flow::{Action, FIELDS, Flow, FlowKey, FlowMask, FlowStats, PortId, Stage, SwitchId};
 use management::{FlowInfo, PortInfo, PortKind, TraceStep};
 use std::net::IpAddr;
 
@@ -61,7 +61,10 @@ impl Control {
         FlowInfo {
             id: format!("{:032x}", flow.id.0),
             switch: self.switch_name(flow.switch),
-            matches: self.match_text(&flow.key, &flow.mask),
+            matches: match flow.stage {
+                Stage::Forward => self.match_text(&flow.key, &flow.mask),
+                stage => format!("stage={stage},{}", self.match_text(&flow.key, &flow.mask)),
+            },
             actions: self.action_texts(&flow.actions),
             packets: stats.packets,
             bytes: stats.bytes,
@@ -116,11 +119,11 @@ impl Control {
             guest: listed.and_then(|info| guest_text(info.guest)),
             costly: listed.map_or_else(Vec::new, |info| costly_texts(&info.costly)),
             macs: match (run.id, switch) {
-                (Some(id), Some(switch)) => switch.l2.macs_on_port(id),
+                (Some(id), Some(switch)) => switch.l2().macs_on_port(id),
                 _ => 0,
             },
             contested_macs: match (run.id, switch) {
-                (Some(id), Some(switch)) => switch.l2.contested_on_port(id),
+                (Some(id), Some(switch)) => switch.l2().contested_on_port(id),
                 _ => 0,
             },
         }
@@ -156,6 +159,16 @@ impl Control {
                 reason: reason.name().into(),
                 description: reason.description().into(),
             },
+        }
+    }
+
+    /// The verdict of the filter of a stage.
+    pub fn filtered_step(&self, stage: Stage, actions: &[Action]) -> TraceStep {
+        TraceStep::Decided {
+            vlan: None,
+            because: vec![format!("the packet meets the filter of stage {stage}")],
+            matches: String::new(),
+            actions: self.action_texts(actions),
         }
     }
 

@@ -1,15 +1,16 @@
 //! The control process: configuration, names, the learning switch, and the socket for users.
 //!
-//! One thread runs one poll loop ([`process`]). It sleeps until a message or request arrives or a timer expires, and timers
-//! exist only while something is due: a connection to be tried again, flows whose use has to be asked for, a station that
-//! will be forgotten.
+//! One thread runs one poll loop ([`process`]). It sleeps until a message or request arrives or a timer
+//! expires, and timers exist only while something is due: a connection to be tried again, flows whose use has
+//! to be asked for, a station that will be forgotten.
 //!
 //! Parts have state, and know nothing of each other except for what is said here; `control` has all of them:
 //!
 //! | part | module |
 //! |---|---|
 //! | data plane: what is asked of it, and the purpose of each request | `data_plane`, `pending` |
-//! | switches: decisions about packets ([`l2`]), and ageing and upkeep of flows; asks the data plane | `switches` |
+//! | switches: decisions about packets, and upkeep of flows; asks the data plane | `switches` |
+//! | the deciders of a switch, and their chain; the learning switch, which is one of them | [`provider`], [`l2`] |
 //! | a port | `port` |
 //! | vCPU threads of each guest | `vcpus` |
 //! | users' connections | `users` |
@@ -28,8 +29,8 @@
 //! | users' requests; names and texts for them; why one is refused, or a port not connected; warnings | `serve`, `edit`, `describe`, `refusal`, `warnings` |
 //! | the configuration file is read again | `reload` |
 //!
-//! The death of this process costs nothing but time: the intent is in the store, port numbers and flows are in the data
-//! plane, and flows show where stations are.
+//! The death of this process costs nothing but time: the intent is in the store, port numbers and flows are
+//! in the data plane, and flows show where stations are.
 
 #![forbid(unsafe_code)]
 
@@ -48,6 +49,7 @@ mod pending;
 mod plan;
 mod port;
 mod process;
+pub mod provider;
 mod refusal;
 mod reload;
 mod serve;

@@ -16,7 +16,7 @@ use control_protocol::Channel;
 use control_protocol::data_plane::{Connection, PortSpec, PortState, Request};
 use control_protocol::driver::{InterfaceSpec, InterfaceState};
 use controller::DriverEvent;
-use flow::{Filters, PortId};
+use flow::PortId;
 use std::os::fd::OwnedFd;
 
 impl Control {
@@ -38,7 +38,7 @@ impl Control {
             miss_rate: port.miss_rate,
             mac: port.mac,
             masked_features: 0,
-            filters: Filters::default(),
+            filters: self.switches.get(&port.switch)?.chain.filters(),
         })
     }
 

@@ -6,6 +6,7 @@
 use crate::control::Control;
 use crate::pending::{Gathered, Question};
 use crate::port::PortRun;
+use crate::provider::actions_of;
 use crate::refusal::Refusal;
 use crate::users::Token;
 use control_protocol::data_plane::{
@@ -183,8 +184,8 @@ impl Control {
             switches: self.switches.len(),
             ports: self.ports.len(),
             ports_running: self.ports.values().filter(running).count(),
-            macs: self.switches.iter().map(|(_, run)| run.l2.mac_count()).sum(),
-            flows: self.switches.iter().map(|(_, run)| run.l2.flow_count()).sum(),
+            macs: self.switches.iter().map(|(_, run)| run.l2().mac_count()).sum(),
+            flows: self.switches.iter().map(|(_, run)| run.chain.flow_count()).sum(),
             warnings,
         }
     }
@@ -193,11 +194,11 @@ impl Control {
     fn contested_stations(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for (name, run) in self.switches.iter() {
-            let fate = match run.l2.rules().contested {
+            let fate = match run.l2().rules().contested {
                 ContestedMacs::Deliver => "go to all of them",
                 ContestedMacs::Drop => "are dropped",
             };
-            for (station, ports) in run.l2.contested().take(MAX_WARNINGS) {
+            for (station, ports) in run.l2().contested().take(MAX_WARNINGS) {
                 let (mac, ports) = (mac_text(station.mac), self.port_names(&ports));
                 let vlan = match station.vlan {
                     0 => String::new(),
@@ -208,11 +209,11 @@ impl Control {
                      says whose it is, or there is a loop"
                 ));
             }
-            let more = run.l2.contested().count().saturating_sub(MAX_WARNINGS);
+            let more = run.l2().contested().count().saturating_sub(MAX_WARNINGS);
             if more > 0 {
                 warnings.push(format!("switch {name}: so are {more} more MAC addresses"));
             }
-            for (station, owner, from) in run.l2.impostors().into_iter().take(MAX_WARNINGS) {
+            for (station, owner, from) in run.l2().impostors().into_iter().take(MAX_WARNINGS) {
                 let mac = mac_text(station.mac);
                 let [owner, from] = [owner, from].map(|port| self.port_name(port));
                 warnings.push(format!(
@@ -226,7 +227,7 @@ impl Control {
     fn switch_list(&self) -> Vec<SwitchInfo> {
         let info = |(name, switch): (&String, &crate::state::DesiredSwitch)| {
             let run = self.switches.get(name);
-            let moves = run.map(|run| run.l2.move_counts()).unwrap_or_default();
+            let moves = run.map(|run| run.l2().move_counts()).unwrap_or_default();
             SwitchInfo {
                 origin: switch.origin,
                 config: switch.config.clone(),
@@ -236,10 +237,10 @@ impl Control {
                     .values()
                     .filter(|port| port.switch == *name)
                     .count(),
-                macs: run.map_or(0, |run| run.l2.mac_count()),
-                flows: run.map_or(0, |run| run.l2.flow_count()),
+                macs: run.map_or(0, |run| run.l2().mac_count()),
+                flows: run.map_or(0, |run| run.chain.flow_count()),
                 mac_moves: moves.made,
-                contested_macs: run.map_or(0, |run| run.l2.contested().count()),
+                contested_macs: run.map_or(0, |run| run.l2().contested().count()),
                 deferred_flows: moves.deferred,
             }
         };
@@ -320,7 +321,7 @@ impl Control {
             .iter()
             .filter(|(name, _)| switch.is_none_or(|wanted| wanted == *name))
         {
-            macs.extend(run.l2.mac_entries(now_ms).into_iter().map(|entry| MacInfo {
+            macs.extend(run.l2().mac_entries(now_ms).into_iter().map(|entry| MacInfo {
                 switch: name.clone(),
                 vlan: entry.vlan,
                 mac: mac_text(entry.mac),
@@ -459,9 +460,7 @@ impl Control {
                 self.traced(token, in_port, frame, &steps)
             }
             (Question::TraceActions { in_port, mut steps }, Answer::Trace(more)) => {
-                let new = more
-                    .iter()
-                    .filter(|step| !matches!(step, Step::Parsed(_) | Step::Miss { .. }));
+                let new = more.iter().filter(|step| !matches!(step, Step::Parsed(_)));
                 steps.extend(new.map(|step| self.trace_step(step)));
                 Some(self.trace_report(in_port, steps))
             }
@@ -494,17 +493,26 @@ impl Control {
             .ports
             .get(&port)
             .and_then(|run| self.switches.get(&run.wanted.switch));
-        let missed = steps.iter().any(|step| matches!(step, Step::Miss { .. }));
-        let (Some(key), Some(switch), true) = (key, switch, missed) else {
+        let missed = steps.iter().find_map(|step| match step {
+            Step::Miss { stage, key } => Some((*stage, *key)),
+            _ => None,
+        });
+        // Behind a change, the packet is another than the frame that we could have traced further.
+        let unchanged = missed.filter(|(_, now)| key == Some(*now));
+        let (Some((stage, key)), Some(switch)) = (unchanged, switch) else {
             return Some(self.trace_report(in_port, told));
         };
-        let decision = switch.l2.decide(&key);
-        told.push(self.decided_step(&key, &decision));
+        let outcome = switch.chain.preview(stage, &key);
+        let actions = actions_of(&outcome.verdict);
+        told.push(match outcome.stage {
+            Stage::Forward => self.decided_step(&outcome.key, &switch.l2().decide(&outcome.key)),
+            stage => self.filtered_step(stage, &actions),
+        });
         let request = data_plane::Request::TraceActions {
             in_port,
-            stage: Stage::Forward,
+            stage: outcome.stage,
             frame,
-            actions: decision.actions(),
+            actions,
         };
         self.ask_user(
             token,

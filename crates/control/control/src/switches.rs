@@ -1,4 +1,4 @@
-//! The switches as they run: what decides about packets, and the upkeep of its flows.
+//! The switches as they run: the providers that decide about packets, and the upkeep of their flows.
 //!
 //! Stations without flows age by our clock alone. Only the data plane knows when flows were used last, and is asked for that
 //! only while there are flows; so a switch that has learned nothing wakes no process.
@@ -11,11 +11,12 @@
 //! was.
 
 use crate::data_plane::DataPlane;
-use crate::l2::{FlowChange, LearningSwitch, Readiness, SwitchRules};
+use crate::l2::{LearningSwitch, Readiness, SwitchRules};
 use crate::pace::{Pace, Queue};
 use crate::pending::Pending;
-use control_protocol::data_plane::{Detail, Execute, Request, Upcall};
-use flow::{DropReason, Flow, FlowId, FlowStats, PortId, Stage, SwitchId};
+use crate::provider::{Chain, FlowChange};
+use control_protocol::data_plane::{Detail, Execute, Request, Upcall, UpcallCause};
+use flow::{DropReason, Flow, FlowId, FlowStats, PortId, SwitchId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -38,7 +39,7 @@ const POLL_MIN_MS: u64 = 1_000;
 pub(crate) struct SwitchRun {
     /// Number in the data plane; `None` until the data plane has listed the numbers in use.
     pub id: Option<SwitchId>,
-    pub l2: LearningSwitch,
+    pub chain: Chain<LearningSwitch>,
     /// Ports that were connected or disconnected.
     changed: Queue<PortId>,
     pace: Pace,
@@ -100,7 +101,7 @@ impl Switches {
     pub fn add(&mut self, name: &str, rules: SwitchRules) {
         let run = SwitchRun {
             id: None,
-            l2: LearningSwitch::new(rules),
+            chain: Chain::new(LearningSwitch::new(rules)),
             changed: Queue::default(),
             pace: Pace::default(),
         };
@@ -126,23 +127,23 @@ impl Switches {
     pub fn divide_limits(&mut self, ports: usize) {
         let ports = ports.max(1);
         for run in self.runs.values_mut() {
-            run.l2.set_flow_limit((FLOWS / ports).clamp(64, 4096));
-            run.l2
-                .set_move_limit((MOVED_FLOWS / ports as u64).clamp(64, 2048));
+            run.chain.limit_flows((FLOWS / ports).clamp(64, 4096));
+            let moved = (MOVED_FLOWS / ports as u64).clamp(64, 2048);
+            run.l2_mut().set_move_limit(moved);
         }
     }
 
     /// A port is no more.
     pub fn remove_port(&mut self, port: PortId) {
         for run in self.runs.values_mut() {
-            run.l2.remove_port(port);
+            run.chain.remove_port(port);
         }
     }
 
     /// Re-examines the flows of a switch whose rules have changed.
     pub fn refresh(&mut self, name: &str, data_plane: &mut DataPlane, now_ms: u64) {
         if let Some(run) = self.runs.get_mut(name) {
-            let changes = run.l2.refresh(now_ms);
+            let changes = run.chain.refresh(now_ms);
             run.put(changes, data_plane);
         }
     }
@@ -156,9 +157,8 @@ impl Switches {
         now_ms: u64,
     ) {
         if let Some(run) = self.by_id(switch) {
-            run.l2.forget_flows(now_ms);
             let count = flows.len();
-            let changes = run.l2.restore(flows, now_ms);
+            let changes = run.chain.restored(flows, now_ms);
             log::info!(
                 "switch {switch}: {count} flows taken over, {} changed",
                 changes.len()
@@ -170,32 +170,36 @@ impl Switches {
     /// The data plane has not installed a flow.
     pub fn forget_flow(&mut self, switch: SwitchId, id: FlowId) {
         if let Some(run) = self.by_id(switch) {
-            run.l2.forget_flow(id);
+            run.chain.refused(id);
         }
     }
 
     /// Decides about a packet.
     pub fn decide(&mut self, upcall: Upcall, data_plane: &mut DataPlane, now_ms: u64) {
         let Upcall { id, key, packet, .. } = upcall;
-        let Some(run) = self.by_id(upcall.switch) else {
-            let reason = DropReason::PortRemoved;
-            return data_plane.end_upcall(Request::Discard { upcall: id, reason });
+        let discard = |reason| Request::Discard { upcall: id, reason };
+        let UpcallCause::Miss { stage } = upcall.cause else {
+            // A copy, for which no provider of ours asks.
+            return data_plane.end_upcall(discard(DropReason::NoAction));
         };
-        let (decision, changes) = run.l2.packet(&key, now_ms);
-        data_plane.end_upcall(match decision.verdict {
+        let Some(run) = self.by_id(upcall.switch) else {
+            return data_plane.end_upcall(discard(DropReason::PortRemoved));
+        };
+        let outcome = run.chain.missed(stage, &key, now_ms);
+        data_plane.end_upcall(match outcome.verdict {
             Ok(actions) => Request::Execute(Execute {
                 upcall: Some(id),
                 in_port: PortId(key.in_port()),
-                stage: Stage::Forward,
+                stage: outcome.stage,
                 recirc_id: key.recirc_id(),
                 dp_hash: key.dp_hash(),
                 no_ethernet: key.no_ethernet() == 1,
                 actions,
                 packet,
             }),
-            Err(reason) => Request::Discard { upcall: id, reason },
+            Err(reason) => discard(reason),
         });
-        run.put(changes, data_plane);
+        run.put(outcome.changes, data_plane);
     }
 
     /// A data plane is there, which was not asked for flows.
@@ -206,9 +210,8 @@ impl Switches {
     /// When stations or flows have to be examined next, with or without a data plane; `None` if there are none.
     pub fn ageing_deadline_ms(&self, connected: bool) -> Option<u64> {
         let stations = self.runs.values().filter(|run| run.ages_alone(connected));
-        let stations = stations.filter_map(|run| run.l2.next_ageing_ms()).min();
-        let busy = self.runs.values().filter(|run| run.l2.flow_count() > 0);
-        let shortest = busy.map(|run| run.l2.rules().ageing_ms).min();
+        let stations = stations.filter_map(|run| run.chain.due_ms()).min();
+        let shortest = self.runs.values().filter_map(|run| run.chain.idle_ms()).min();
         let flows = shortest
             .filter(|_| connected && self.polls == 0)
             .map(|shortest| self.polled_ms + (shortest / 4).clamp(POLL_MIN_MS, POLL_MAX_MS));
@@ -223,16 +226,14 @@ impl Switches {
             return;
         }
         for run in self.runs.values_mut().filter(|run| run.ages_alone(connected)) {
-            if run.l2.next_ageing_ms().is_some_and(|due| due <= now_ms) {
-                let changes = run.l2.age(now_ms);
-                run.put(changes, data_plane);
-            }
+            let changes = run.chain.due(now_ms);
+            run.put(changes, data_plane);
         }
         if !connected || self.polls > 0 || now_ms < self.polled_ms + POLL_MIN_MS {
             return;
         }
         self.polled_ms = now_ms;
-        let busy = self.runs.values().filter(|run| run.l2.flow_count() > 0);
+        let busy = self.runs.values().filter(|run| run.chain.flow_count() > 0);
         for switch in busy.filter_map(|run| run.id) {
             self.polls += 1;
             data_plane.ask_for_flows(switch, Detail::Terse, Pending::PollFlows(switch));
@@ -249,10 +250,7 @@ impl Switches {
     ) {
         self.polls = self.polls.saturating_sub(1);
         if let Some(run) = self.by_id(switch) {
-            run.l2
-                .observe(flows.iter().map(|(id, stats)| (*id, stats)), now_ms);
-            run.l2.leave_silent_places();
-            let changes = run.l2.age(now_ms);
+            let changes = run.chain.used(flows, now_ms);
             run.put(changes, data_plane);
         }
     }
@@ -283,9 +281,9 @@ impl Switches {
             }
             let start = Instant::now();
             if let Some(port) = run.changed.next() {
-                run.l2.set_readiness(port, readiness(port));
+                run.l2_mut().set_readiness(port, readiness(port));
             }
-            let changes = run.l2.refresh_stale(PIECE, now_ms);
+            let changes = run.l2_mut().refresh_stale(PIECE, now_ms);
             run.put(changes, data_plane);
             run.pace.worked(start.elapsed(), now_ms);
         }
@@ -293,6 +291,16 @@ impl Switches {
 }
 
 impl SwitchRun {
+    /// The learning switch, which fills the forward stage.
+    pub fn l2(&self) -> &LearningSwitch {
+        self.chain.forward()
+    }
+
+    /// The learning switch, to change its rules.
+    pub fn l2_mut(&mut self) -> &mut LearningSwitch {
+        self.chain.forward_mut()
+    }
+
     /// Makes changes to its flows.
     fn put(&self, changes: Vec<FlowChange>, data_plane: &mut DataPlane) {
         if let Some(id) = self.id {
@@ -302,10 +310,10 @@ impl SwitchRun {
 
     /// Whether its stations can age without asking: no flow says that they are alive.
     fn ages_alone(&self, connected: bool) -> bool {
-        !connected || self.l2.flow_count() == 0
+        !connected || self.chain.flow_count() == 0
     }
 
     fn has_stale(&self) -> bool {
-        !self.changed.is_empty() || self.l2.has_stale()
+        !self.changed.is_empty() || self.l2().has_stale()
     }
 }

@@ -24,6 +24,7 @@ impl Control {
                 let changed = PortSpec {
                     mtu,
                     miss_rate,
+                    filters: info.spec.filters,
                     ..spec.clone()
                 };
                 changed == info.spec
@@ -42,6 +43,11 @@ impl Control {
                     mtu: spec.mtu,
                     miss_rate: spec.miss_rate,
                 });
+                let PortSpec { port, filters, .. } = spec;
+                if filters != info.spec.filters {
+                    self.data_plane
+                        .ask_quietly(Request::PortFilters { port, filters });
+                }
             }
             let now_ms = self.now_ms();
             if let Some(run) = self.ports.get_mut(&name) {

@@ -18,9 +18,9 @@ macro_rules! id {
 }
 
 id! {
-    /// A port of the data plane, unique in the process whatever its switch and controller. Chosen by its controller among the
-    /// numbers that are its own ([`ControllerId::port`]), below [`PortId::LIMIT`], so that the data plane can index a table
-    /// with it.
+    /// A port of the data plane, unique in the process whatever its switch and controller. Chosen by its
+    /// controller among the numbers that are its own ([`ControllerId::port`]), below [`PortId::LIMIT`], so
+    /// that the data plane can index a table with it.
     PortId(u32)
 }
 
@@ -28,7 +28,8 @@ impl PortId {
     /// Port numbers are below this.
     pub const LIMIT: u32 = ControllerId::LIMIT as u32 * ControllerId::PORTS;
 
-    /// The controller to which the number belongs. For numbers below [`LIMIT`](Self::LIMIT) it is a valid one.
+    /// The controller to which the number belongs. For numbers below [`LIMIT`](Self::LIMIT) it is a valid
+    /// one.
     #[inline]
     pub const fn controller(self) -> ControllerId {
         let number = self.0 / ControllerId::PORTS;
@@ -41,8 +42,8 @@ impl PortId {
 }
 
 id! {
-    /// A process that decides for some of the data plane's ports: the built-in control process, or another one beside it. Each
-    /// has numbers of its own for ports, switches and flows.
+    /// A process that decides for some of the data plane's ports: the built-in control process, or another
+    /// one beside it. Each has numbers of its own for ports, switches and flows.
     ControllerId(u8)
 }
 
@@ -75,8 +76,8 @@ impl ControllerId {
 }
 
 id! {
-    /// A switch: a set of ports and one flow table. Packets never cross from one to another. Each controller has numbers of its
-    /// own.
+    /// A switch: a set of ports and one flow table. Packets never cross from one to another. Each controller
+    /// has numbers of its own.
     SwitchId(u32)
 }
 
@@ -85,9 +86,45 @@ id! {
     FlowId(u128)
 }
 
+id! {
+    /// A part of a controller that makes flows of its own, for one stage of a switch. A controller with
+    /// several providers names them in the flows' identifiers ([`FlowId::of`]), so that none touches
+    /// another's flows. A controller whose flows come from one place may use all 128 bits.
+    ProviderId(u8)
+}
+
+impl ProviderId {
+    /// The learning switch.
+    pub const LEARNING_SWITCH: ProviderId = ProviderId(1);
+}
+
+impl FlowId {
+    /// Bits of an identifier behind its provider's 8.
+    pub const NUMBER_BITS: u32 = 120;
+
+    /// A provider's flow of that number, of which the lower [`NUMBER_BITS`](Self::NUMBER_BITS) count.
+    pub const fn of(provider: ProviderId, number: u128) -> FlowId {
+        let number = number & (u128::MAX >> (u128::BITS - FlowId::NUMBER_BITS));
+        FlowId((provider.0 as u128) << FlowId::NUMBER_BITS | number)
+    }
+
+    /// Whose flow it is.
+    pub const fn provider(self) -> ProviderId {
+        ProviderId((self.0 >> FlowId::NUMBER_BITS) as u8)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_does_not_reach_into_the_provider() {
+        let id = FlowId::of(ProviderId(7), u128::MAX);
+        assert_eq!(id.provider(), ProviderId(7));
+        assert_ne!(id, FlowId::of(ProviderId(7), 0));
+        assert_eq!(FlowId::of(ProviderId(255), 1).provider(), ProviderId(255));
+    }
 
     #[test]
     fn controllers_share_the_numbers_of_ports() {

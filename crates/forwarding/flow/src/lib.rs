@@ -29,7 +29,7 @@ pub use counters::PortCounters;
 pub use drop_reason::{DropCounts, DropReason};
 pub use exact::ExactKey;
 pub use field::{FIELDS, Field, FieldId, Layer, is_mpls, is_vlan};
-pub use id::{ControllerId, FlowId, PortId, SwitchId};
+pub use id::{ControllerId, FlowId, PortId, ProviderId, SwitchId};
 pub use key::{FlowKey, FlowMask, KEY_WORDS, VLAN_PRESENT};
 pub use meter::{MAX_METERS, MeterBand, MeterSpec, MeterStats, MeterUnit};
 pub use program::{BadActions, Builder, Edit, MAX_BYTES, MAX_NESTING, MAX_OPS, Op, Program};

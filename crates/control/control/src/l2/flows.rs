@@ -1,7 +1,8 @@
 //! The flows that a switch has had installed, with indexes that find those that a change concerns.
 
 use super::mac_table::Station;
-use flow::{Action, ControllerId, FlowId, FlowKey, FlowMask, PortId, VLAN_PRESENT};
+use crate::provider;
+use flow::{Action, FlowId, FlowKey, FlowMask, PortId, ProviderId, Stage, VLAN_PRESENT};
 use std::collections::{HashMap, HashSet};
 
 /// The fields that all flows match: ingress port, Ethernet source and destination, outer VLAN tag, and whether there is an inner
@@ -15,42 +16,14 @@ pub const MASK: FlowMask = {
     FlowMask(FlowKey { words })
 };
 
-/// A flow's identifier contains the values that it matches, so that it is unique and survives this process: source and
-/// destination address (96 bits), VLAN tag (16 bits), ingress port (12 bits), whether there is an inner tag (1 bit), kind of
-/// the outer one (2 bits).
+/// The identifier of the flow for packets with this key.
 pub fn flow_id(key: &FlowKey) -> FlowId {
-    let kind: u128 = match key.vlan_tpid() {
-        0 => 0,
-        0x8100 => 1,
-        0x88a8 => 2,
-        _ => 3,
-    };
-    let port = u128::from(key.in_port() % ControllerId::PORTS);
-    let nested = u128::from(super::vlan::is_nested(key));
-    FlowId(
-        u128::from(key.eth_src()) << 80
-            | u128::from(key.eth_dst()) << 32
-            | u128::from(key.vlan_tci()) << 16
-            | port << 4
-            | nested << 2
-            | kind,
+    provider::flow_id(
+        ProviderId::LEARNING_SWITCH,
+        Stage::Forward,
+        &key.masked(&MASK),
+        &MASK,
     )
-}
-
-/// A change to make to the data plane's table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FlowChange {
-    /// Install it, or replace its actions.
-    Put {
-        /// Which.
-        id: FlowId,
-        /// Masked by [`MASK`].
-        key: FlowKey,
-        /// Its actions.
-        actions: Vec<Action>,
-    },
-    /// Remove it.
-    Del(FlowId),
 }
 
 /// An installed flow.

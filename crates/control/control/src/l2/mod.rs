@@ -39,6 +39,7 @@ mod decide;
 mod flows;
 mod mac_table;
 mod moves;
+mod provide;
 pub mod storm;
 mod switch;
 mod vlan;
@@ -49,9 +50,7 @@ mod owner_tests;
 mod twin;
 
 pub use decide::{Decision, Destination, Source};
-pub use flows::{FlowChange, MASK, flow_id};
+pub use flows::{MASK, flow_id};
 pub use mac_table::Station;
 pub use moves::MoveCounts;
-pub use switch::{
-    DROP_FLOW_IDLE_MS, FLOW_IDLE_MS, LearningSwitch, MacEntry, PortRules, Readiness, SwitchRules,
-};
+pub use switch::{DROP_FLOW_IDLE_MS, LearningSwitch, MacEntry, PortRules, Readiness, SwitchRules};

@@ -1,23 +1,17 @@
 //! The state of a switch, and everything that changes it.
 
 use super::decide::{Decision, Destination, Source};
-use super::flows::{FlowChange, Flows, MASK, Record, flow_id};
+use super::flows::{Flows, MASK, Record, flow_id};
 use super::mac_table::{MacTable, Station};
 use super::moves::{MoveCounts, Moves};
 use crate::pace::Queue;
-use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowStats, PortId};
+use crate::provider::{FLOW_IDLE_MS, FlowChange, REINSTALL_MS};
+use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowStats, PortId, Stage};
 use management::{ContestedMacs, VlanConfig};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// A flow without packets for this long is removed.
-pub const FLOW_IDLE_MS: u64 = 20_000;
-
 /// As [`FLOW_IDLE_MS`], for flows that drop.
 pub const DROP_FLOW_IDLE_MS: u64 = 8_000;
-
-/// A miss of a flow that was installed this long ago means that the data plane has lost it. Before that, the
-/// packet was merely under way when the flow was put in.
-const REINSTALL_MS: u64 = 500;
 
 /// Rules of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -341,6 +335,16 @@ impl LearningSwitch {
     /// Decides about a packet that has no flow: what happens to it now, and how the flow table changes
     /// afterwards.
     pub fn packet(&mut self, key: &FlowKey, now_ms: u64) -> (Decision, Vec<FlowChange>) {
+        self.packet_from(key, true, now_ms)
+    }
+
+    /// Decides about a packet, which may have a flow unless `lacks_flow`.
+    pub(super) fn packet_from(
+        &mut self,
+        key: &FlowKey,
+        lacks_flow: bool,
+        now_ms: u64,
+    ) -> (Decision, Vec<FlowChange>) {
         let mut decision = self.decide(key);
         let makes_room = decision.source.is_news() && self.is_full();
         let mut changes = self.learn(key, &decision, now_ms);
@@ -355,9 +359,8 @@ impl LearningSwitch {
         let id = flow_id(&masked);
         if let Some(record) = self.flows.get_mut(id) {
             record.used_ms = now_ms;
-            if record.actions == decision.actions()
-                && now_ms.saturating_sub(record.installed_ms) < REINSTALL_MS
-            {
+            let is_fresh = now_ms.saturating_sub(record.installed_ms) < REINSTALL_MS;
+            if record.actions == decision.actions() && (is_fresh || !lacks_flow) {
                 return (decision, changes);
             }
         } else if self.flows.count_from(key.in_port()) >= self.flow_limit
@@ -436,7 +439,13 @@ impl LearningSwitch {
             floods: decision.floods(),
         };
         self.flows.insert(id, record);
-        FlowChange::Put { id, key, actions }
+        FlowChange::Put {
+            id,
+            stage: Stage::Forward,
+            key,
+            mask: MASK,
+            actions,
+        }
     }
 
     /// Re-examines flows: those whose source would have to be learned go, so that the next packet is seen;
@@ -539,8 +548,8 @@ impl LearningSwitch {
         self.flows.remove(id);
     }
 
-    /// Takes over the flows that an earlier control process has had installed: learns stations from them,
-    /// and returns the changes to make. Flows that are still right are left alone.
+    /// Takes over the flows that the learning switch of an earlier control process has had installed: learns
+    /// stations from them, and returns the changes to make. Flows that are still right are left alone.
     pub fn restore(&mut self, listed: Vec<(Flow, FlowStats)>, now_ms: u64) -> Vec<FlowChange> {
         let (ours, foreign): (Vec<_>, Vec<_>) = listed.into_iter().partition(|(flow, _)| {
             flow.mask == MASK && flow.id == flow_id(&flow.key) && flow.key == flow.key.masked(&MASK)

@@ -1,6 +1,7 @@
 //! The learning switch against its simple twin: a bridge that looks at every packet and knows no flows.
 
 use super::*;
+use crate::provider::FlowChange;
 use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowStats, PortId, SwitchId, VLAN_PRESENT};
 use management::{ContestedMacs, Trunk, VlanConfig, VlanId};
 use proptest::prelude::*;
@@ -334,7 +335,7 @@ impl Table {
     fn apply(&mut self, changes: Vec<FlowChange>) {
         for change in changes {
             match change {
-                FlowChange::Put { id, key, actions } => {
+                FlowChange::Put { id, key, actions, .. } => {
                     let used = self.0.get(&id).and_then(|(_, _, used)| *used);
                     self.0.insert(id, (key, actions, used));
                 }
