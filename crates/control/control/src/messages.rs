@@ -6,7 +6,7 @@ use crate::pending::{Pending, Question};
 use crate::port::PortRun;
 use crate::refusal::Refusal;
 use control_protocol::Channel;
-use control_protocol::data_plane::{Connection, PortState, Request};
+use control_protocol::data_plane::{Connection, FromDataPlane, PortState, Request};
 use controller::{Event, Lost};
 use flow::{ControllerId, PortId};
 use management::Response;
@@ -64,24 +64,31 @@ impl Control {
                     let now_ms = self.now_ms();
                     self.switches.decide(upcall, &mut self.data_plane, now_ms);
                 }
-                Ok(Some(Event::PortState {
-                    port,
-                    state,
-                    peer,
-                    shortfall,
-                })) => {
-                    self.shortfall_changed(port, shortfall);
-                    self.port_changed(port, state, peer);
-                }
-                Ok(Some(Event::ForeignPort {
-                    port,
-                    connection,
-                    state,
-                    peer,
-                })) => self.foreign_port_changed(port, connection, &state, peer),
+                Ok(Some(Event::Port(changed))) => self.on_port(changed),
                 Ok(None) => return,
                 Err(lost) => return self.lose_data_plane(Some(lost)),
             }
+        }
+    }
+
+    fn on_port(&mut self, changed: FromDataPlane) {
+        match changed {
+            FromDataPlane::PortState {
+                port,
+                state,
+                peer,
+                shortfall,
+            } => {
+                self.shortfall_changed(port, shortfall);
+                self.port_changed(port, state, peer);
+            }
+            FromDataPlane::ForeignPort {
+                port,
+                connection,
+                state,
+                peer,
+            } => self.foreign_port_changed(port, connection, &state, peer),
+            FromDataPlane::Answer { .. } | FromDataPlane::Upcall(_) => {}
         }
     }
 

@@ -10,12 +10,10 @@ use crate::distrust::{Distrust, SYNC_MS};
 use crate::link::{Link, Lost};
 use crate::outbox::Subject;
 use crate::upcalls::{Upcalls, bounded};
-use control_protocol::data_plane::{
-    Answer, Connection, Detail, FromDataPlane, PortState, Request, ToDataPlane, Upcall, VERSION,
-};
+use control_protocol::data_plane::{Answer, Detail, FromDataPlane, Request, ToDataPlane, Upcall, VERSION};
 use control_protocol::supervisor::{FromChild, Role};
 use control_protocol::{Channel, RequestError};
-use flow::{PortId, SwitchId};
+use flow::SwitchId;
 use rustix::event::PollFlags;
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -40,28 +38,8 @@ pub enum Event<P> {
     Answered(P, Answered),
     /// A packet to decide about: exactly one [`Client::end_upcall`] ends it.
     Upcall(Upcall),
-    /// As [`FromDataPlane::PortState`].
-    PortState {
-        /// The port.
-        port: PortId,
-        /// Its state now.
-        state: PortState,
-        /// The process behind it.
-        peer: Option<u32>,
-        /// What its VMM wants and it does not have.
-        shortfall: Option<String>,
-    },
-    /// As [`FromDataPlane::ForeignPort`].
-    ForeignPort {
-        /// The port.
-        port: PortId,
-        /// How it is connected.
-        connection: Connection,
-        /// Its state now.
-        state: PortState,
-        /// The process behind it.
-        peer: Option<u32>,
-    },
+    /// A port has changed: [`FromDataPlane::PortState`] or [`FromDataPlane::ForeignPort`].
+    Port(FromDataPlane),
 }
 
 /// What a data plane has said about itself.
@@ -415,28 +393,9 @@ impl<P> Session<P> {
                 self.end(ended);
                 None
             }
-            FromDataPlane::PortState {
-                port,
-                state,
-                peer,
-                shortfall,
-            } => Some(Event::PortState {
-                port,
-                state,
-                peer,
-                shortfall,
-            }),
-            FromDataPlane::ForeignPort {
-                port,
-                connection,
-                state,
-                peer,
-            } => Some(Event::ForeignPort {
-                port,
-                connection,
-                state,
-                peer,
-            }),
+            changed @ (FromDataPlane::PortState { .. } | FromDataPlane::ForeignPort { .. }) => {
+                Some(Event::Port(changed))
+            }
         }
     }
 

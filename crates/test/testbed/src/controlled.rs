@@ -6,8 +6,8 @@
 //! supervisor starts it, isolation and priority included, and told by the same messages (`control-protocol`)
 //! about ports and flows. What it does with packets is the product's; who decided is not.
 //!
-//! Flows are installed before any packet comes. The controller drops the packet of each upcall, when it asks for
-//! something next: a packet without a flow is lost, which whoever counts packets sees.
+//! Flows are installed before any packet comes. When the controller asks for something, it drops the packets
+//! of upcalls: a packet without a flow is lost, which whoever counts packets sees.
 
 use crate::process::memory;
 use crate::switch::binary;

@@ -6,7 +6,9 @@ use super::ports::End;
 use super::{Plane, now_ms};
 use crate::datapath::{Answer, Detail, Errno, FlowSpec, PortNo, PutMode, Question, Ticket, TraceStep};
 use crate::translate::{actions, flow_match, without_labels};
-use control_protocol::data_plane::{Answer as Told, Detail as Extent, Request, TraceStep as Step};
+use control_protocol::data_plane::{
+    Answer as Told, Detail as Extent, FromDataPlane, Request, TraceStep as Step,
+};
 use controller::{Answered, Event};
 use flow::{Flow as Entry, FlowId, FlowStats, PutMode as Mode, Stage, Statistics};
 use ovs_netlink::key::Match;
@@ -255,9 +257,9 @@ impl Plane {
     pub(super) fn take(&mut self, event: Event<Pending>) {
         match event {
             Event::Upcall(upcall) => self.upcall(upcall),
-            Event::PortState { port, state, .. } => self.port_state(port, state),
+            Event::Port(FromDataPlane::PortState { port, state, .. }) => self.port_state(port, state),
             // Only the built-in controller has a use for others' ports.
-            Event::ForeignPort { .. } => {}
+            Event::Port(_) => {}
             Event::Answered(pending, result) => self.answered(pending, result),
         }
     }
