@@ -1,7 +1,8 @@
 //! One dimension of a list: which rules allow which values.
 
-use crate::condition::{Condition, ip_types, prefixes};
+use crate::condition::{Condition, ip_types};
 use crate::dimension::{Dimension, IPV6};
+use crate::ranges::Ranges;
 use crate::refused::Refused;
 use crate::rule::{SetId, TcpFlags};
 use crate::rule_bits::{Candidates, RuleBits};
@@ -18,6 +19,8 @@ pub(crate) struct Index {
     prefixes: Trie,
     /// Conditions by prefix of IPv6 addresses.
     long_prefixes: Trie,
+    /// Conditions by range of ports.
+    ranges: Option<Box<Ranges>>,
     /// Conditions by set, in order.
     sets: Vec<(SetId, u32)>,
     /// Conditions on flags.
@@ -34,6 +37,7 @@ impl Index {
             dimension,
             prefixes: Trie::default(),
             long_prefixes: Trie::default(),
+            ranges: None,
             sets: Vec::new(),
             flags: Vec::new(),
             rules: Vec::new(),
@@ -51,9 +55,7 @@ impl Index {
             Condition::LongPrefix(prefix) => {
                 self.long_prefixes.insert(prefix, number);
             }
-            Condition::Range(range) => prefixes(range).for_each(|prefix| {
-                self.prefixes.insert(prefix, number);
-            }),
+            Condition::Range(range) => self.ranges.get_or_insert_default().insert(range, number),
             Condition::Ip => ip_types().into_iter().for_each(|prefix| {
                 self.prefixes.insert(prefix, number);
             }),
@@ -95,6 +97,9 @@ impl Index {
             &self.prefixes
         };
         let mut compared = prefixes.walk(value, |conditions| conditions.iter().for_each(|&it| allow(it)));
+        if let Some(ranges) = &self.ranges {
+            compared = compared.max(ranges.walk((value >> 112) as u16, &mut allow));
+        }
         if !self.sets.is_empty() {
             let walked = sets.walk(self.dimension, long_address, value, |found| {
                 self.for_each_of(found, &mut allow);
@@ -129,6 +134,7 @@ impl Index {
             + self.indifferent.memory()
             + self.prefixes.memory()
             + self.long_prefixes.memory()
+            + self.ranges.as_ref().map_or(0, |ranges| ranges.memory())
             + size_of_val(&*self.sets)
             + size_of_val(&*self.flags)
     }

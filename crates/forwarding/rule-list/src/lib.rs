@@ -10,7 +10,8 @@
 //! |---|---|
 //! | `rule`, `refused` | what a controller states, and why it is refused |
 //! | `dimension`, `condition` | fields that rules are about; from a rule to conditions on them |
-//! | `trie`, `rule_bits` | values that share prefixes; rules as bits |
+//! | `trie`, `ranges` | values that share prefixes; ranges of ports |
+//! | `rule_bits` | rules as bits |
 //! | `index`, `list` | one field's rules; a finished list and its look-up |
 //! | `builder`, `counters` | making lists in pieces; what became of their rules |
 //! | `sets`, `lists` | sets that lists share; all lists and sets, with their bounds |
@@ -78,6 +79,7 @@ mod dimension;
 mod index;
 mod list;
 mod lists;
+mod ranges;
 mod refused;
 mod rule;
 mod rule_bits;

@@ -55,7 +55,9 @@ pub(crate) fn ones(count: u32) -> u128 {
 /// Numbers that share a prefix, in order.
 pub(crate) type Numbers = SmallVec<[u32; 2]>;
 
+/// A node, in a cache line of its own.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 struct Node {
     prefix: Prefix,
     /// Nodes with longer prefixes, by the bit that follows this prefix; [`ROOT`] stands for none.
