@@ -11,11 +11,12 @@
 //! The flows on the way determine the program. So a walk first notes the flows, and searches for a decision composed of them;
 //! only a new decision allocates.
 
+use crate::behind::Behind;
 use crate::decision::{Decision, Meter, Part, compose, known};
 use crate::entry::FlowEntry;
 use crate::hash::Seed;
 use crate::port_flows::{Hint, Reading};
-use crate::stages::Lists;
+use crate::stages::{ListKey, Lists};
 use crate::stand_in::StandIn;
 use crate::walk::{Branch, Stack, Start, Subject, Tables, run};
 use flow::{
@@ -57,6 +58,7 @@ impl Walked<'_> {
 pub struct Walker {
     parts: Vec<Part>,
     meters: Vec<Meter>,
+    compared: Compared,
     stack: Stack<Aside>,
     /// Walks so far that could not be composed.
     pub uncomposed: u64,
@@ -97,7 +99,12 @@ impl Walker {
             Some(_) => known(&self.parts).or_else(|| {
                 tables.first.set(begun);
                 let program = self.note(key, context, tables, first, Some(Builder::default()))??;
-                Some(compose(program.finish(), &self.parts, &self.meters))
+                Some(compose(
+                    program.finish(),
+                    &self.parts,
+                    &self.meters,
+                    self.compared.behind(),
+                ))
             }),
         };
         // The list of flows must keep none of them alive.
@@ -122,9 +129,11 @@ impl Walker {
     ) -> Option<Option<Builder>> {
         self.parts.clear();
         self.meters.clear();
+        self.compared = Compared::default();
         let mut composer = Composer {
             stand_in: StandIn::new(key, context),
-            compared: &tables.compared,
+            last: &tables.compared,
+            compared: &mut self.compared,
             parts: &mut self.parts,
             meters: &mut self.meters,
             program,
@@ -182,13 +191,46 @@ struct Aside {
     meters: usize,
 }
 
+/// The bits of packets that the look-ups of a walk depend on.
+#[derive(Debug, Default)]
+struct Compared {
+    /// What the first flows compare, which the mask union has for as long as they live.
+    first: FlowMask,
+    /// What other look-ups compare, and what programs read before.
+    behind: FlowMask,
+    /// What the programs of the flows so far read, on which a further look-up depends. The mask union has
+    /// those bits of it that tell kinds of frames apart.
+    read: FlowMask,
+}
+
+impl Compared {
+    fn found(&mut self, entry: &FlowEntry, bits: &FlowMask) {
+        self.behind = self.behind.union(&self.read);
+        if ListKey::of(&entry.flow).is_covered() {
+            self.first = self.first.union(&entry.flow.mask);
+        } else {
+            self.behind = self.behind.union(bits);
+        }
+        self.read = self.read.union(&entry.program().looks_at());
+    }
+
+    /// The bits that the mask union may lack.
+    fn behind(&self) -> Option<Behind> {
+        let covered = self.first.union(&self.read.of_kinds());
+        let is_covered = self.first.tells_connections_apart() || covered.union(&self.behind) == covered;
+        (!is_covered).then(|| Behind::new(&self.behind))
+    }
+}
+
 /// For a meter behind which the walk still is.
 const OPEN: usize = usize::MAX;
 
 /// Stands for all packets of a kind.
 struct Composer<'a> {
     stand_in: StandIn,
-    compared: &'a Cell<FlowMask>,
+    /// The bits that the last look-up compared.
+    last: &'a Cell<FlowMask>,
+    compared: &'a mut Compared,
     parts: &'a mut Vec<Part>,
     meters: &'a mut Vec<Meter>,
     program: Option<Builder>,
@@ -236,8 +278,12 @@ impl Subject for Composer<'_> {
     }
 
     fn found(&mut self, entry: &Arc<FlowEntry>) {
-        self.composable &= self.stand_in.agrees_in(&self.compared.get()) && self.parts.len() < MAX_PARTS;
-        self.stand_in.looks_up = entry.program().looks_up();
+        let bits = self.last.get();
+        self.composable &= self.stand_in.agrees_in(&bits) && self.parts.len() < MAX_PARTS;
+        // These bits are for a new decision only.
+        if self.program.is_some() {
+            self.compared.found(entry, &bits);
+        }
         self.parts.push(Part {
             flow: Arc::clone(entry),
             grown: self.stand_in.grown,
@@ -415,7 +461,8 @@ mod tests {
     fn a_walk_that_cannot_be_composed_ends_at_once() {
         let mut composer = Composer {
             stand_in: StandIn::new(&FlowKey::default(), &Context::NONE),
-            compared: &Cell::default(),
+            last: &Cell::default(),
+            compared: &mut Compared::default(),
             parts: &mut Vec::new(),
             meters: &mut Vec::new(),
             program: None,

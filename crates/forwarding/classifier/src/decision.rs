@@ -13,6 +13,7 @@
 //! Counters are independent statistics, updated without ordering between them: a reader may see a packet before its bytes, but
 //! never a count that goes back. The state becomes [`ENDED`] once and stays so.
 
+use crate::behind::Behind;
 use crate::entry::FlowEntry;
 use crate::microflow::Train;
 use cpu::{Access, prefetch};
@@ -27,8 +28,10 @@ use std::sync::{Arc, Weak};
 const ENDED: u8 = 0;
 /// it holds, and its packets are counted when they come,
 const HOLDS: u8 = 1;
-/// it holds, and counts apart.
+/// it holds, and counts apart;
 const COUNTS_APART: u8 = 2;
+/// it holds under masks that have the bits of look-ups behind the first ones.
+const LOOKS_FURTHER: u8 = 3;
 
 /// The form of a program, which decides the packets' way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,6 +118,8 @@ struct Parts {
     counters: Box<[Counter]>,
     /// The meters that have flows behind them.
     meters: Box<[Meter]>,
+    /// Bits that the mask union may lack.
+    behind: Option<Box<Behind>>,
 }
 
 /// A flow of a walk.
@@ -192,6 +197,7 @@ impl Seen {
 impl Decision {
     fn new(program: Program, counts: Counts) -> Decision {
         let state = match &counts {
+            Counts::Parts(parts) if parts.behind.is_some() => LOOKS_FURTHER,
             Counts::Parts(parts) if !parts.meters.is_empty() => COUNTS_APART,
             _ => HOLDS,
         };
@@ -309,6 +315,19 @@ impl Decision {
         self.state.load(Ordering::Acquire) == HOLDS
     }
 
+    /// Whether the decision holds, under any mask, and counts apart.
+    pub(crate) fn holds_and_counts_apart(&self) -> bool {
+        self.state.load(Ordering::Acquire) == COUNTS_APART
+    }
+
+    /// Bits that look-ups of the decision compared and that the mask union may lack.
+    pub(crate) fn behind(&self) -> Option<&Behind> {
+        match &self.counts {
+            Counts::Parts(parts) => parts.behind.as_deref(),
+            Counts::Own | Counts::Of(_) => None,
+        }
+    }
+
     /// Whether flows of the decision are found behind meters. Whoever asks the meters then counts the packets, with
     /// [`record_metered`](Self::record_metered) or, if all passed, [`MicroflowCache::count`](crate::MicroflowCache::count).
     #[inline]
@@ -423,7 +442,12 @@ pub(crate) fn known(parts: &[Part]) -> Option<Arc<Decision>> {
 }
 
 /// Makes the decision for a walk through these flows and meters. If one of the flows has ended meanwhile, so has the decision.
-pub(crate) fn compose(program: Program, parts: &[Part], meters: &[Meter]) -> Arc<Decision> {
+pub(crate) fn compose(
+    program: Program,
+    parts: &[Part],
+    meters: &[Meter],
+    behind: Option<Behind>,
+) -> Arc<Decision> {
     let meters = meters.iter().filter(|meter| !meter.behind.is_empty());
     let counter = |part: &Part| Counter {
         decision: part.flow.decision.counter(),
@@ -433,6 +457,7 @@ pub(crate) fn compose(program: Program, parts: &[Part], meters: &[Meter]) -> Arc
         flows: parts.into(),
         counters: parts.iter().map(counter).collect(),
         meters: meters.cloned().collect(),
+        behind: behind.map(Box::new),
     });
     let decision = Arc::new(Decision::new(program, counts));
     let hash = hash(parts);

@@ -152,7 +152,7 @@ mod tests {
         for ended in 0..2 {
             let parts = parts();
             let program = Program::compile(&[Action::Output(PortId(3))], flow::Stage::Forward).unwrap();
-            let decision = compose(program.clone(), &parts, &[]);
+            let decision = compose(program.clone(), &parts, &[], None);
             assert_eq!(decision.shape, Shape::Plain(PortId(3)));
             assert!(known(&parts).is_some_and(|known| Arc::ptr_eq(&known, &decision)));
             let [one, other] = parts.clone();
@@ -161,7 +161,7 @@ mod tests {
             assert!(parts.iter().all(|part| part.flow.stats(0).packets == 2));
             parts[ended].flow.kill();
             assert!(!decision.is_live() && known(&parts).is_none());
-            assert!(!compose(program, &parts, &[]).is_live());
+            assert!(!compose(program, &parts, &[], None).is_live());
         }
     }
 
@@ -170,10 +170,10 @@ mod tests {
     fn each_part_counts_packets_as_long_as_they_come_to_it() {
         let program = Program::compile(&[], flow::Stage::Forward).unwrap();
         let mut parts = parts();
-        let as_they_came = compose(program.clone(), &parts, &[]);
+        let as_they_came = compose(program.clone(), &parts, &[], None);
         parts[1].grown = -4;
         assert!(known(&parts).is_none(), "that one counts otherwise");
-        let decision = compose(program, &parts, &[]);
+        let decision = compose(program, &parts, &[], None);
         assert!(known(&parts).is_some_and(|known| Arc::ptr_eq(&known, &decision)));
         decision.record(3, 300, 0, 0);
         as_they_came.record(1, 100, 0, 0);
@@ -186,7 +186,7 @@ mod tests {
         let program = Program::compile(&[], flow::Stage::Forward).unwrap();
         let compose = || {
             let second = Arc::new(entry());
-            let decision = compose(program.clone(), &[&first, &second].map(Part::of), &[]);
+            let decision = compose(program.clone(), &[&first, &second].map(Part::of), &[], None);
             (second, decision)
         };
         let _in_use: Vec<_> = (0..20).map(|_| compose()).collect();
@@ -202,7 +202,14 @@ mod tests {
         let first = Arc::new(entry());
         let program = Program::compile(&[], flow::Stage::Forward).unwrap();
         let decisions: Vec<_> = (0..100)
-            .map(|_| compose(program.clone(), &[&first, &Arc::new(entry())].map(Part::of), &[]))
+            .map(|_| {
+                compose(
+                    program.clone(),
+                    &[&first, &Arc::new(entry())].map(Part::of),
+                    &[],
+                    None,
+                )
+            })
             .collect();
         for decision in &decisions {
             assert!(known(decision.parts()).is_some_and(|known| Arc::ptr_eq(&known, decision)));
@@ -218,7 +225,7 @@ mod tests {
         let others: Vec<_> = (0..3).map(|_| Arc::new(entry())).collect();
         let parts = |other: &Arc<FlowEntry>| [&first, other].map(Part::of);
         for other in &others {
-            compose(program.clone(), &parts(other), &[]);
+            compose(program.clone(), &parts(other), &[], None);
         }
         assert!(others.iter().all(|other| known(&parts(other)).is_some()));
         others[2].kill();
@@ -228,7 +235,7 @@ mod tests {
         first.kill();
         assert!(others.iter().all(|other| count(other) == 1) && count(&first) == 1);
         // Composed too late.
-        compose(program, &parts(&others[0]), &[]);
+        compose(program, &parts(&others[0]), &[], None);
         assert!(count(&others[0]) == 1 && count(&first) == 1);
     }
 
@@ -237,7 +244,7 @@ mod tests {
         let outputs = vec![Action::Output(PortId(3)); 1000];
         let program = Program::compile(&outputs, flow::Stage::Forward).unwrap();
         let parts = parts();
-        let decision = compose(program, &parts, &[]);
+        let decision = compose(program, &parts, &[], None);
         assert!(known(&parts).is_some());
         drop(decision);
         assert!(known(&parts).is_none());

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod behind;
 mod compose;
 mod decision;
 mod entry;
@@ -33,6 +34,7 @@ mod stand_in;
 mod subtable;
 mod walk;
 
+pub use behind::Words;
 pub use compose::{MAX_PARTS, Walked, Walker, dp_hash};
 pub use decision::{Decision, Edited, Metered, Shape};
 pub use entry::FlowEntry;

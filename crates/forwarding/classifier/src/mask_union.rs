@@ -1,22 +1,28 @@
-//! The union of the masks of a port's flows: the bits of a packet's key that any flow matches.
+//! The union of the masks of the flows that a port's packets may meet first: the bits of a key that any of
+//! them matches.
 //!
 //! Caches compare these bits of a key and no others, so packets that all flows treat alike share a cache entry. Where flows
 //! match Ethernet addresses only, one entry serves all connections between two stations.
+//!
+//! What flows of later passes and egress filters match is not in it, as few packets come to them; it is in
+//! the decisions about those packets ([`crate::behind`]). Where the first flows match the ports of TCP and
+//! UDP, no two connections share an entry, and all is in the union. So are tags, types and protocols that
+//! actions read, of which a link has few.
 //!
 //! The union changes while other threads read it, and a reader need not see all of a change at once. When a cache entry was
 //! made, the union covered its flow's mask. The union is widened before a flow can be found, and narrowed after flows have
 //! ended. So a thread that reads the union and then finds the flow alive has read all bits of the flow's mask, in each
 //! word. Two keys that are equal under two such unions are equal under that mask.
 
-use flow::{ExactKey, FlowMask};
+use flow::{ExactKey, FlowMask, Unseen};
 use std::array;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bits of a key, by word.
 type Words = [AtomicU64; ExactKey::WORDS];
 
-/// See the module's description. One thread at a time changes it. It has cache lines of its own, apart from memory that is
-/// written more often.
+/// What packets of a port are compared by. One thread at a time changes it. It has cache lines of its own,
+/// apart from memory that is written more often.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct MaskUnion {
@@ -24,8 +30,34 @@ pub(crate) struct MaskUnion {
     short: Words,
     /// For keys of other packets.
     long: Words,
-    /// The bits in the words of flow keys that exact keys do not have, all in one.
-    behind: AtomicU64,
+    /// Fewest unknown fields, as a number, of which one may be compared by any flow that packets of the port
+    /// may meet; [`NONE`] if there is no such flow.
+    hides: AtomicU8,
+}
+
+/// More than any number of an [`Unseen`].
+const NONE: u8 = u8::MAX;
+
+/// The masks of flows that packets of a port may meet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Masks {
+    /// Of flows that first look-ups may find, and of what actions read the bits that tell kinds of frames
+    /// apart.
+    pub first: FlowMask,
+    /// Of all, and what actions read.
+    pub all: FlowMask,
+}
+
+impl Masks {
+    /// What caches compare. Where first look-ups tell connections apart, all is compared at once: further
+    /// looks would find no packets alike.
+    fn compared(&self) -> &FlowMask {
+        if self.first.tells_connections_apart() {
+            &self.all
+        } else {
+            &self.first
+        }
+    }
 }
 
 impl Default for MaskUnion {
@@ -34,9 +66,18 @@ impl Default for MaskUnion {
         MaskUnion {
             short: array::from_fn(|_| AtomicU64::new(u64::MAX)),
             long: array::from_fn(|_| AtomicU64::new(u64::MAX)),
-            behind: AtomicU64::new(u64::MAX),
+            hides: AtomicU8::new(hides(&FlowMask::EXACT)),
         }
     }
+}
+
+/// Fewest unknown fields of which one is in the mask.
+fn hides(mask: &FlowMask) -> u8 {
+    let meets = |unseen: &&Unseen| unseen.bits().meets(mask);
+    Unseen::ALL
+        .iter()
+        .find(meets)
+        .map_or(NONE, |&unseen| unseen as u8)
 }
 
 impl MaskUnion {
@@ -47,31 +88,46 @@ impl MaskUnion {
         |word| words[word].load(Ordering::Acquire)
     }
 
-    /// Whether any of the bits may be in the union.
-    pub fn meets(&self, bits: &FlowMask) -> bool {
-        let (words, behind) = bits.0.words.split_at(ExactKey::WORDS);
-        let union = self.long.iter().map(|word| word.load(Ordering::Acquire));
-        words.iter().zip(union).any(|(bits, union)| bits & union != 0)
-            || self.behind.load(Ordering::Acquire) != 0 && behind.iter().any(|&bits| bits != 0)
+    /// Whether any flow that packets of the port may meet compares a field that is unknown.
+    pub fn meets(&self, unseen: Unseen) -> bool {
+        unseen as u8 >= self.hides.load(Ordering::Acquire)
     }
 
-    /// Becomes this union, as no flow with another mask is left.
-    pub fn set(&self, union: &FlowMask) {
-        self.change(union, |_, bits| bits);
+    /// Becomes the union of these masks, as no flow with another mask is left.
+    pub fn set(&self, masks: &Masks) {
+        self.change(masks.compared(), |_, bits| bits);
+        self.hides.store(hides(&masks.all), Ordering::Release);
     }
 
-    /// Adds this mask.
-    pub fn widen(&self, mask: &FlowMask) {
-        self.change(mask, |before, bits| before | bits);
+    /// Adds what a flow compares and its actions read, before packets of the port can meet it. `is_first`
+    /// says that first look-ups may find it. Returns whether connections are told apart since, so that
+    /// [`set`](Self::set) has to add all.
+    #[must_use]
+    pub fn widen(&self, mask: &FlowMask, read: &FlowMask, is_first: bool) -> bool {
+        let both = mask.union(read);
+        self.hides.fetch_min(hides(&both), Ordering::Release);
+        let before = self.tells_connections_apart();
+        if before {
+            self.change(&both, |before, bits| before | bits);
+        } else {
+            let first = if is_first { *mask } else { FlowMask::ANY };
+            self.change(&first.union(&read.of_kinds()), |before, bits| before | bits);
+        }
+        !before && self.tells_connections_apart()
+    }
+
+    fn tells_connections_apart(&self) -> bool {
+        let mut mask = FlowMask::ANY;
+        for (word, union) in mask.0.words.iter_mut().zip(&self.long) {
+            *word = union.load(Ordering::Relaxed);
+        }
+        mask.tells_connections_apart()
     }
 
     fn change(&self, mask: &FlowMask, merge: impl Fn(u64, u64) -> u64) {
         let short = self.short.iter().zip(ExactKey::short_mask(mask));
         let long = self.long.iter().zip(ExactKey::long_mask(mask));
-        let behind = mask.0.words[ExactKey::WORDS..]
-            .iter()
-            .fold(0, |union, bits| union | bits);
-        for (word, bits) in short.chain(long).chain([(&self.behind, behind)]) {
+        for (word, bits) in short.chain(long) {
             let before = word.load(Ordering::Relaxed);
             let after = merge(before, bits);
             if after != before {

@@ -17,6 +17,7 @@
 //! One thread at a time changes the table; look-ups go on meanwhile, through [`PortFlows`].
 
 use crate::entry::FlowEntry;
+use crate::mask_union::Masks;
 use crate::port_flows::{PortFlows, SharedList};
 use crate::refused::Refused;
 use crate::stages::{ListKey, Lists, Stages};
@@ -320,15 +321,24 @@ impl MegaflowTable {
 
     /// Adds a new flow's masks to the mask unions of its ports, before the flow can be found.
     fn widen(&mut self, entry: &FlowEntry, list_key: &ListKey) {
-        let actions = entry.program().looks_at();
-        if self.looks_at.union(&actions) != self.looks_at {
-            self.looks_at = self.looks_at.union(&actions);
-            self.ports
-                .values()
-                .for_each(|list| list.mask_union.widen(&actions));
+        let (mask, read) = (&entry.flow.mask, entry.program().looks_at());
+        let reads_more = self.looks_at.union(&read) != self.looks_at;
+        self.looks_at = self.looks_at.union(&read);
+        let lists = self.stages.read();
+        for (port, list) in self.concerned(list_key.in_port) {
+            if list.mask_union.widen(mask, &read, list_key.is_covered()) {
+                let mut masks = self.union_of(*port, &self.union_for_any(&lists), &lists);
+                masks.first = masks.first.union(mask);
+                masks.all = masks.all.union(mask);
+                list.mask_union.set(&masks);
+            }
         }
-        self.concerned(list_key.in_port)
-            .for_each(|(_, list)| list.mask_union.widen(&entry.flow.mask));
+        if reads_more {
+            for list in self.ports.values() {
+                // No port tells connections apart by that.
+                let _ = list.mask_union.widen(&FlowMask::ANY, &read, false);
+            }
+        }
     }
 
     /// Removes bits that no flow matches any more from the mask unions, after flows for that port, or for any, have gone.
@@ -348,21 +358,25 @@ impl MegaflowTable {
         }
     }
 
-    /// The union of the masks of flows for any port, in all stages.
-    fn union_for_any(&self, lists: &Lists) -> FlowMask {
-        let union = self.any_port.read().union().union(&self.looks_at);
-        let others = lists.iter().filter(|(list_key, _)| list_key.in_port.is_none());
-        others.fold(union, |union, (_, list)| union.union(list.read().union()))
+    /// The union of the masks of flows for any port.
+    fn union_for_any(&self, lists: &Lists) -> Masks {
+        let masks = *self.any_port.read().union();
+        let (first, all) = (
+            masks.union(&self.looks_at.of_kinds()),
+            masks.union(&self.looks_at),
+        );
+        union_of_lists(Masks { first, all }, None, lists)
     }
 
     /// The union of the masks of flows for the packets of a port.
-    fn union_of(&self, port: u32, any_port: &FlowMask, lists: &Lists) -> FlowMask {
-        let first = self.ports.get(&port);
-        let union = first.map_or(*any_port, |first| any_port.union(first.read().union()));
-        let others = lists
-            .iter()
-            .filter(|(list_key, _)| list_key.in_port == Some(port));
-        others.fold(union, |union, (_, list)| union.union(list.read().union()))
+    fn union_of(&self, port: u32, any_port: &Masks, lists: &Lists) -> Masks {
+        let mut masks = *any_port;
+        if let Some(own) = self.ports.get(&port) {
+            let own = own.read();
+            masks.first = masks.first.union(own.union());
+            masks.all = masks.all.union(own.union());
+        }
+        union_of_lists(masks, Some(port), lists)
     }
 
     /// The list with a key, if there is one.
@@ -460,6 +474,18 @@ impl MegaflowTable {
             })
         }
     }
+}
+
+/// Adds the masks of the lists for packets of a port, or for those of any.
+fn union_of_lists(mut masks: Masks, in_port: Option<u32>, lists: &Lists) -> Masks {
+    for (list_key, list) in lists.iter().filter(|(list_key, _)| list_key.in_port == in_port) {
+        let list = list.read();
+        masks.all = masks.all.union(list.union());
+        if list_key.is_covered() {
+            masks.first = masks.first.union(list.union());
+        }
+    }
+    masks
 }
 
 impl Drop for MegaflowTable {

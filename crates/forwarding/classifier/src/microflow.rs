@@ -111,10 +111,13 @@ impl Slot {
             .is_some_and(|decision| decision.counts_at_once())
     }
 
-    /// The decision, if it holds and counts apart. `other` is the other way.
+    /// The decision, if it holds under any mask and counts apart. `other` is the other way.
     #[inline(never)]
     fn hit_apart(&mut self, other: &mut Slot) -> Option<&Arc<Decision>> {
-        let decision = self.decision.as_ref().filter(|decision| decision.is_live())?;
+        let decision = self
+            .decision
+            .as_ref()
+            .filter(|decision| decision.holds_and_counts_apart())?;
         (self.recent, other.recent) = (true, false);
         Some(decision)
     }
@@ -249,6 +252,12 @@ impl MicroflowCache {
         self.slot(place).decision.as_ref()
     }
 
+    /// Notes that the decision at a place was used.
+    pub(crate) fn touch(&mut self, place: Place) {
+        let [slot, other] = in_order(&mut self.sets[place.set as usize], place.way.into());
+        (slot.recent, other.recent) = (true, false);
+    }
+
     /// Counts packets of a decision that [counts apart](Decision::counts_apart), which its meters let pass, as
     /// [`hit`](Self::hit) counts those of others.
     pub fn count(&mut self, place: Place, train: &Train) {
@@ -313,7 +322,8 @@ impl MicroflowCache {
         slot.counted = counted;
         slot.hash = hash;
         slot.decision = Some(Arc::clone(decision));
-        slot.key = key.masked(mask);
+        // All of it: the mask of a later look may have other bits than this one.
+        slot.key = *key;
         (slot.recent, other.recent) = (true, false);
     }
 
@@ -444,7 +454,7 @@ mod tests {
             Stage::Forward,
         );
         let meter = Meter { at: 0, behind: 0..1 };
-        let decision = compose(program.unwrap(), &[Part::of(&flow)], &[meter]);
+        let decision = compose(program.unwrap(), &[Part::of(&flow)], &[meter], None);
         assert!(decision.counts_apart());
         let (key, mask) = (ExactKey::default(), |_| u64::MAX);
         let mut cache = MicroflowCache::new(8);

@@ -110,7 +110,7 @@ impl PortFlows {
 
     /// Whether any flow of the port may look at one of those fields; read as [`mask_union`](Self::mask_union) is.
     pub fn may_look_at(&self, unseen: Unseen) -> bool {
-        self.own.mask_union.meets(&unseen.bits())
+        self.own.mask_union.meets(unseen)
     }
 
     /// Locks the flows for the look-ups of a burst at most: changes wait until the end.

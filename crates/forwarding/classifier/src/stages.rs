@@ -47,6 +47,12 @@ impl ListKey {
         self.stage == Stage::Forward && self.pass == 0
     }
 
+    /// Whether packets are looked up in the list before anything is known of them, so that the mask union has
+    /// its masks: in ingress filters, and in the forward stage's first pass.
+    pub fn is_covered(&self) -> bool {
+        !matches!(self.stage, Stage::Egress(..)) && self.pass == 0
+    }
+
     fn pass(stage: Stage, key: &FlowKey) -> u32 {
         if stage == Stage::Forward {
             key.recirc_id()

@@ -1,7 +1,11 @@
 //! Caches compare what makes a difference to flows, and nothing else.
 
-use classifier::{Decision, FlowEntry, MegaflowTable, MicroflowCache, PortFlows, Train};
-use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, Stage, SwitchId};
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use classifier::{Decision, FlowEntry, Hint, MegaflowTable, MicroflowCache, PortFlows, Train, Walker};
+use flow::{
+    Action, Context, ExactKey, Filters, Flow, FlowId, FlowKey, FlowMask, PortId, Stage, SwitchId, Unseen,
+};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,6 +67,130 @@ fn a_filter_of_the_port_looks_at_its_packets_whatever_else_goes() {
     assert!(tells_apart(&flows));
     table.remove(FlowId(1)).unwrap();
     assert!(!tells_apart(&flows));
+}
+
+/// A worker's cache and walks, without packets.
+struct Worker {
+    flows: PortFlows,
+    cache: MicroflowCache,
+    walker: Walker,
+}
+
+impl Worker {
+    fn new(flows: PortFlows) -> Worker {
+        Worker {
+            flows,
+            cache: MicroflowCache::new(4096),
+            walker: Walker::default(),
+        }
+    }
+
+    /// Deals with a packet, and returns whether it had to be walked.
+    fn walks(&mut self, key: &FlowKey) -> bool {
+        let exact = ExactKey::of(key);
+        let mask = self.flows.mask_union(&exact);
+        let (hash, train) = (self.cache.hash(&exact, mask), Train::default());
+        if self.cache.hit(hash, &exact, mask, &train).is_some() {
+            return false;
+        }
+        let further = self.cache.further(hash, &exact, mask);
+        if further.is_some_and(|mask| self.cache.hit_behind(&exact, mask, &train).is_some()) {
+            return false;
+        }
+        let reading = self.flows.read();
+        let walked = reading.walk(Hint::default(), key, &Context::NONE, &mut self.walker);
+        let decision = walked.decision().expect("a composed walk");
+        let mask = self.flows.mask_union(&exact);
+        self.cache.remember(&exact, mask, decision, 0);
+        true
+    }
+}
+
+/// Flows to two ports by address. One port has an egress filter, which drops what goes to one transport port.
+fn filtered() -> MegaflowTable {
+    let mut table = MegaflowTable::default();
+    for port in [2, 3] {
+        let mut flow = flow(port, key(port as u64, 0), [true, true, false]);
+        flow.actions = vec![Action::Output(PortId(port as u32))];
+        table.insert(flow).unwrap();
+    }
+    table.set_filters(
+        PortId(3),
+        Filters {
+            ingress: 0,
+            egress: 1,
+        },
+    );
+    for (id, transport, actions) in [(4, 7, Vec::new()), (5, 8, vec![Action::Continue])] {
+        let filter = Flow {
+            stage: Stage::Egress(PortId(3), 0),
+            actions,
+            ..flow(id, key(0, transport), [false, false, true])
+        };
+        table.insert(filter).unwrap();
+    }
+    table
+}
+
+/// One tenant's filters must not make all others' packets cost more.
+#[test]
+fn what_an_egress_filter_compares_tells_packets_to_its_port_apart_and_no_others() {
+    let mut table = filtered();
+    let mut worker = Worker::new(table.port(PortId(PORT)));
+    assert!(!tells_apart(&worker.flows));
+    assert!(
+        worker.flows.may_look_at(Unseen::Transport),
+        "what is hidden from the filter is looked for"
+    );
+    let walks = |worker: &mut Worker| {
+        [(2, 7), (2, 8), (3, 7), (3, 8), (3, 7), (3, 8)].map(|(mac, to)| worker.walks(&key(mac, to)))
+    };
+    assert_eq!(walks(&mut worker), [true, false, true, true, false, false]);
+    assert_eq!(walks(&mut worker), [false; 6]);
+    // What ends with one flow of the filter is found again.
+    table.remove(FlowId(4)).unwrap();
+    let open = Flow {
+        stage: Stage::Egress(PortId(3), 0),
+        actions: vec![Action::Continue],
+        ..flow(6, key(0, 7), [false, false, true])
+    };
+    table.insert(open).unwrap();
+    assert!(!worker.walks(&key(2, 7)), "that was about another port");
+    assert!(worker.walks(&key(3, 7)));
+    assert_eq!(walks(&mut worker), [false; 6]);
+    // Without the filter they are alike again.
+    table.set_filters(PortId(3), Filters::default());
+    assert_eq!(walks(&mut worker), [false, false, true, false, false, false]);
+}
+
+/// A second look would find no packets alike.
+#[test]
+fn where_connections_are_told_apart_all_is_compared_at_once() {
+    let mut table = filtered();
+    let flows = table.port(PortId(PORT));
+    let compares_source = |flows: &PortFlows| {
+        let mut other = key(1, 1);
+        other.set_eth_src(1);
+        let [one, other] = [key(1, 1), other].map(|key| ExactKey::of(&key));
+        !one.is_equal_in(&other, flows.mask_union(&one))
+    };
+    let filter = |id, mut bits: Flow| {
+        bits.id = FlowId(id);
+        bits.stage = Stage::Egress(PortId(3), 0);
+        bits.mask.0.set_eth_src(u64::MAX);
+        bits
+    };
+    table.insert(filter(7, flow(7, key(0, 0), [false; 3]))).unwrap();
+    assert!(!compares_source(&flows));
+    let mut connection = flow(8, key(9, 9), [true, true, true]);
+    connection.mask.0.set_tp_src(u16::MAX);
+    table.insert(connection).unwrap();
+    assert!(compares_source(&flows));
+    table
+        .insert(filter(9, flow(9, key(0, 0), [true, false, true])))
+        .unwrap();
+    table.remove(FlowId(8)).unwrap();
+    assert!(!compares_source(&flows) && !tells_apart(&flows));
 }
 
 #[test]

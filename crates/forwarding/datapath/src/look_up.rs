@@ -4,6 +4,8 @@
 //!    look at the microflow cache. All trains are found before the first look, so that their slots come from memory at one time.
 //! 2. Packets that the cache does not know walk through the port's megaflows. The decision that is composed there goes
 //!    into the cache.
+//!    Where later look-ups compared more bits than the first ones, the cache says so, and these packets have a further
+//!    look under all of these bits before they walk.
 //! 3. Decisions that begin with a meter hold if the meter lets the packets pass: it is asked here, about the packets of the
 //!    cache first.
 //!
@@ -15,8 +17,9 @@ use crate::meter::{KnownMeters, Meters};
 use crate::police::{AtMeter, police};
 use crate::port::Port;
 use crate::sinks::FlowRun;
-use classifier::{Hint, MicroflowCache, Shape, Train, Walked, Walker};
+use classifier::{Hint, MicroflowCache, Shape, Train, Walked, Walker, Words};
 use flow::Context;
+use std::ops::Range;
 use std::sync::Arc;
 use vnic::BURST;
 
@@ -33,11 +36,15 @@ struct Look {
     train: Train,
 }
 
+/// A train that has a further look at the cache: its first packet, and the mask of the look.
+type Again = (usize, Words, Train);
+
 /// One thread's means of looking packets up, kept from burst to burst.
 pub(crate) struct LookUp {
     microflows: MicroflowCache,
     /// Look-ups of the present burst.
     looks: Box<[Look; BURST]>,
+    again: Vec<Again>,
     walker: Walker,
     /// Actions behind the look-up ask them as well.
     pub meters: KnownMeters,
@@ -48,6 +55,7 @@ impl LookUp {
         LookUp {
             microflows: MicroflowCache::default(),
             looks: Box::default(),
+            again: Vec::with_capacity(BURST),
             walker: Walker::default(),
             meters: KnownMeters::new(meters),
         }
@@ -161,10 +169,58 @@ impl LookUp {
     /// Deals with packets that the cache has no verdict about, or that a meter has to let pass.
     #[inline(never)]
     fn look_further(&mut self, burst: &mut Burst, port: &Port, now_ms: u64) {
+        self.look_again(burst, port);
         self.ask_meters(burst, port, now_ms);
         let count = burst.packets.len();
         if burst.verdicts[..count].contains(&Verdict::Miss) {
             self.look_up_missing(burst, port, now_ms);
+        }
+    }
+
+    /// Looks at the cache again for packets of which it said that more bits are to be compared: their trains
+    /// are shorter.
+    fn look_again(&mut self, burst: &mut Burst, port: &Port) {
+        let mut again = std::mem::take(&mut self.again);
+        let (mut begin, mut number) = (0, 0);
+        while begin < burst.packets.len() {
+            let Look { hash, end, .. } = self.looks[number];
+            let key = &burst.keys[begin];
+            if burst.verdicts[begin] == Verdict::Miss
+                && let Some(mask) = self.microflows.further(hash, key, port.flows.mask_union(key))
+            {
+                self.split(begin..end, &mask, burst, &mut again);
+            }
+            (begin, number) = (end, number + 1);
+        }
+        for (first, mask, train) in again.drain(..) {
+            let Some((place, decision)) = self.microflows.hit_behind(&burst.keys[first], mask, &train) else {
+                continue;
+            };
+            if let Shape::Metered(metered) = &decision.shape {
+                let place = decision.counts_apart().then_some(place);
+                let at_meter = AtMeter::cached(metered.meter, first, train, place);
+                burst.at_meter.push(at_meter);
+            }
+            let verdict = Verdict::of(decision, &mut burst.decisions);
+            burst.verdicts[first..first + train.packets as usize].fill(verdict);
+        }
+        self.again = again;
+    }
+
+    /// Divides packets into trains of equal keys under a mask, and prefetches what the cache has about them.
+    fn split(&self, packets: Range<usize>, mask: &Words, burst: &Burst, trains: &mut Vec<Again>) {
+        let under = |word: usize| mask[word];
+        let mut last = packets.start;
+        for at in packets {
+            let key = &burst.keys[at];
+            if at == last || !burst.keys[last].is_equal_in(key, under) {
+                self.microflows.prefetch(self.microflows.hash(key, under));
+                trains.push((at, *mask, Train::default()));
+                last = at;
+            }
+            if let Some((_, _, train)) = trains.last_mut() {
+                train.add(burst.packets[at].frame_len(), key.tcp_flags());
+            }
         }
     }
 
@@ -219,8 +275,7 @@ impl LookUp {
             }
             if !key.is_none() {
                 let mask = port.flows.mask_union(key);
-                let hash = self.microflows.hash(key, mask);
-                self.microflows.insert(hash, key, mask, decision, now_ms);
+                self.microflows.remember(key, mask, decision, now_ms);
             }
             if !decision.counts_apart() {
                 run.count(walked, packet.frame_len(), key.tcp_flags(), now_ms);

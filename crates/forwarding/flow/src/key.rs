@@ -65,6 +65,24 @@ impl FlowMask {
         pairs.any(|(one, other)| one & other != 0)
     }
 
+    /// The bits that tell kinds of frames apart, of which a link has few: tags, type, protocol.
+    #[must_use]
+    pub fn of_kinds(&self) -> FlowMask {
+        let mut kinds = FlowMask::ANY;
+        kinds.0.set_vlan_tpid(self.0.vlan_tpid());
+        kinds.0.set_vlan_tci(self.0.vlan_tci());
+        kinds.0.set_inner_tpid(self.0.inner_tpid());
+        kinds.0.set_inner_tci(self.0.inner_tci());
+        kinds.0.set_eth_type(self.0.eth_type());
+        kinds.0.set_ip_proto(self.0.ip_proto());
+        kinds
+    }
+
+    /// Whether the mask tells connections of TCP and UDP apart: it has both ports whole.
+    pub fn tells_connections_apart(&self) -> bool {
+        self.0.tp_src() == u16::MAX && self.0.tp_dst() == u16::MAX
+    }
+
     /// Whether the field, one of the key, is compared in all its bits.
     pub fn is_exact(&self, field: &Field) -> bool {
         field.get(&self.0.words) == field.ones()

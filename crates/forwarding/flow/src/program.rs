@@ -234,13 +234,12 @@ impl Program {
 
     /// The fields of packets that the program reads and on which a later look-up depends: those that a hash
     /// is computed of, those that move with a tag, and those that tell whether a packet has a field that is
-    /// set, without which it is dropped before. Ports of TCP and UDP are of the latter only in a program that
-    /// looks up by itself.
+    /// set, without which it is dropped before. Where no look-up follows, they do not matter.
     pub fn looks_at(&self) -> FlowMask {
         let mut mask = FlowMask::ANY;
         for op in &self.ops {
             match op {
-                Op::Edit(Edit::Set(set)) => look_at_layer_of(set, self.looks_up, &mut mask.0),
+                Op::Edit(Edit::Set(set)) => look_at_layer_of(set, &mut mask.0),
                 // Whether there are tags, which ones become the outer and the inner one, and whether a third
                 // comes up.
                 Op::Edit(Edit::PushVlan { .. } | Edit::PopVlan) => {
@@ -281,15 +280,14 @@ impl Program {
 }
 
 /// What tells whether a packet has a field that is set.
-fn look_at_layer_of(set: &SetField, looks_up: bool, mask: &mut FlowKey) {
+fn look_at_layer_of(set: &SetField, mask: &mut FlowKey) {
     match set.field.field().layer {
         Layer::Network => {}
-        Layer::Transport if looks_up && set.field == FieldId::TpSrc => mask.set_tp_dst(u16::MAX),
-        Layer::Transport if looks_up => mask.set_tp_src(u16::MAX),
+        Layer::Transport if set.field == FieldId::TpSrc => mask.set_tp_dst(u16::MAX),
+        Layer::Transport => mask.set_tp_src(u16::MAX),
         // All packets have the first two. No look-up is composed behind a change of the others.
         Layer::Metadata
         | Layer::Link
-        | Layer::Transport
         | Layer::NeighbourDiscovery
         | Layer::Mpls
         | Layer::Nsh

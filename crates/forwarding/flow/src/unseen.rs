@@ -9,6 +9,7 @@
 
 use crate::field::{FIELDS, FieldId, Layer};
 use crate::key::FlowMask;
+use std::sync::LazyLock;
 
 /// The fields that are unknown, from none to all. Headers follow each other, so each value adds fields to those of the value before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,14 +62,19 @@ impl Unseen {
     }
 
     /// The bits of a key that are unknown.
-    pub fn bits(self) -> FlowMask {
-        let mut bits = FlowMask::ANY;
-        for (id, field) in FieldId::ALL.iter().zip(FIELDS) {
-            if self.hides(*id) {
-                field.set(&mut bits.0.words, u128::MAX, u128::MAX);
-            }
-        }
-        bits
+    pub fn bits(self) -> &'static FlowMask {
+        static BITS: LazyLock<[FlowMask; Unseen::ALL.len()]> = LazyLock::new(|| {
+            Unseen::ALL.map(|unseen| {
+                let mut bits = FlowMask::ANY;
+                for (id, field) in FieldId::ALL.iter().zip(FIELDS) {
+                    if unseen.hides(*id) {
+                        field.set(&mut bits.0.words, u128::MAX, u128::MAX);
+                    }
+                }
+                bits
+            })
+        });
+        &BITS[self as usize]
     }
 }
 
@@ -78,11 +84,11 @@ mod tests {
 
     #[test]
     fn each_value_hides_more_fields_than_the_one_before() {
-        assert_eq!(Unseen::Nothing.bits(), FlowMask::ANY);
+        assert_eq!(*Unseen::Nothing.bits(), FlowMask::ANY);
         for (number, pair) in Unseen::ALL.windows(2).enumerate() {
             assert_eq!((pair[0] as usize, pair[0] < pair[1]), (number, true));
             let [fewer, more] = [pair[0].bits(), pair[1].bits()];
-            assert!(fewer.union(&more) == more && fewer != more, "{pair:?}");
+            assert!(fewer.union(more) == *more && fewer != more, "{pair:?}");
         }
         // What no byte of the packet holds is always known.
         for (id, field) in FieldId::ALL.iter().zip(FIELDS) {

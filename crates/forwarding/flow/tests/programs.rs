@@ -82,18 +82,33 @@ fn a_program_looks_at_what_tells_whether_a_field_is_there() {
         mask
     };
     let recirculates = [Action::Recirc(1)];
-    for actions in [&recirculates[..], &[]] {
-        assert_eq!(looks_at(FieldId::EthSrc, actions), FlowMask::ANY);
-        assert_eq!(looks_at(FieldId::IpTos, actions), mask(|_| ()));
-    }
-    for field in [FieldId::TpSrc, FieldId::TpDst] {
-        assert_eq!(looks_at(field, &[]), FlowMask::ANY);
-    }
+    assert_eq!(looks_at(FieldId::EthSrc, &recirculates), FlowMask::ANY);
+    assert_eq!(looks_at(FieldId::IpTos, &recirculates), mask(|_| ()));
     // The other port as well, by which a look-up tells it from a packet without ports.
     let other = mask(|key| key.set_tp_dst(u16::MAX));
     assert_eq!(looks_at(FieldId::TpSrc, &recirculates), other);
     let other = mask(|key| key.set_tp_src(u16::MAX));
     assert_eq!(looks_at(FieldId::TpDst, &recirculates), other);
+}
+
+/// Tags decide what becomes the outer and the inner one, the type whether a third tag or a label is there.
+#[test]
+fn a_program_looks_at_the_tags_that_it_moves() {
+    let looks_at = |action: Action| compile(&[action]).unwrap().looks_at();
+    let mut tags = FlowMask::ANY;
+    tags.0.set_vlan_tpid(u16::MAX);
+    tags.0.set_vlan_tci(u16::MAX);
+    tags.0.set_inner_tpid(u16::MAX);
+    tags.0.set_inner_tci(u16::MAX);
+    tags.0.set_eth_type(u16::MAX);
+    let (tpid, tci) = (0x8100, 0x1001);
+    assert_eq!(looks_at(Action::PushVlan { tpid, tci }), tags);
+    assert_eq!(looks_at(Action::PopVlan), tags);
+    let mut label = FlowMask::ANY;
+    label.0.set_eth_type(u16::MAX);
+    assert_eq!(looks_at(Action::PopMpls(0x0800)), label);
+    assert_eq!(tags.of_kinds(), tags, "a link has few of them");
+    assert!(!FlowMask::EXACT.of_kinds().tells_connections_apart());
 }
 
 #[test]
