@@ -95,10 +95,7 @@ impl<'a> Loader<'a> {
         let parameters = primitive.list("parameters")?;
         let one = |op: Op| Ok(vec![op]);
         match (op, parameters) {
-            ("assign" | "modify_field", [to, from]) if validity(to).is_some() => {
-                self.assign_validity(to, from)
-            }
-            ("assign" | "modify_field" | "assign_VL", [to, from]) => self.assign(to, from).and_then(one),
+            ("assign" | "modify_field" | "assign_VL", [to, from]) => self.assign(to, from),
             ("no_op", []) => Ok(Vec::new()),
             ("add_to_field" | "subtract_from_field", [to, value]) => {
                 let to = self.place(to)?;
@@ -227,17 +224,20 @@ impl<'a> Loader<'a> {
         Ok(vec![op])
     }
 
-    fn assign(&mut self, to: &Json, from: &Json) -> Read<Op> {
+    fn assign(&mut self, to: &Json, from: &Json) -> Read<Vec<Op>> {
+        if validity(to).is_some() {
+            return self.assign_validity(to, from);
+        }
         let to = self.place(to)?;
         if self.is_variable(to) {
-            return Ok(Op::CopyVariable(to, self.place(from)?));
+            return Ok(vec![Op::CopyVariable(to, self.place(from)?)]);
         }
         let width = self.width(to);
         if is_condition(from) {
             // A truth value into a field: one bit.
             let id = self.condition(from)?;
             let bit = self.node(ExprKind::Unary(p4_ir::Unary::ToBits, id), Type::Bits(1))?;
-            return Ok(Op::Assign(
+            return Ok(vec![Op::Assign(
                 to,
                 self.cast(
                     crate::expr::Num {
@@ -247,9 +247,9 @@ impl<'a> Loader<'a> {
                     },
                     width,
                 )?,
-            ));
+            )]);
         }
-        Ok(Op::Assign(to, self.low(from, width)?))
+        Ok(vec![Op::Assign(to, self.low(from, width)?)])
     }
 
     /// Old compilers made a header valid in the parser by writing its hidden field.

@@ -24,7 +24,8 @@ pub enum LoadError {
     Unsound(#[from] CheckError),
 }
 
-// By hand: `#[from]` would make the JSON error a source as well, so that a printed chain says the error twice.
+// By hand: `#[from]` would make the JSON error a source as well, so that a printed chain says the error
+// twice.
 impl From<JsonError> for LoadError {
     fn from(error: JsonError) -> Self {
         Self::Json(error)

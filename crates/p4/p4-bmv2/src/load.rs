@@ -98,8 +98,9 @@ fn version(root: &Json) -> Read<()> {
     .within(|| "__meta__, version".to_owned())
 }
 
-/// The architecture of a program that is not for v1model. The JSON does not name the architecture, but BMv2's targets do
-/// fix the names of parsers and pipelines, and the compiler the names of the architecture's metadata.
+/// The architecture of a program that is not for v1model. The JSON does not name the architecture, but
+/// BMv2's targets do fix the names of parsers and pipelines, and the compiler the names of the
+/// architecture's metadata.
 fn other_architecture(root: &Json) -> Option<&'static str> {
     let names = |kind: &str| {
         let elements = root.get(kind).elements().unwrap_or_default();

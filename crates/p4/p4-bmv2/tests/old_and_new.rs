@@ -28,7 +28,8 @@ fn with_primitives(primitives: &str) -> String {
     with("\"actions\" : [", &action)
 }
 
-/// For a direct call with constant arguments, the compiler adds an action of the same name that has no parameters.
+/// For a direct call with constant arguments, the compiler adds an action of the same name that has no
+/// parameters.
 #[test]
 fn of_two_actions_with_one_name_p4info_means_the_one_with_its_parameters() {
     let second =

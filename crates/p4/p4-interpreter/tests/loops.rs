@@ -8,8 +8,8 @@ use common::Bench;
 use p4_interpreter::Drop;
 use p4_ir::limits;
 
-/// A program that adds the numbers below the packet's second byte to its third and fourth, in ingress or in egress.
-/// `step` is what each turn adds to the counter; `extra` stands in the loop's body.
+/// A program that adds the numbers below the packet's second byte to its third and fourth, in ingress or in
+/// egress. `step` is what each turn adds to the counter; `extra` stands in the loop's body.
 fn summing(egress: bool, step: &str, extra: &str) -> String {
     let field = |header: &str, name: &str| format!(r#"{{"type": "field", "value": ["{header}", "{name}"]}}"#);
     let number = |value: &str| format!(r#"{{"type": "hexstr", "value": "{value}"}}"#);

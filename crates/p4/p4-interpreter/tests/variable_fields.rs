@@ -6,8 +6,8 @@ mod common;
 
 use common::Bench;
 
-/// A program whose parser extracts a header of 2 to 10 bytes with the length in its second byte, in bits, and whose
-/// ingress sends the packet to the port with the number of the parser's error.
+/// A program whose parser extracts a header of 2 to 10 bytes with the length in its second byte, in bits,
+/// and whose ingress sends the packet to the port with the number of the parser's error.
 fn by_error() -> Bench {
     let json = r#"{"header_types": [
         {"name": "standard_metadata", "id": 0, "fields":
@@ -53,8 +53,8 @@ fn lengths_that_no_header_has_are_the_errors_of_bmv2() {
     }
 }
 
-/// A program whose ingress moves the options of one header into metadata, and into a header that goes out instead.
-/// Packets with a first byte of 1 leave the metadata as it is.
+/// A program whose ingress moves the options of one header into metadata, and into a header that goes out
+/// instead. Packets with a first byte of 1 leave the metadata as it is.
 fn by_metadata() -> Bench {
     let field = |header: &str, name: &str| format!(r#"{{"type": "field", "value": ["{header}", "{name}"]}}"#);
     let header = |name: &str| format!(r#"{{"type": "header", "value": "{name}"}}"#);

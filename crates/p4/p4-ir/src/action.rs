@@ -1,7 +1,8 @@
 //! Operations and actions.
 //!
-//! An action is a list of operations that are executed one after the other. Jumps may go back: `for` loops of P4 arrive
-//! as such jumps. Engines end an action that jumps back more often than [`crate::program::Bounds::loop_turns`] says.
+//! An action is a list of operations that are executed one after the other. Jumps may go back: `for` loops
+//! of P4 arrive as such jumps. Engines end an action that jumps back more often than
+//! [`crate::program::Bounds::loop_turns`] says.
 
 use crate::expr::{HeaderRef, Place};
 use crate::ids::{
@@ -65,7 +66,8 @@ pub enum Op {
     PushUnion(UnionStackId, u16),
     /// As [`Op::Pop`], for a stack of unions.
     PopUnion(UnionStackId, u16),
-    /// Goes on at this position of the list (its length ends the action). A jump to itself or further up is a turn of a loop.
+    /// Goes on at this position of the list (its length ends the action). A jump to itself or further up is
+    /// a turn of a loop.
     Jump(u16),
     /// As [`Op::Jump`], if the expression, a bool, is false.
     JumpUnless(ExprId, u16),

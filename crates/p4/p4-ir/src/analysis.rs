@@ -100,8 +100,8 @@ impl Analysis {
         Self::with(program, true)
     }
 
-    /// As [`Self::of`], without the bits that only verified checksums look at. A cache can verify the checksum of each
-    /// packet, so that these bits need no place in its keys.
+    /// As [`Self::of`], without the bits that only verified checksums look at. A cache can verify the
+    /// checksum of each packet, so that these bits need no place in its keys.
     #[must_use]
     pub fn of_keys(program: &Checked) -> Self {
         Self::with(program, false)

@@ -1,10 +1,10 @@
 //! The highest cost of one packet, proven from the program alone.
 //!
-//! Controls have no cycles, so their cost is that of the costliest path. Actions may have loops: the number of their turns
-//! is chosen so that a pass stays within [`limits::OPERATIONS`]. Parsers may have loops. A loop in
-//! which each iteration extracts into a stack ends when the stack is full. The engine ends other loops after
-//! [`limits::PARSER_STEPS`]; but one that provably changes nothing from one iteration to the next is refused,
-//! for it can only be meant to burn time.
+//! Controls have no cycles, so their cost is that of the costliest path. Actions may have loops: the number
+//! of their turns is chosen so that a pass stays within [`limits::OPERATIONS`]. Parsers may have loops. A
+//! loop in which each iteration extracts into a stack ends when the stack is full. The engine ends other
+//! loops after [`limits::PARSER_STEPS`]; but one that provably changes nothing from one iteration to the
+//! next is refused, for it can only be meant to burn time.
 
 use crate::action::Op;
 use crate::check::{At, CheckError, CheckResult, Problem, within};

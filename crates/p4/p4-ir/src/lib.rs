@@ -28,7 +28,7 @@
 //! | [`check`], `bounds` | the checker, and its proofs |
 //! | [`limits`] | limits of a program's size and cost |
 //! | [`analysis`] | the fields that a program reads and changes, and whether its verdicts can be cached |
-//! | [`undirected_path`] | a path on which nothing says where the packet goes |
+//! | `undirected` | a path on which nothing says where the packet goes |
 //! | [`serial`] | the form in files and between processes |
 //!
 //! Engines take only programs that have passed the checker: a [`Checked`].

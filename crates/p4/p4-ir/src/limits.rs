@@ -16,7 +16,8 @@ pub const HEADER_BYTES_READ: u32 = 2048;
 pub const HEADER_BYTES_GROWN: u32 = 2048;
 /// States that the parser may pass through for one packet.
 pub const PARSER_STEPS: u32 = 1024;
-/// Turns of loops in actions, in ingress and in egress of one pass. Fewer where that many would exceed [`OPERATIONS`].
+/// Turns of loops in actions, in ingress and in egress of one pass. Fewer where that many would exceed
+/// [`OPERATIONS`].
 pub const LOOP_TURNS: u32 = 4096;
 /// Operations, nodes of expressions and further 64-bit words of wide ones in one pass.
 pub const OPERATIONS: u32 = 1_000_000;

@@ -166,8 +166,8 @@ pub struct Bounds {
     pub header_bytes_grown: u32,
     /// States that the parser may pass through. Engines end it there with `ParserTimeout`.
     pub parser_steps: u32,
-    /// Turns of loops that actions may take in ingress, and again in egress. Engines drop a packet that needs more. 0 if no
-    /// action has a loop.
+    /// Turns of loops that actions may take in ingress, and again in egress. Engines drop a packet that
+    /// needs more. 0 if no action has a loop.
     pub loop_turns: u32,
     /// Operations and nodes of expressions of one pass through ingress and egress.
     pub operations: u32,

@@ -1,8 +1,9 @@
 //! Paths through ingress on which nothing says where the packet goes.
 //!
-//! On such a path the wanted egress port keeps the 0 that it begins with, so the packet leaves by port 0: hardly what
-//! the program's author meant. An action counts as one that says where if any of its operations does, and a condition may
-//! be true or false for every packet. So the path that is found is a warning, not a proof.
+//! On such a path the wanted egress port keeps the 0 that it begins with, so the packet leaves by port 0:
+//! hardly what the program's author meant. An action counts as one that says where if any of its operations
+//! does, and a condition may be true or false for every packet. So the path that is found is a warning, not
+//! a proof.
 
 use crate::action::Op;
 use crate::control::{Apply, Block, Next};
@@ -42,8 +43,8 @@ impl Search<'_> {
         if blocks.is_empty() {
             return Some(Vec::new());
         }
-        // For each block that such a path reaches: the block before and the choice made there. Successors have higher
-        // numbers, so the blocks before one are done when its turn comes.
+        // For each block that such a path reaches: the block before and the choice made there. Successors
+        // have higher numbers, so the blocks before one are done when its turn comes.
         let mut before: Vec<Option<Option<(usize, String)>>> = vec![None; blocks.len()];
         before[0] = Some(None);
         for (number, block) in blocks.iter().enumerate() {
@@ -62,7 +63,8 @@ impl Search<'_> {
         None
     }
 
-    /// Ways out of a block on which nothing says where the packet goes. The choice is empty if there is no other.
+    /// Ways out of a block on which nothing says where the packet goes. The choice is empty if there is no
+    /// other.
     fn silent_ways(&self, block: &Block) -> Vec<(Next, String)> {
         match block {
             Block::If {

@@ -20,8 +20,8 @@ struct Port {
     expected: Vec<(usize, Expectation)>,
 }
 
-/// The packets that a script expects, and those that left. Packets that leave by ports that the script does not name are
-/// ignored.
+/// The packets that a script expects, and those that left. Packets that leave by ports that the script does
+/// not name are ignored.
 #[derive(Debug, Default)]
 pub struct Expectations {
     ports: BTreeMap<u32, Port>,

@@ -154,8 +154,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// The number of the key's field that is wrong, if it is one. The text of such an error begins with `key field` and the
-    /// number.
+    /// The number of the key's field that is wrong, if it is one. The text of such an error begins with
+    /// `key field` and the number.
     #[must_use]
     pub fn key_field(&self) -> Option<usize> {
         match *self {

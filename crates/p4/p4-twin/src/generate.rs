@@ -63,12 +63,14 @@ struct Generator {
     program: Program,
     /// Unions, more stacks, variable fields and references found at run time too.
     rich: bool,
-    /// Loops in actions and odd lengths too. Seeds below [`LATER_SEEDS`] give the programs that they gave before.
+    /// Loops in actions and odd lengths too. Seeds below [`LATER_SEEDS`] give the programs that they gave
+    /// before.
     later: bool,
     in_parser: bool,
 }
 
-/// From this seed on, programs may have loops in actions, and lengths of variable fields that are no whole bytes.
+/// From this seed on, programs may have loops in actions, and lengths of variable fields that are no whole
+/// bytes.
 pub const LATER_SEEDS: u64 = 1 << 32;
 
 /// A random program.

@@ -125,8 +125,8 @@ pub enum P4Verb {
         /// P4Info of the program, text or binary
         #[arg(long, value_name = "FILE")]
         p4info: Option<PathBuf>,
-        /// Packets that enter by a port (pcap or pcapng), to see how often a verdict would be found again; may be given
-        /// several times [default: packets of a model]
+        /// Packets that enter by a port (pcap or pcapng), to see how often a verdict would be found again;
+        /// may be given several times [default: packets of a model]
         #[arg(long = "pcap", value_name = "PORT=FILE")]
         pcaps: Vec<PortFile>,
     },

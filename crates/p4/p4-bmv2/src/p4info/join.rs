@@ -9,7 +9,8 @@ use p4_ir::{
 };
 use std::collections::HashMap;
 
-/// Kinds of objects of which the JSON has only those that are used: P4Info is made before unused ones are removed.
+/// Kinds of objects of which the JSON has only those that are used: P4Info is made before unused ones are
+/// removed.
 const UNUSED_ARE_LEFT_OUT: [&str; 4] = ["action_profiles", "digests", "direct_counters", "direct_meters"];
 
 impl P4Info {
@@ -80,8 +81,8 @@ impl P4Info {
             .collect()
     }
 
-    /// Gives numbers and aliases to all things of a kind. An object that the program does not have is an error, unless the
-    /// compiler leaves objects of that kind that nothing uses out of the JSON.
+    /// Gives numbers and aliases to all things of a kind. An object that the program does not have is an
+    /// error, unless the compiler leaves objects of that kind that nothing uses out of the JSON.
     fn identities<'p>(&self, kind: &str, things: impl Iterator<Item = &'p mut Identity>) -> Read<()> {
         let mut by_name = HashMap::<String, Vec<&mut Identity>>::new();
         for identity in things {
@@ -120,8 +121,8 @@ impl P4Info {
                 .iter_mut()
                 .filter(|action| action.identity.name == object.preamble.name)
                 .collect::<Vec<_>>();
-            // For calls with constant arguments, the compiler adds actions of the same name with fewer parameters, which
-            // controllers do not know.
+            // For calls with constant arguments, the compiler adds actions of the same name with fewer
+            // parameters, which controllers do not know.
             let fits = |action: &&mut Action| action.parameters.len() == object.parts.len();
             if own.iter().any(fits) {
                 own.retain(fits);

@@ -18,7 +18,8 @@ pub struct Facts {
     analysis: Analysis,
     /// Bits that a cache would need in its keys.
     keys: Analysis,
-    /// How often a verdict would be found again, and the traffic for which this holds. `None` if none may be kept.
+    /// How often a verdict would be found again, and the traffic for which this holds. `None` if none may
+    /// be kept.
     reuse: Option<(String, Reuse)>,
     warnings: Vec<String>,
 }

@@ -23,7 +23,8 @@ pub struct FinalState {
 #[derive(Debug, Serialize)]
 struct Count {
     name: String,
-    /// Of an array: the cell. Of a direct counter: the entry, counted from 0 in the order in which entries were added.
+    /// Of an array: the cell. Of a direct counter: the entry, counted from 0 in the order in which entries
+    /// were added.
     index: u64,
     /// The table of a direct counter.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,8 +47,8 @@ struct Sent {
 }
 
 impl FinalState {
-    /// Reads the state of a session. `digests` are those that were sent, as the engine gave them; `unseen` is the number of
-    /// further ones.
+    /// Reads the state of a session. `digests` are those that were sent, as the engine gave them; `unseen`
+    /// is the number of further ones.
     pub fn of(session: &Session, digests: &[(DigestId, Vec<u8>)], unseen: u64) -> Self {
         let mut state = Self {
             left_out: unseen,

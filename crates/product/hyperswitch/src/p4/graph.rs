@@ -1,7 +1,8 @@
 //! `hyperswitch p4 graph`: parser, checksums, ingress, egress and deparser as one picture (SVG).
 //!
-//! A box is a parser state, a table, a condition, a checksum or the list of headers that are emitted. Transitions to the end of a part are lines of text in the
-//! boxes, not edges: they would be most of the edges, with the least information.
+//! A box is a parser state, a table, a condition, a checksum or the list of headers that are emitted.
+//! Transitions to the end of a part are lines of text in the boxes, not edges: they would be most of the
+//! edges, with the least information.
 
 use super::layered::{self, Layout};
 use p4_ir::{
@@ -518,8 +519,8 @@ fn draw_labels(layout: &Layout, edges: &[&(usize, usize, String)], svg: &mut Str
     }
 }
 
-/// A label over edges: a white outline, and the text on top of it. The two are apart, as not every renderer knows how to draw
-/// a text's outline behind the text.
+/// A label over edges: a white outline, and the text on top of it. The two are apart, as not every renderer
+/// knows how to draw a text's outline behind the text.
 fn draw_label((x, y): (f64, f64), style: &str, label: &str, svg: &mut String) {
     let text = escape(&cut(label, LABEL));
     for class in ["o", "l"] {

@@ -1,8 +1,10 @@
-//! How often a program's verdict could be found again: the share of packets whose deciding bits another packet had before.
+//! How often a program's verdict could be found again: the share of packets whose deciding bits another
+//! packet had before.
 //!
-//! The bits are those of the static analysis, without those that only a verified checksum looks at: a checksum is checked
-//! for each packet and needs no place in a key. The packets are those of a capture file, or of a model: 64 TCP flows
-//! with 32 segments each, whose identifications, lengths, sequence numbers and checksums differ from packet to packet.
+//! The bits are those of the static analysis, without those that only a verified checksum looks at: a
+//! checksum is checked for each packet and needs no place in a key. The packets are those of a capture
+//! file, or of a model: 64 TCP flows with 32 segments each, whose identifications, lengths, sequence
+//! numbers and checksums differ from packet to packet.
 
 use p4_interpreter::observe::{Observer, View};
 use p4_interpreter::{Collected, Context, Engine, Packet, State, StateLimits};

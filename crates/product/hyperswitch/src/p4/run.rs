@@ -2,8 +2,9 @@
 //!
 //! Packets of all files are sent in the order of their time stamps, which are also the program's clock.
 //! Entries come first, file by file: the tutorials' runtime JSON, or scripts of packet tests, whose packets
-//! are sent where they stand. Packets that leave by a port go to `PORT.pcap` in the output directory. `expect` lines of a script are compared with
-//! what leaves from its start to the start of the next script with such lines, or to the end.
+//! are sent where they stand. Packets that leave by a port go to `PORT.pcap` in the output directory.
+//! `expect` lines of a script are compared with what leaves from its start to the start of the next script
+//! with such lines, or to the end.
 
 use super::final_state::{self, FinalState};
 use super::{entries, trace::Tracer};
