@@ -66,15 +66,27 @@ pub fn binary() -> Result<PathBuf> {
         .context("no hyperswitch beside this program: build it with the same profile, or set HYPERSWITCH_BIN")
 }
 
+fn run_dir() -> std::io::Result<TempDir> {
+    tempfile::Builder::new().prefix("hs-run-").tempdir()
+}
+
 impl Switch {
     /// Starts an instance with this configuration (TOML) and waits until it answers.
     pub fn start(config: &str) -> Result<Switch> {
-        Switch::start_at(config, tempfile::Builder::new().prefix("hs-run-").tempdir()?)
+        Switch::start_at(config, run_dir()?)
+    }
+
+    /// As [`start`](Self::start), of another executable.
+    pub fn start_program(binary: PathBuf, config: &str) -> Result<Switch> {
+        Switch::run(binary, config, run_dir()?)
     }
 
     /// As [`start`](Self::start), with a run directory given.
     pub fn start_at(config: &str, directory: TempDir) -> Result<Switch> {
-        let binary = binary()?;
+        Switch::run(binary()?, config, directory)
+    }
+
+    fn run(binary: PathBuf, config: &str, directory: TempDir) -> Result<Switch> {
         let host = Namespace::new("host")?;
         std::fs::write(directory.path().join("config.toml"), config)?;
         let log = std::fs::File::create(directory.path().join("log"))?;

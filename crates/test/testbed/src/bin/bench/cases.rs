@@ -3,6 +3,7 @@
 
 mod ablation;
 mod attack;
+mod beside;
 mod copies;
 mod deaths;
 mod dump;
@@ -65,6 +66,7 @@ pub const ALL: &[Case] = &[
     rr::CASE,
     rr::AWAKE,
     rr::IDLE_POLL,
+    beside::CASE,
     many::PAIRS,
     many::MESH,
     many::CROWD,
@@ -155,9 +157,11 @@ impl<G> Rig<G> {
         measure: impl Fn(&Network, &mut G, &P) -> Result<[f64; N]>,
     ) -> Result<()> {
         let mut rigs: Vec<Option<Rig<G>>> = rigs.into_iter().map(Some).collect();
+        let wanted = |point: &&(String, P)| point.0.contains(&record.part);
+        let points: Vec<_> = points.iter().filter(wanted).collect();
         let progress = Progress::of(record.rounds, points.len());
         for round in 0..record.rounds {
-            for (index, (label, point)) in points.iter().enumerate() {
+            for (index, (label, point)) in points.iter().copied().enumerate() {
                 println!("  {}", progress.at(round, index));
                 record.cache_line(label, cache_line_round_trip());
                 for at in order(round + index, rigs.len()) {

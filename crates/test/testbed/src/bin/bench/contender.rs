@@ -1,6 +1,7 @@
 //! Who is measured: a switch and how it is configured. A new contender is one more constant, named in the
 //! cases in which it competes.
 
+use std::path::PathBuf;
 use testbed::ovs::{Caches, Forwarding};
 
 /// A switch, configured in a certain way.
@@ -35,7 +36,7 @@ impl Contender {
     pub fn is_ours(&self) -> bool {
         matches!(
             self.kind,
-            Kind::Hyperswitch { .. } | Kind::ByPorts | Kind::Driven(_)
+            Kind::Hyperswitch { .. } | Kind::Before | Kind::ByPorts | Kind::Driven(_)
         )
     }
 }
@@ -75,6 +76,8 @@ pub enum Kind {
         /// Lines of each port, and of the last one.
         ports: [&'static str; 2],
     },
+    /// An earlier build of ours, whose executable [`before`] names.
+    Before,
     /// Our data plane with a flow for each pair of UDP ports, installed by a controller that is played here.
     ByPorts,
     /// Ours with an unmodified ovs-vswitchd that drives the data plane.
@@ -87,6 +90,11 @@ pub enum Kind {
     Bridge,
     /// Nobody, where something else of the host is measured.
     None,
+}
+
+/// The executable of [`BEFORE`], from the environment: `HYPERSWITCH_BEFORE`.
+pub fn before() -> Option<PathBuf> {
+    std::env::var_os("HYPERSWITCH_BEFORE").map(PathBuf::from)
 }
 
 const fn ours(name: &'static str, config: &'static str) -> Contender {
@@ -125,6 +133,12 @@ const fn ovs_with(name: &'static str, forwarding: Forwarding, caches: Caches) ->
 pub const HYPERSWITCH: Contender = ours("hyperswitch", "");
 /// The product with its guests where those of a switch with a core of its own are.
 pub const TOGETHER: Contender = ours_apart("hyperswitch-guests-together", "");
+/// The product as it was before a change, which takes part if its executable is named.
+pub const BEFORE: Contender = Contender {
+    name: "hyperswitch-before",
+    kind: Kind::Before,
+    ..HYPERSWITCH
+};
 /// Ours without the bound on the rate of new flows that protects other ports.
 pub const UNBOUNDED: Contender = Contender {
     name: "hyperswitch-unbounded",

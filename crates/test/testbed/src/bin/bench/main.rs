@@ -28,6 +28,7 @@ mod report;
 use anyhow::{Result, bail, ensure};
 use cases::Case;
 use clap::Parser;
+use contender::Contender;
 use machine::Machine;
 use record::Record;
 use report::Results;
@@ -49,6 +50,12 @@ struct Arguments {
     /// build/performance
     #[arg(long)]
     quick: bool,
+    /// Measures only this contender; may be given several times
+    #[arg(long, value_name = "NAME", requires = "output")]
+    contender: Vec<String>,
+    /// Measures only points with this in their names, and leaves `docs/` alone
+    #[arg(long, value_name = "TEXT", requires = "output")]
+    point: Option<String>,
     /// Rounds, each of which measures every contender once
     #[arg(long, value_name = "NUMBER")]
     rounds: Option<usize>,
@@ -151,7 +158,11 @@ fn main() -> Result<()> {
     } else {
         cases
     };
-    let failed = measure(&cases, &effort, &directory, &before)?;
+    let part = Part {
+        point: arguments.point.unwrap_or_default(),
+        contenders: arguments.contender,
+    };
+    let failed = measure(&cases, &part, &effort, &directory, &before)?;
     println!("\nresults are in {}", directory.display());
     ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     Ok(())
@@ -171,9 +182,32 @@ fn left(cases: Vec<&'static Case>, results: &Results, effort: &Effort) -> Vec<&'
     cases.into_iter().filter(is_left).collect()
 }
 
-/// Measures cases, and returns those that failed. `before` says how long they took.
+/// What is measured of each case; nothing is everything.
+struct Part {
+    /// What is part of a point's name.
+    point: String,
+    contenders: Vec<String>,
+}
+
+impl Part {
+    fn contenders(&self, case: &Case) -> Vec<Contender> {
+        let before = contender::before().map(|_| contender::BEFORE);
+        let wants = |contender: &Contender| {
+            self.contenders.is_empty() || self.contenders.iter().any(|name| name == contender.name)
+        };
+        case.contenders
+            .iter()
+            .copied()
+            .chain(before)
+            .filter(wants)
+            .collect()
+    }
+}
+
+/// Measures a part of cases, and returns the cases that failed. `before` says how long they took.
 fn measure(
     cases: &[&'static Case],
+    part: &Part,
     effort: &Effort,
     directory: &Path,
     before: &Results,
@@ -186,7 +220,8 @@ fn measure(
         println!("\ncase {} of {}{left}", index + 1, cases.len());
         println!("{}: {}", case.name, case.about);
         let (mut record, begin) = (Record::new(case, effort), Instant::now());
-        match (case.run)(effort, case.contenders, &mut record) {
+        record.part.clone_from(&part.point);
+        match (case.run)(effort, &part.contenders(case), &mut record) {
             Ok(()) if record.points.is_empty() => {}
             Ok(()) => {
                 record.seconds = begin.elapsed().as_secs();

@@ -1,6 +1,6 @@
 //! A contender that runs, with ports for guests, in one shape for all of them.
 
-use crate::contender::{Contender, Kind, Ports};
+use crate::contender::{Contender, Kind, Ports, before};
 use anyhow::{Context, Result, bail, ensure};
 use control_protocol::work::WorkReport;
 use std::fmt::Write;
@@ -71,6 +71,11 @@ impl Network {
             }
             Kind::ByPorts => {
                 by_ports(ports).map(|(plane, flows)| Running::ByPorts(Box::new(plane.into()), flows))
+            }
+            Kind::Before => {
+                let binary = before().context("no earlier executable is named")?;
+                let text = configuration("", [""; 2], contender.ports, ports)?;
+                Switch::start_program(binary, &text).map(Running::Hyperswitch)
             }
             Kind::Driven(forwarding) => Driven::start(ports, forwarding).map(Running::Driven),
             Kind::OvsDpdk(forwarding, caches) => OvsDpdk::start(ports, forwarding, caches)

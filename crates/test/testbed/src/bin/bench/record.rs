@@ -60,6 +60,9 @@ pub struct Record {
     /// How long all of it took.
     #[serde(default)]
     pub seconds: u64,
+    /// What is part of the labels of points that are measured.
+    #[serde(skip)]
+    pub part: String,
     pub measures: Vec<Measure>,
     pub points: Vec<Point>,
     /// Who gave up, where and why, a sentence each.
@@ -137,6 +140,7 @@ impl Record {
             machine: Some(Machine::this()),
             quick: effort.quick,
             seconds: 0,
+            part: String::new(),
             measures: case
                 .measures
                 .iter()
@@ -305,6 +309,7 @@ mod tests {
             machine: None,
             quick: false,
             seconds: 0,
+            part: String::new(),
             measures: vec![Measure {
                 name: "rate".into(),
                 unit: "1/s".into(),
