@@ -37,26 +37,7 @@ impl<'a> Loader<'a> {
         let mut fields = Vec::new();
         let max_length = ty.get("max_length").number();
         for field in ty.list("fields")? {
-            let parts = field.elements().unwrap_or_default();
-            let (Some(name), Some(width)) = (parts.first().and_then(Json::text), parts.get(1)) else {
-                return wrong("a field is no pair of name and width");
-            };
-            let variable = width.text() == Some("*");
-            let width = if variable {
-                Some(0)
-            } else {
-                width.number().and_then(|width| u16::try_from(width).ok())
-            };
-            let Some(width) = width else {
-                return wrong(format!("the width of field {name:?} is no number of bits"));
-            };
-            let signed = parts.get(2).and_then(Json::bool).unwrap_or(false);
-            fields.push(FieldType {
-                name: name.to_owned(),
-                width,
-                signed,
-                variable,
-            });
+            fields.push(field_type(field)?);
         }
         let fixed = fields.iter().map(|field| i64::from(field.width)).sum::<i64>();
         if let Some(variable) = fields.iter_mut().find(|field| field.variable) {
@@ -206,18 +187,8 @@ impl<'a> Loader<'a> {
     }
 
     fn unions(&mut self, root: &'a Json, by_number: &HashMap<i64, &'a Json>) -> Read<()> {
-        let mut numbered = HashMap::new();
         let all = root.list("header_unions")?;
-        for union in all {
-            let name = union.string("name").within(|| "header_unions".to_owned())?;
-            let number = union
-                .size::<i64>("id")
-                .within(|| format!("header_unions {name:?}"))?;
-            if numbered.insert(number, union).is_some() {
-                return wrong(format!("there are two with number {number}"))
-                    .within(|| format!("header_unions {name:?}"));
-            }
-        }
+        let numbered = numbered(all)?;
         let stacks = root.list("header_union_stacks")?;
         let mut done = std::collections::HashSet::new();
         for stack in stacks {
@@ -342,4 +313,41 @@ impl<'a> Loader<'a> {
             None => wrong(format!("there is no field {field:?}")),
         }
     }
+}
+
+/// A field of a header type. The width of a variable one is not known here, and 0.
+fn field_type(field: &Json) -> Read<FieldType> {
+    let parts = field.elements().unwrap_or_default();
+    let (Some(name), Some(width)) = (parts.first().and_then(Json::text), parts.get(1)) else {
+        return wrong("a field is no pair of name and width");
+    };
+    let variable = width.text() == Some("*");
+    let bits = if variable {
+        Some(0)
+    } else {
+        width.number().and_then(|width| u16::try_from(width).ok())
+    };
+    let Some(width) = bits else {
+        return wrong(format!("the width of field {name:?} is no number of bits"));
+    };
+    Ok(FieldType {
+        name: name.to_owned(),
+        width,
+        signed: parts.get(2).and_then(Json::bool).unwrap_or(false),
+        variable,
+    })
+}
+
+/// Header unions by their numbers in the file.
+fn numbered(unions: &[Json]) -> Read<HashMap<i64, &Json>> {
+    let mut found = HashMap::new();
+    for union in unions {
+        let name = union.string("name").within(|| "header_unions".to_owned())?;
+        let place = || format!("header_unions {name:?}");
+        let number = union.size::<i64>("id").within(place)?;
+        if found.insert(number, union).is_some() {
+            return wrong(format!("there are two with number {number}")).within(place);
+        }
+    }
+    Ok(found)
 }

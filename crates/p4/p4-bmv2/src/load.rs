@@ -121,14 +121,9 @@ fn other_architecture(root: &Json) -> Option<&'static str> {
 
 impl<'a> Loader<'a> {
     fn new(root: &Json) -> Read<Self> {
-        let name = root.get("program").text().unwrap_or("unnamed");
-        let name = name
-            .rsplit('/')
-            .next()
-            .unwrap_or(name)
-            .chars()
-            .take(256)
-            .collect::<String>();
+        let path = root.get("program").text().unwrap_or("unnamed");
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let name = name.chars().take(256).collect::<String>();
         if let Some(architecture) = other_architecture(root) {
             return unsupported(format!("architecture {architecture}")).within(|| "program".to_owned());
         }

@@ -49,7 +49,7 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    fn pipeline(&mut self, pipeline: &'a Json, name: &str) -> Read<Control> {
+    fn profiles(&mut self, pipeline: &'a Json) -> Read<()> {
         each(pipeline, "action_profiles", |profile, name| {
             let selector = match profile.get("selector") {
                 Json::Null => None,
@@ -60,7 +60,11 @@ impl<'a> Loader<'a> {
                 .number()
                 .map_or(Ok(1024), |_| profile.size("max_size"))?;
             self.profile(name, size, selector).map(|_| ())
-        })?;
+        })
+    }
+
+    fn pipeline(&mut self, pipeline: &'a Json, name: &str) -> Read<Control> {
+        self.profiles(pipeline)?;
         let mut nodes = HashMap::new();
         let mut add = |name: &'a str, node: Node<'a>| {
             if nodes.insert(name, node).is_some() {
@@ -487,44 +491,47 @@ impl<'a> Loader<'a> {
             .max()
             .unwrap_or(0);
         for (at, entry) in entries.iter().enumerate() {
-            let mut read = || {
-                let keys = entry.list("match_key")?;
-                if keys.len() != made.keys.len() {
-                    return wrong(format!(
-                        "{} keys for the {} of the table",
-                        keys.len(),
-                        made.keys.len()
-                    ));
-                }
-                let mut matches = Vec::new();
-                for (at, (key, of)) in keys.iter().zip(&made.keys).enumerate() {
-                    matches.push(key_match(key, of).within(|| format!("match_key[{at}]"))?);
-                }
-                let action = entry.get("action_entry");
-                let id = self.actions.get(&action.size::<i64>("action_id")?)?;
-                let action = self
-                    .entry_action(id, action)
-                    .within(|| "action_entry".to_owned())?;
-                let order = entry.get("priority").number().unwrap_or(highest);
-                let prioritised = !matches!(made.kind, MatchKind::Exact | MatchKind::Lpm);
-                let priority = if prioritised {
-                    highest.saturating_sub(order).saturating_add(1)
-                } else {
-                    0
-                };
-                let Ok(priority) = u32::try_from(priority) else {
-                    return wrong("the priority is out of range");
-                };
-                made.entries.push(Entry {
-                    keys: matches,
-                    action,
-                    priority,
-                });
-                Ok(())
-            };
-            read().within(|| format!("entries[{at}]"))?;
+            let entry = self.entry(entry, made, highest);
+            made.entries.push(entry.within(|| format!("entries[{at}]"))?);
         }
         Ok(())
+    }
+
+    /// An entry of the program itself. BMv2's lowest number is the highest priority; `highest` is the highest
+    /// number.
+    fn entry(&self, entry: &Json, made: &Table, highest: i64) -> Read<Entry> {
+        let keys = entry.list("match_key")?;
+        if keys.len() != made.keys.len() {
+            return wrong(format!(
+                "{} keys for the {} of the table",
+                keys.len(),
+                made.keys.len()
+            ));
+        }
+        let mut matches = Vec::new();
+        for (at, (key, of)) in keys.iter().zip(&made.keys).enumerate() {
+            matches.push(key_match(key, of).within(|| format!("match_key[{at}]"))?);
+        }
+        let action = entry.get("action_entry");
+        let id = self.actions.get(&action.size::<i64>("action_id")?)?;
+        let action = self
+            .entry_action(id, action)
+            .within(|| "action_entry".to_owned())?;
+        let order = entry.get("priority").number().unwrap_or(highest);
+        let prioritised = !matches!(made.kind, MatchKind::Exact | MatchKind::Lpm);
+        let priority = if prioritised {
+            highest.saturating_sub(order).saturating_add(1)
+        } else {
+            0
+        };
+        let Ok(priority) = u32::try_from(priority) else {
+            return wrong("the priority is out of range");
+        };
+        Ok(Entry {
+            keys: matches,
+            action,
+            priority,
+        })
     }
 }
 
@@ -558,9 +565,8 @@ fn key_match(json: &Json, key: &Key) -> Read<KeyMatch> {
             .bytes()
             .iter()
             .zip(mask.bytes())
-            .map(|(value, mask)| value & mask)
-            .collect::<Vec<_>>();
-        p4_ir::Bits::from_bytes(key.width, &bytes)
+            .map(|(value, mask)| value & mask);
+        p4_ir::Bits::from_bytes(key.width, &bytes.collect::<Vec<_>>())
     };
     let ones = || p4_ir::Bits::ones(key.width);
     let word = json.get("match_type").text();

@@ -1,7 +1,7 @@
 //! A worker's scratch memory: everything that a packet needs while it runs, allocated once.
 
 use crate::bits::SLACK;
-use crate::engine::Engine;
+use crate::engine::{Engine, Sizes};
 use crate::packet::Counts;
 use p4_ir::{DigestId, FieldListId, HeaderId};
 use std::collections::VecDeque;
@@ -21,19 +21,63 @@ pub(crate) struct Deferred {
     pub recirculate: Option<Option<FieldListId>>,
 }
 
-/// A packet's state between the controls.
+/// What a packet carries from one control to the next.
 #[derive(Clone, Debug)]
-pub(crate) struct Snapshot {
+pub(crate) struct PacketState {
     pub phv: Vec<u8>,
+    /// One bit per header instance. Bytes of invalid headers are zero.
     pub valid: Vec<u64>,
+    /// Bits in use of each header's variable field.
     pub filled: Vec<u16>,
+    /// Next index of each stack, then of each union stack.
     pub next: Vec<u16>,
     pub head: Vec<u8>,
     pub head_len: usize,
+    /// Bytes of the received packet that the head holds or has replaced.
     pub pulled: usize,
+    /// Where the parser is in the head.
     pub at: usize,
+    /// Most bytes of the packet when it leaves.
     pub truncate: usize,
+    /// Bytes of the packet when its pass through ingress began.
     pub length: usize,
+}
+
+impl PacketState {
+    fn new(sizes: &Sizes) -> Self {
+        PacketState {
+            phv: vec![0; sizes.phv + SLACK],
+            valid: vec![0; sizes.valid],
+            filled: vec![0; sizes.headers],
+            next: vec![0; sizes.stacks],
+            head: vec![0; sizes.head + SLACK],
+            head_len: 0,
+            pulled: 0,
+            at: 0,
+            truncate: usize::MAX,
+            length: 0,
+        }
+    }
+
+    /// Becomes like another state of the same program. Bytes behind the head are left as they are.
+    fn copy_from(&mut self, other: &PacketState) {
+        self.phv.copy_from_slice(&other.phv);
+        self.valid.copy_from_slice(&other.valid);
+        self.filled.copy_from_slice(&other.filled);
+        self.next.copy_from_slice(&other.next);
+        self.head[..other.head_len].copy_from_slice(&other.head[..other.head_len]);
+        self.head_len = other.head_len;
+        self.pulled = other.pulled;
+        self.at = other.at;
+        self.truncate = other.truncate;
+        self.length = other.length;
+    }
+}
+
+/// A packet's state between the controls.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub packet: PacketState,
     /// The copy is to run again when egress ends.
     pub recirculate: Option<Option<FieldListId>>,
     /// Waiting copies that still refer to it.
@@ -61,34 +105,19 @@ pub(crate) enum CopyKind {
 pub struct Context {
     pub(crate) regs: [u64; 256],
     pub(crate) wide: Vec<u64>,
-    pub(crate) phv: Vec<u8>,
-    /// One bit per header instance. Bytes of invalid headers are zero.
-    pub(crate) valid: Vec<u64>,
-    /// Bits in use of each header's variable field.
-    pub(crate) filled: Vec<u16>,
-    /// Next index of each stack, then of each union stack.
-    pub(crate) next: Vec<u16>,
+    /// The packet that runs.
+    pub(crate) packet: PacketState,
     pub(crate) key: [u64; p4_tables::MAX_KEY_WORDS],
     pub(crate) arguments: Vec<u64>,
     pub(crate) gathered: Vec<u8>,
     pub(crate) gathered_bits: usize,
     /// The payload belongs to the gathered bytes: see [`crate::code::Slow::GatherPayload`].
     pub(crate) payload: Option<Option<HeaderId>>,
-    pub(crate) head: Vec<u8>,
-    pub(crate) head_len: usize,
-    /// Bytes of the received packet that the head holds or has replaced.
-    pub(crate) pulled: usize,
-    /// Where the parser is in the head.
-    pub(crate) at: usize,
     pub(crate) steps: u32,
     /// Turns that loops in actions may still take.
     pub(crate) loop_turns: u32,
     pub(crate) parser_error: u32,
     pub(crate) checksum_error: bool,
-    /// Most bytes of the packet when it leaves.
-    pub(crate) truncate: usize,
-    /// Bytes of the packet when its pass through ingress began.
-    pub(crate) length: usize,
     pub(crate) deferred: Deferred,
     pub(crate) out: Vec<u8>,
     pub(crate) waiting: VecDeque<WaitingCopy>,
@@ -102,42 +131,25 @@ impl Context {
     /// Scratch memory for an engine. `seed` decides the numbers that the program's `random` gives.
     pub fn new(engine: &Engine, seed: u64) -> Self {
         let sizes = engine.sizes();
+        let packet = PacketState::new(sizes);
         let snapshot = Snapshot {
-            phv: vec![0; sizes.phv + SLACK],
-            valid: vec![0; sizes.valid],
-            filled: vec![0; sizes.headers],
-            next: vec![0; sizes.stacks],
-            head: vec![0; sizes.head + SLACK],
-            head_len: 0,
-            pulled: 0,
-            at: 0,
-            truncate: usize::MAX,
-            length: 0,
+            packet: packet.clone(),
             recirculate: None,
             users: 0,
         };
         Context {
             regs: [0; 256],
             wide: vec![0; sizes.wide],
-            phv: snapshot.phv.clone(),
-            valid: snapshot.valid.clone(),
-            filled: snapshot.filled.clone(),
-            next: snapshot.next.clone(),
+            packet,
             key: [0; p4_tables::MAX_KEY_WORDS],
             arguments: vec![0; sizes.arguments],
             gathered: vec![0; sizes.gathered + SLACK],
             gathered_bits: 0,
             payload: None,
-            head: snapshot.head.clone(),
-            head_len: 0,
-            pulled: 0,
-            at: 0,
             steps: 0,
             loop_turns: 0,
             parser_error: 0,
             checksum_error: false,
-            truncate: usize::MAX,
-            length: 0,
             deferred: Deferred::default(),
             out: vec![0; sizes.out + SLACK],
             waiting: VecDeque::with_capacity(MAX_COPIES),
@@ -164,21 +176,22 @@ impl Context {
     #[inline]
     pub(crate) fn is_valid(&self, header: HeaderId) -> bool {
         let at = header.index();
-        self.valid
+        self.packet
+            .valid
             .get(at / 64)
             .is_some_and(|word| word >> (at % 64) & 1 == 1)
     }
 
     #[inline]
     pub(crate) fn mark_valid(&mut self, header: usize) {
-        if let Some(word) = self.valid.get_mut(header / 64) {
+        if let Some(word) = self.packet.valid.get_mut(header / 64) {
             *word |= 1 << (header % 64);
         }
     }
 
     #[inline]
     pub(crate) fn mark_invalid(&mut self, header: usize) {
-        if let Some(word) = self.valid.get_mut(header / 64) {
+        if let Some(word) = self.packet.valid.get_mut(header / 64) {
             *word &= !(1 << (header % 64));
         }
     }
@@ -187,16 +200,7 @@ impl Context {
     pub(crate) fn save(&mut self) -> Option<u16> {
         let at = self.snapshots.iter().position(|snapshot| snapshot.users == 0)?;
         let snapshot = &mut self.snapshots[at];
-        snapshot.phv.copy_from_slice(&self.phv);
-        snapshot.valid.copy_from_slice(&self.valid);
-        snapshot.filled.copy_from_slice(&self.filled);
-        snapshot.next.copy_from_slice(&self.next);
-        snapshot.head[..self.head_len].copy_from_slice(&self.head[..self.head_len]);
-        snapshot.head_len = self.head_len;
-        snapshot.pulled = self.pulled;
-        snapshot.at = self.at;
-        snapshot.truncate = self.truncate;
-        snapshot.length = self.length;
+        snapshot.packet.copy_from(&self.packet);
         snapshot.recirculate = self.deferred.recirculate;
         Some(at as u16)
     }
@@ -204,16 +208,7 @@ impl Context {
     /// Restores the state of a snapshot.
     pub(crate) fn restore(&mut self, number: u16) {
         let snapshot = &self.snapshots[usize::from(number)];
-        self.phv.copy_from_slice(&snapshot.phv);
-        self.valid.copy_from_slice(&snapshot.valid);
-        self.filled.copy_from_slice(&snapshot.filled);
-        self.next.copy_from_slice(&snapshot.next);
-        self.head_len = snapshot.head_len;
-        self.head[..self.head_len].copy_from_slice(&snapshot.head[..snapshot.head_len]);
-        self.pulled = snapshot.pulled;
-        self.at = snapshot.at;
-        self.truncate = snapshot.truncate;
-        self.length = snapshot.length;
+        self.packet.copy_from(&snapshot.packet);
         self.deferred.recirculate = snapshot.recirculate;
     }
 }

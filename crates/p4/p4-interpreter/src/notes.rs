@@ -13,7 +13,7 @@
 
 use crate::code::{Op, Slow};
 use crate::engine::Engine;
-use crate::observe::{Lookup, Observer, Outcome, Stage, Step, View};
+use crate::observe::{Lookup, Observer, Outcome, Phase, Step, View};
 use crate::state::State;
 use p4_ir::{FieldId, HeaderId, Role, TableId};
 use std::collections::BTreeSet;
@@ -363,10 +363,8 @@ impl<'a> Notes<'a> {
             Op::Hash { to, .. } => self.set(to, spread(self.gathered.clone(), 64)),
             Op::SetInvalid { header } => self.clear_header(header),
             Op::MarkToDrop => {
-                for slot in [self.engine.standard.egress_spec, self.engine.standard.mcast_grp]
-                    .into_iter()
-                    .flatten()
-                {
+                let standard = &self.engine.standard;
+                for slot in [standard.egress_spec, standard.mcast_grp].into_iter().flatten() {
                     self.store(slot.at as usize * 8, 16, &Vec::new());
                 }
             }
@@ -426,8 +424,8 @@ impl<'a> Notes<'a> {
 }
 
 impl Observer for Notes<'_> {
-    fn stage(&mut self, _: &View<'_>, stage: Stage) {
-        if stage != Stage::Parser {
+    fn phase(&mut self, _: &View<'_>, phase: Phase) {
+        if phase != Phase::Parser {
             return;
         }
         self.passes += 1;

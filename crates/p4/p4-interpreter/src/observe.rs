@@ -25,10 +25,10 @@ impl<'a> View<'a> {
     pub(crate) fn new(program: &'a Program, ctx: &'a Context) -> Self {
         View {
             program,
-            phv: &ctx.phv,
-            valid: &ctx.valid,
-            filled: &ctx.filled,
-            at: ctx.at,
+            phv: &ctx.packet.phv,
+            valid: &ctx.packet.valid,
+            filled: &ctx.packet.filled,
+            at: ctx.packet.at,
         }
     }
 
@@ -95,9 +95,9 @@ pub struct Step<'a> {
     pub(crate) code: &'a Code,
 }
 
-/// The stage of the pipeline that runs.
+/// The phase of the pipeline that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum Phase {
     /// The parser.
     Parser,
     /// Checksums are verified.
@@ -136,8 +136,8 @@ pub trait Observer {
     const ACTIVE: bool = true;
 
     /// A pass, a control or the like begins.
-    fn stage(&mut self, view: &View<'_>, stage: Stage) {
-        let _ = (view, stage);
+    fn phase(&mut self, view: &View<'_>, phase: Phase) {
+        let _ = (view, phase);
     }
 
     /// A parser state begins.

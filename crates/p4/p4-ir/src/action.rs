@@ -5,11 +5,11 @@
 //! [`crate::program::Bounds::loop_turns`] says.
 
 use crate::expr::{HeaderRef, Place};
+use crate::identity::Identity;
 use crate::ids::{
     CalculationId, CounterId, DigestId, ExprId, ExternFunctionId, FieldListId, MeterId, RegisterId, StackId,
     UnionId, UnionStackId,
 };
-use crate::program::Identity;
 use serde::{Deserialize, Serialize};
 
 /// An action, which tables choose for a packet.

@@ -506,16 +506,11 @@ fn turns(program: &Program, component: &[usize], successors: &[Vec<usize>], weig
     let states = u32::try_from(component.len()).unwrap_or(u32::MAX);
     let costliest = weights.iter().map(|weight| weight.cost).max().unwrap_or(0);
     if cycle(&rest, successors).is_some() {
-        let steps = limits::PARSER_STEPS;
-        let bits = if weights.iter().all(|weight| weight.taken == 0) {
-            0
-        } else {
-            u64::MAX / 2
-        };
+        let is_still = weights.iter().all(|weight| weight.taken == 0);
         return Path {
-            steps,
-            bits,
-            cost: costliest.saturating_mul(steps.into()),
+            steps: limits::PARSER_STEPS,
+            bits: if is_still { 0 } else { u64::MAX / 2 },
+            cost: costliest.saturating_mul(limits::PARSER_STEPS.into()),
         };
     }
     let mut stacks = BTreeMap::new();
@@ -532,16 +527,11 @@ fn turns(program: &Program, component: &[usize], successors: &[Vec<usize>], weig
         .iter()
         .map(|(stack, bits)| size(*stack).saturating_mul(*bits))
         .sum::<u64>();
-    let besides = |weight: &Weight| {
-        weight
-            .taken
-            .saturating_sub(weight.stacks.iter().map(|(_, bits)| bits).sum())
-    };
+    let stacked = |weight: &Weight| weight.stacks.iter().map(|(_, bits)| bits).sum();
+    let besides = |weight: &Weight| weight.taken.saturating_sub(stacked(weight));
     let per_turn = weights.iter().map(besides).fold(0, u64::saturating_add);
-    let steps = u32::try_from(turns)
-        .unwrap_or(u32::MAX)
-        .saturating_mul(states)
-        .min(limits::PARSER_STEPS);
+    let steps = u32::try_from(turns).unwrap_or(u32::MAX).saturating_mul(states);
+    let steps = steps.min(limits::PARSER_STEPS);
     Path {
         steps,
         bits: in_stacks.saturating_add(turns.saturating_mul(per_turn)),

@@ -3,8 +3,8 @@
 //! The program defines the size of each and its use; the state itself belongs to the engine.
 
 use crate::expr::Place;
+use crate::identity::Identity;
 use crate::ids::{CalculationId, ExprId, FieldId, HeaderId, TableId};
-use crate::program::Identity;
 use serde::{Deserialize, Serialize};
 
 /// The unit in which a counter counts.

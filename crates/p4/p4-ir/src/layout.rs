@@ -40,31 +40,41 @@ pub(crate) fn layout(types: &[HeaderType], instances: &[Header]) -> Option<PhvLa
             byte = byte.checked_next_multiple_of(8)?;
         }
         layout.headers.push((FieldId::at(layout.fields.len())?, byte));
-        let mut bit = byte.checked_mul(8)?;
-        for (member, field) in ty.fields.iter().enumerate() {
-            if instance.metadata {
-                let cell = cell_bits(field.width);
-                bit = bit
-                    .checked_next_multiple_of(cell.min(64))?
-                    .checked_add(cell - u32::from(field.width))?;
-            }
-            let member = u16::try_from(member).ok()?;
-            layout.fields.push(Field {
-                header,
-                member,
-                offset: bit,
-                width: field.width,
-                variable: field.variable,
-            });
-            bit = bit.checked_add(u32::from(field.width))?;
-        }
-        byte = bit.div_ceil(8);
+        byte = place_fields(ty, instance, header, byte, &mut layout.fields)?;
     }
     layout.phv.bytes = byte.checked_next_multiple_of(8)?;
     if instances.iter().all(|h| h.metadata) {
         layout.phv.metadata_bytes = layout.phv.bytes;
     }
     Some(layout)
+}
+
+/// Places the fields of an instance from a byte on; returns the byte behind them.
+fn place_fields(
+    ty: &HeaderType,
+    instance: &Header,
+    header: HeaderId,
+    byte: u32,
+    fields: &mut Vec<Field>,
+) -> Option<u32> {
+    let mut bit = byte.checked_mul(8)?;
+    for (member, field) in ty.fields.iter().enumerate() {
+        if instance.metadata {
+            let cell = cell_bits(field.width);
+            bit = bit
+                .checked_next_multiple_of(cell.min(64))?
+                .checked_add(cell - u32::from(field.width))?;
+        }
+        fields.push(Field {
+            header,
+            member: u16::try_from(member).ok()?,
+            offset: bit,
+            width: field.width,
+            variable: field.variable,
+        });
+        bit = bit.checked_add(u32::from(field.width))?;
+    }
+    Some(bit.div_ceil(8))
 }
 
 /// The cell in which a field of metadata lies, in bits.
@@ -149,19 +159,7 @@ impl Program {
                 claim(at, stack.ty, &stack.name, Membership::Stack(id, element))?;
             }
         }
-        let mut stack_of = vec![None; self.unions.len()];
-        for (number, stack) in self.union_stacks.iter().enumerate() {
-            let id = UnionStackId::at(number).ok_or_else(|| Misplaced(stack.name.clone()))?;
-            for element in 0..stack.size {
-                let at = stack.first.index() + usize::from(element);
-                let fits = self.unions.get(at).is_some_and(|union| union.ty == stack.ty);
-                let taken = stack_of.get_mut(at).filter(|taken| taken.is_none());
-                let (Some(taken), true) = (taken, fits) else {
-                    return Err(Misplaced(stack.name.clone()));
-                };
-                *taken = Some((id, element));
-            }
-        }
+        let stack_of = self.stacks_of_unions()?;
         for (number, union) in self.unions.iter().enumerate() {
             let id = UnionId::at(number).ok_or_else(|| Misplaced(union.name.clone()))?;
             let ty = self
@@ -179,5 +177,23 @@ impl Program {
             }
         }
         Ok(of)
+    }
+
+    /// The stack of each union that lies in one, and its place there.
+    fn stacks_of_unions(&self) -> Result<Vec<Option<(UnionStackId, u16)>>, Misplaced> {
+        let mut stack_of = vec![None; self.unions.len()];
+        for (number, stack) in self.union_stacks.iter().enumerate() {
+            let id = UnionStackId::at(number).ok_or_else(|| Misplaced(stack.name.clone()))?;
+            for element in 0..stack.size {
+                let at = stack.first.index() + usize::from(element);
+                let fits = self.unions.get(at).is_some_and(|union| union.ty == stack.ty);
+                let taken = stack_of.get_mut(at).filter(|taken| taken.is_none());
+                let (Some(taken), true) = (taken, fits) else {
+                    return Err(Misplaced(stack.name.clone()));
+                };
+                *taken = Some((id, element));
+            }
+        }
+        Ok(stack_of)
     }
 }

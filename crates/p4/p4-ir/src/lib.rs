@@ -13,7 +13,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`ids`] | one newtype per kind of index |
+//! | [`ids`], [`identity`] | one newtype per kind of index; names by which controllers refer to elements |
 //! | [`bits`] | constants of any width |
 //! | [`header`] | header types, instances, stacks, unions, fields, and their places in the PHV |
 //! | [`expr`] | expressions: trees in one arena, each node with its type |
@@ -44,6 +44,7 @@ pub mod control;
 pub mod expr;
 pub mod externs;
 pub mod header;
+pub mod identity;
 pub mod ids;
 mod layout;
 pub mod limits;
@@ -69,9 +70,10 @@ pub use header::{
     Field, FieldType, Header, HeaderType, Membership, Phv, Role, Stack, StandardMetadata, Union, UnionStack,
     UnionType,
 };
+pub use identity::Identity;
 pub use ids::*;
 pub use parser::{Deparser, Emit, NextState, Parser, ParserOp, Pattern, Select, SelectCase, State, ValueSet};
-pub use program::{Architecture, Bounds, Checked, ControllerField, ControllerHeader, Identity, Program};
+pub use program::{Architecture, Bounds, Checked, ControllerField, ControllerHeader, Program};
 pub use table::{
     ActionProfile, DefaultEntry, Entry, EntryAction, Implementation, Key, KeyMatch, MatchKind, Selector,
     Table, TableAction,

@@ -6,8 +6,8 @@
 use crate::action::Op;
 use crate::bits::Bits;
 use crate::expr::HeaderRef;
+use crate::identity::Identity;
 use crate::ids::{ExprId, HeaderId, StackId, StateId, UnionId, UnionStackId, ValueSetId};
-use crate::program::Identity;
 use crate::table::MatchKind;
 use serde::{Deserialize, Serialize};
 

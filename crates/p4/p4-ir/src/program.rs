@@ -8,20 +8,10 @@ use crate::externs::{Calculation, Checksum, Counter, Digest, ExternFunction, Fie
 use crate::header::{
     Field, Header, HeaderType, Membership, Phv, Stack, StandardMetadata, Union, UnionStack, UnionType,
 };
+use crate::identity::Identity;
 use crate::parser::{Deparser, Parser, ValueSet};
 use crate::table::{ActionProfile, Table};
 use serde::{Deserialize, Serialize};
-
-/// The names of an element that controllers can refer to.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Identity {
-    /// The full name.
-    pub name: String,
-    /// A shorter one, or the full one again.
-    pub alias: String,
-    /// The number in P4Info, if there is one.
-    pub id: Option<u32>,
-}
 
 /// A header that packets to and from the controller carry in front (P4Runtime's packet-in and packet-out).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -2,8 +2,8 @@
 
 use crate::bits::Bits;
 use crate::expr::Place;
+use crate::identity::Identity;
 use crate::ids::{ActionId, CalculationId, CounterId, ExprId, MeterId, ProfileId};
-use crate::program::Identity;
 use serde::{Deserialize, Serialize};
 
 /// The way in which a key is matched.

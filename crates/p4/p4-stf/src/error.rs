@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::script::{Comparison, MAX_LINE, MAX_PACKET, MAX_PORT, MAX_SCRIPT, Unit};
-use crate::session::MAX_NODES;
+use crate::comparison::{Comparison, Unit};
+use crate::limits::{MAX_LINE, MAX_NODES, MAX_PACKET, MAX_PORT, MAX_SCRIPT};
 
 /// A script that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -15,16 +15,19 @@
 //! | `names` | resolving names in a script |
 //! | `entry` | entries from names and values |
 //! | `session` | commands on an engine and its state |
-//! | `check` | expectations |
+//! | `check`, `comparison` | expectations; comparing a counter with a number |
+//! | `limits` | limits of scripts |
 //! | `error` | errors of a script, a command, a packet, a folder |
 //! | [`folder`] | folders of tests, and the report |
 
 #![forbid(unsafe_code)]
 
 mod check;
+mod comparison;
 mod entry;
 mod error;
 pub mod folder;
+mod limits;
 mod names;
 mod number;
 pub mod script;

@@ -5,19 +5,10 @@
 //! replication, registers and meters. Whatever a script holds, reading it ends with commands or an error that
 //! names the line.
 
-use std::fmt;
-
+pub use crate::comparison::{Comparison, Unit};
 use crate::error::{Problem, ScriptError};
+pub use crate::limits::{MAX_LINE, MAX_PACKET, MAX_PORT, MAX_SCRIPT};
 use crate::number::Digits;
-
-/// Most bytes of a script.
-pub const MAX_SCRIPT: usize = 16 << 20;
-/// Most bytes of a line.
-pub const MAX_LINE: usize = 1 << 20;
-/// Most bytes of a packet.
-pub const MAX_PACKET: usize = 65_536;
-/// Largest port.
-pub const MAX_PORT: u32 = 511;
 
 /// A command and its line, from 1 on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,67 +63,6 @@ pub enum Cell {
     Index(u64),
     /// Index of the entry with this name.
     Entry(String),
-}
-
-/// The unit of a counter's comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Packets.
-    Packets,
-    /// Bytes.
-    Bytes,
-}
-
-impl fmt::Display for Unit {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Unit::Packets => "packets",
-            Unit::Bytes => "bytes",
-        })
-    }
-}
-
-/// A comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comparison {
-    /// `==`
-    Equal,
-    /// `!=`
-    Unequal,
-    /// `<`
-    Less,
-    /// `<=`
-    AtMost,
-    /// `>`
-    Greater,
-    /// `>=`
-    AtLeast,
-}
-
-impl Comparison {
-    /// Whether it holds.
-    pub fn holds(self, left: u64, right: u64) -> bool {
-        match self {
-            Comparison::Equal => left == right,
-            Comparison::Unequal => left != right,
-            Comparison::Less => left < right,
-            Comparison::AtMost => left <= right,
-            Comparison::Greater => left > right,
-            Comparison::AtLeast => left >= right,
-        }
-    }
-
-    /// As it is written.
-    pub fn sign(self) -> &'static str {
-        match self {
-            Comparison::Equal => "==",
-            Comparison::Unequal => "!=",
-            Comparison::Less => "<",
-            Comparison::AtMost => "<=",
-            Comparison::Greater => ">",
-            Comparison::AtLeast => ">=",
-        }
-    }
 }
 
 /// Rate in units a microsecond and burst in units.
@@ -249,6 +179,28 @@ fn command(line: &str) -> Parsed<Command> {
     }
 }
 
+/// Commands whose arguments are words.
+const COMMANDS: [&str; 18] = [
+    "mirroring_add",
+    "mirroring_add_mc",
+    "mirroring_delete",
+    "mirroring_get",
+    "mc_mgrp_create",
+    "mc_node_create",
+    "mc_node_update",
+    "mc_node_associate",
+    "counter_read",
+    "counter_write",
+    "register_read",
+    "register_write",
+    "register_reset",
+    "meter_get_rates",
+    "meter_set_rates",
+    "meter_array_set_rates",
+    "wait",
+    "remove",
+];
+
 /// Commands as BMv2's command line takes them.
 fn by_words(word: &str, arguments: &[&str]) -> Parsed<Command> {
     Ok(match (word, arguments) {
@@ -282,27 +234,7 @@ fn by_words(word: &str, arguments: &[&str]) -> Parsed<Command> {
         ("meter_array_set_rates", [name, rates @ ..]) => {
             Command::MeterRates((*name).to_owned(), None, self::rates(rates)?)
         }
-        (
-            "mirroring_add"
-            | "mirroring_add_mc"
-            | "mirroring_delete"
-            | "mirroring_get"
-            | "mc_mgrp_create"
-            | "mc_node_create"
-            | "mc_node_update"
-            | "mc_node_associate"
-            | "counter_read"
-            | "counter_write"
-            | "register_read"
-            | "register_write"
-            | "register_reset"
-            | "meter_get_rates"
-            | "meter_set_rates"
-            | "meter_array_set_rates"
-            | "wait"
-            | "remove",
-            _,
-        ) => return Err(Problem::WrongArguments(word.to_owned())),
+        _ if COMMANDS.contains(&word) => return Err(Problem::WrongArguments(word.to_owned())),
         _ => return Err(Problem::NoCommand(shortened(word))),
     })
 }
@@ -397,6 +329,20 @@ fn expect(rest: &str) -> Parsed<Command> {
     Ok(Command::Expect(port, Expectation { digits, complete }))
 }
 
+/// The arguments of an action: names and numbers, with commas between them.
+fn arguments(text: &str) -> Parsed<Vec<(String, Digits)>> {
+    let arguments = text
+        .split(',')
+        .map(str::trim)
+        .filter(|argument| !argument.is_empty());
+    let arguments = arguments.map(|argument| {
+        let pair = argument.split_once(':');
+        let (name, value) = pair.ok_or_else(|| malformed(argument, "NAME:NUMBER"))?;
+        Ok((name.trim().to_owned(), digits(value.trim())?))
+    });
+    arguments.collect()
+}
+
 /// `TABLE [PRIORITY] KEY:VALUE ... ACTION(ARG:NUMBER, ...) [= ID]`
 fn add(rest: &str) -> Parsed<Add> {
     let end = rest
@@ -411,21 +357,9 @@ fn add(rest: &str) -> Parsed<Add> {
         (None, true) => None,
         _ => return Err(malformed(after, "`= ID`")),
     };
-    let arguments = before[open + 1..]
-        .split(',')
-        .map(str::trim)
-        .filter(|argument| !argument.is_empty());
-    let arguments = arguments.map(|argument| {
-        let (name, value) = argument
-            .split_once(':')
-            .ok_or_else(|| malformed(argument, "NAME:NUMBER"))?;
-        Ok((name.trim().to_owned(), digits(value.trim())?))
-    });
-    let arguments = arguments.collect::<Parsed<Vec<_>>>()?;
-    let mut words: Vec<String> = without_blanks_at_colons(&before[..open])
-        .split_whitespace()
-        .map(str::to_owned)
-        .collect();
+    let arguments = arguments(&before[open + 1..])?;
+    let spaced = without_blanks_at_colons(&before[..open]);
+    let mut words: Vec<String> = spaced.split_whitespace().map(str::to_owned).collect();
     let action = words
         .pop()
         .filter(|word| !word.contains(':'))

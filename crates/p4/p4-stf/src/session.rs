@@ -10,14 +10,12 @@ use p4_tables::{Change, Count, Entry, Handle, MeterRates, Pattern, Target};
 
 use crate::entry::{fitted, pattern, target};
 use crate::error::{CommandError, NameError};
+use crate::limits::MAX_NODES;
 use crate::names;
 use crate::script::{Add, Cell, Command, Comparison, Rate, Shown, Unit};
 
 /// Nanoseconds between two packets.
 const STEP: u64 = 1000;
-/// Most nodes of multicast groups that a script may make.
-pub(crate) const MAX_NODES: usize = 4096;
-
 /// Port and bytes of each packet that left, in order.
 pub type Sent = Vec<(u32, Vec<u8>)>;
 

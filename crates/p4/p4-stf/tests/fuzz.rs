@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Far more than the slowest program needs in a debug build on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const CASES: u64 = 300;
 
 /// JSON and script of each program with both.
@@ -156,7 +156,7 @@ fn nothing_panics_or_hangs() {
     while minutes.map_or(cases < CASES, |_| Instant::now() < end) {
         let seed = first + cases;
         let (sound, took) = try_seed(&programs, seed);
-        assert!(took < PATIENCE, "case {seed} took {took:?}");
+        assert!(took < TIMEOUT, "case {seed} took {took:?}");
         slowest = slowest.max(took);
         accepted += u64::from(sound);
         cases += 1;

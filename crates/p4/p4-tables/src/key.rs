@@ -293,15 +293,7 @@ impl KeyLayout {
             (MatchKind::Range, Match::Range { low, high }) => {
                 checked(low)?;
                 checked(high)?;
-                place.put_all(&mut pattern.value, low);
-                place.put_all(&mut pattern.high, high);
-                // A range is within itself unless its bounds are crossed.
-                let ordered = place.within(&pattern.value, &pattern.value, &pattern.high);
-                return if ordered {
-                    Ok(())
-                } else {
-                    Err(Error::EmptyRange { field })
-                };
+                return fill_range(pattern, field, place, (low, high));
             }
             _ => return Err(Error::WrongKind { field }),
         };
@@ -408,4 +400,18 @@ impl Pattern {
         }) == 0
             && ranges.all(|place| place.within(key, &self.value, &self.high))
     }
+}
+
+/// Fills in the bounds of a range.
+fn fill_range(
+    pattern: &mut Pattern,
+    field: usize,
+    place: &FieldPlace,
+    (low, high): (&[u64], &[u64]),
+) -> Result<(), Error> {
+    place.put_all(&mut pattern.value, low);
+    place.put_all(&mut pattern.high, high);
+    // A range is within itself unless its bounds are crossed.
+    let is_ordered = place.within(&pattern.value, &pattern.value, &pattern.high);
+    is_ordered.then_some(()).ok_or(Error::EmptyRange { field })
 }

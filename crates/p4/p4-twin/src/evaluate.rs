@@ -115,11 +115,8 @@ impl<'p> Evaluator<'p> {
         }
         self.set(&mut packet, Role::IngressPort, port);
         self.set(&mut packet, Role::InstanceType, kind);
-        self.set(
-            &mut packet,
-            Role::PacketLength,
-            u32::try_from(bytes.len()).expect("short"),
-        );
+        let length = u32::try_from(bytes.len()).expect("short");
+        self.set(&mut packet, Role::PacketLength, length);
         if let Err(Stop::Parser(error)) = self.parse(&mut packet) {
             self.set(&mut packet, Role::ParserError, error);
         }

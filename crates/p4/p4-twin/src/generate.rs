@@ -524,23 +524,25 @@ impl Generator {
                 let (a, b) = (HeaderRef::Header(first), self.element());
                 ExprKind::HeadersEqual(a, b)
             }
-            _ => {
-                let all = [
-                    Binary::Equal,
-                    Binary::NotEqual,
-                    Binary::Less,
-                    Binary::LessEqual,
-                    Binary::LessSigned,
-                    Binary::LessEqualSigned,
-                ];
-                let binary = all[self.random.usize(..all.len())];
-                let width = self.width();
-                let a = self.bits(width, depth, scope);
-                let b = self.bits(width, depth, scope);
-                ExprKind::Binary(binary, a, b)
-            }
+            _ => self.comparison(depth, scope),
         };
         self.push(kind, Type::Bool)
+    }
+
+    fn comparison(&mut self, depth: u32, scope: Scope) -> ExprKind {
+        let all = [
+            Binary::Equal,
+            Binary::NotEqual,
+            Binary::Less,
+            Binary::LessEqual,
+            Binary::LessSigned,
+            Binary::LessEqualSigned,
+        ];
+        let binary = all[self.random.usize(..all.len())];
+        let width = self.width();
+        let a = self.bits(width, depth, scope);
+        let b = self.bits(width, depth, scope);
+        ExprKind::Binary(binary, a, b)
     }
 
     fn boolean_below(&mut self, depth: u32, scope: Scope) -> ExprId {
@@ -644,24 +646,7 @@ impl Generator {
                 parser: false,
                 parameters: &widths,
             };
-            let mut ops = Vec::new();
-            let len = self.random.usize(1..7);
-            for at in 0..len {
-                let op = if self.chance(8) {
-                    let back = self.later && self.chance(3);
-                    let lowest = if back { 0 } else { at + 1 };
-                    let to = short(self.random.usize(lowest..=len));
-                    if self.random.bool() {
-                        Op::Jump(to)
-                    } else {
-                        let condition = self.boolean(2, scope);
-                        Op::JumpUnless(condition, to)
-                    }
-                } else {
-                    self.op(scope)
-                };
-                ops.push(op);
-            }
+            let ops = self.action_ops(scope);
             let parameters = widths.iter().zip(1..);
             self.program.actions.push(Action {
                 identity: identity(format!("a{number}")),
@@ -682,6 +667,27 @@ impl Generator {
             parameters: Vec::new(),
             ops: vec![Op::Assign(Place::Field(FieldId(1)), port)],
         });
+    }
+
+    fn action_ops(&mut self, scope: Scope) -> Vec<Op> {
+        let len = self.random.usize(1..7);
+        let mut ops = Vec::new();
+        for at in 0..len {
+            ops.push(if self.chance(8) {
+                let back = self.later && self.chance(3);
+                let lowest = if back { 0 } else { at + 1 };
+                let to = short(self.random.usize(lowest..=len));
+                if self.random.bool() {
+                    Op::Jump(to)
+                } else {
+                    let condition = self.boolean(2, scope);
+                    Op::JumpUnless(condition, to)
+                }
+            } else {
+                self.op(scope)
+            });
+        }
+        ops
     }
 
     // Tables and controls.

@@ -138,17 +138,11 @@ impl P4Info {
 
     fn tables(&self, program: &mut Program, actions: &HashMap<u32, &str>) -> Read<()> {
         program.tables.iter_mut().for_each(|table| table.hidden = true);
-        let numbers = program
-            .tables
-            .iter()
-            .enumerate()
-            .map(|(at, table)| (table.identity.name.clone(), at))
-            .collect::<HashMap<_, _>>();
-        let names = program
-            .actions
-            .iter()
-            .map(|action| action.identity.name.clone())
-            .collect::<Vec<_>>();
+        let numbers = program.tables.iter().enumerate();
+        let numbers = numbers.map(|(at, table)| (table.identity.name.clone(), at));
+        let numbers = numbers.collect::<HashMap<_, _>>();
+        let names = program.actions.iter().map(|action| action.identity.name.clone());
+        let names = names.collect::<Vec<_>>();
         let own = |name: &&str| *name != "NoAction" && names.iter().any(|other| other == name);
         let tables = self
             .tables

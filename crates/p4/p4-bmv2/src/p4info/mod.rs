@@ -146,6 +146,32 @@ const OBJECTS: [(&str, &str); 10] = [
     ("controller_packet_metadata", "metadata"),
 ];
 
+impl TableInfo {
+    fn of(table: &Message, preamble: Preamble) -> Read<Self> {
+        let action = |action: &Message| Ok((action.number("id")?, action.text("scope").to_owned()));
+        Ok(TableInfo {
+            preamble,
+            keys: table.messages("match_fields").map(part).collect::<Read<_>>()?,
+            actions: table.messages("action_refs").map(action).collect::<Read<_>>()?,
+        })
+    }
+}
+
+impl Object {
+    /// An object whose parts are called `parts` in P4Info.
+    fn of(object: &Message, preamble: Preamble, parts: &str) -> Read<Self> {
+        let spec = object.messages("spec").next();
+        Ok(Object {
+            preamble,
+            parts: object.messages(parts).map(part).collect::<Read<_>>()?,
+            size: object.size("size"),
+            max_group_size: object.number("max_group_size")?,
+            unit: spec.map_or("", |spec| spec.text("unit")).to_owned(),
+            table: object.size("direct_table_id"),
+        })
+    }
+}
+
 impl P4Info {
     /// Reads text or binary: whichever it is.
     ///
@@ -182,35 +208,16 @@ impl P4Info {
         for table in message.messages("tables") {
             let preamble = preamble(table)?;
             let name = preamble.name.clone();
-            let read = || {
-                Ok(TableInfo {
-                    preamble,
-                    keys: table.messages("match_fields").map(part).collect::<Read<_>>()?,
-                    actions: table
-                        .messages("action_refs")
-                        .map(|action| Ok((action.number("id")?, action.text("scope").to_owned())))
-                        .collect::<Read<_>>()?,
-                })
-            };
-            info.tables.push(read().within(|| format!("tables {name:?}"))?);
+            let table = TableInfo::of(table, preamble);
+            info.tables.push(table.within(|| format!("tables {name:?}"))?);
         }
         for (kind, parts) in OBJECTS {
             let mut objects = Vec::new();
             for object in message.messages(kind) {
                 let preamble = preamble(object).within(|| kind.to_owned())?;
                 let name = preamble.name.clone();
-                let read = || {
-                    let spec = object.messages("spec").next();
-                    Ok(Object {
-                        preamble,
-                        parts: object.messages(parts).map(part).collect::<Read<_>>()?,
-                        size: object.size("size"),
-                        max_group_size: object.number("max_group_size")?,
-                        unit: spec.map_or("", |spec| spec.text("unit")).to_owned(),
-                        table: object.size("direct_table_id"),
-                    })
-                };
-                objects.push(read().within(|| format!("{kind} {name:?}"))?);
+                let object = Object::of(object, preamble, parts);
+                objects.push(object.within(|| format!("{kind} {name:?}"))?);
             }
             info.objects.insert(kind, objects);
         }

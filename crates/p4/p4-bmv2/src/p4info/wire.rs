@@ -108,20 +108,16 @@ fn message(mut bytes: &[u8], schema: Schema, depth: usize) -> Read<Message> {
         match (tag & 7, field) {
             (0, field) => {
                 let value = varint(&mut bytes)?;
-                match field {
-                    Some((_, name, Kind::Number)) => {
-                        read.fields.push(((*name).to_owned(), Field::Number(value)))
-                    }
+                let found = match field {
+                    Some((_, name, Kind::Number)) => Some((name, Field::Number(value))),
                     Some((_, name, Kind::Words(words))) => {
-                        let word = usize::try_from(value)
-                            .ok()
-                            .and_then(|value| words.get(value))
-                            .copied();
-                        read.fields
-                            .push(((*name).to_owned(), Field::Word(word.unwrap_or("").to_owned())));
+                        let word = usize::try_from(value).ok().and_then(|value| words.get(value));
+                        Some((name, Field::Word(word.copied().unwrap_or("").to_owned())))
                     }
-                    _ => {}
-                }
+                    _ => None,
+                };
+                read.fields
+                    .extend(found.map(|(name, field)| ((*name).to_owned(), field)));
             }
             (1, _) => drop(take(&mut bytes, 8)?),
             (2, field) => {

@@ -56,22 +56,10 @@ impl Compiler<'_> {
             Ir::CopyUnion(to, from) => self.slow(Slow::CopyUnion { to: *to, from: *from }),
             Ir::CopyStack(to, from) => self.slow(Slow::CopyStack { to: *to, from: *from }),
             Ir::CopyUnionStack(to, from) => self.slow(Slow::CopyUnionStack { to: *to, from: *from }),
-            Ir::Push(stack, count) => self.slow(Slow::Push {
-                stack: *stack,
-                count: *count,
-            }),
-            Ir::Pop(stack, count) => self.slow(Slow::Pop {
-                stack: *stack,
-                count: *count,
-            }),
-            Ir::PushUnion(stack, count) => self.slow(Slow::PushUnion {
-                stack: *stack,
-                count: *count,
-            }),
-            Ir::PopUnion(stack, count) => self.slow(Slow::PopUnion {
-                stack: *stack,
-                count: *count,
-            }),
+            &Ir::Push(stack, count) => self.slow(Slow::Push { stack, count }),
+            &Ir::Pop(stack, count) => self.slow(Slow::Pop { stack, count }),
+            &Ir::PushUnion(stack, count) => self.slow(Slow::PushUnion { stack, count }),
+            &Ir::PopUnion(stack, count) => self.slow(Slow::PopUnion { stack, count }),
             Ir::Jump(_) | Ir::JumpUnless(..) => {}
             Ir::MarkToDrop => self.emit(Op::MarkToDrop),
             Ir::Exit => self.emit(Op::Exit),

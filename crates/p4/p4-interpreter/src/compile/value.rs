@@ -11,17 +11,12 @@ impl Compiler<'_> {
         let top = self.wide_top;
         let width = self.width(expr);
         let reg = self.reg(to);
+        let constant = |value| Op::Const { to: reg, value };
         match self.expr(expr).kind {
-            ExprKind::Constant(value) => self.emit(Op::Const {
-                to: reg,
-                value: value & mask(width),
-            }),
-            ExprKind::Bool(value) => self.emit(Op::Const {
-                to: reg,
-                value: u64::from(value),
-            }),
+            ExprKind::Constant(value) => self.emit(constant(value & mask(width))),
+            ExprKind::Bool(value) => self.emit(constant(value.into())),
             // Wider than any value here: the checker's business.
-            ExprKind::WideConstant(_) => self.emit(Op::Const { to: reg, value: 0 }),
+            ExprKind::WideConstant(_) => self.emit(constant(0)),
             ExprKind::Field(field) => self.load(field, to),
             ExprKind::Member(header, member) => match self.fixed_header(header) {
                 Some(header) => self.load(self.member(header, member), to),
@@ -85,6 +80,17 @@ impl Compiler<'_> {
                     members,
                 });
             }
+            ExprKind::StacksEqual(a, b) => self.slow(Slow::StacksEqual { to: reg, a, b }),
+            ExprKind::LastIndex(stack) => self.slow(Slow::LastIndex { to: reg, stack }),
+            ExprKind::NextIndex(stack) => self.slow(Slow::NextIndex { to: reg, stack }),
+            _ => self.equality(expr, to),
+        }
+    }
+
+    /// Comparisons of headers, their variable fields and unions.
+    fn equality(&mut self, expr: ExprId, to: usize) {
+        let reg = self.reg(to);
+        match self.expr(expr).kind {
             ExprKind::HeadersEqual(a, b) => {
                 self.header_ref(a, to, true);
                 self.header_ref(b, to + 1, true);
@@ -109,9 +115,6 @@ impl Compiler<'_> {
                     members,
                 });
             }
-            ExprKind::StacksEqual(a, b) => self.slow(Slow::StacksEqual { to: reg, a, b }),
-            ExprKind::LastIndex(stack) => self.slow(Slow::LastIndex { to: reg, stack }),
-            ExprKind::NextIndex(stack) => self.slow(Slow::NextIndex { to: reg, stack }),
             _ => {}
         }
     }

@@ -11,7 +11,7 @@ const PIECE: usize = 256;
 impl<O: Observer> Machine<'_, O> {
     pub(super) fn gather_bits(&mut self, bit: usize, width: usize) {
         let ctx = &mut *self.ctx;
-        bits::copy(&ctx.phv, bit, &mut ctx.gathered, ctx.gathered_bits, width);
+        bits::copy(&ctx.packet.phv, bit, &mut ctx.gathered, ctx.gathered_bits, width);
         ctx.gathered_bits += width;
     }
 
@@ -27,7 +27,7 @@ impl<O: Observer> Machine<'_, O> {
             return;
         }
         let info = &self.engine.headers[header];
-        let filled = usize::from(self.ctx.filled[header]);
+        let filled = usize::from(self.ctx.packet.filled[header]);
         let begin = info.offset * 8;
         match info.variable {
             None => self.gather_bits(begin, info.fixed_bits),
@@ -41,7 +41,7 @@ impl<O: Observer> Machine<'_, O> {
 
     pub(super) fn gather_variable(&mut self, header: usize, bit: usize) {
         if self.is_valid_number(header) {
-            self.gather_bits(bit, usize::from(self.ctx.filled[header]));
+            self.gather_bits(bit, usize::from(self.ctx.packet.filled[header]));
         }
     }
 
@@ -90,9 +90,15 @@ impl<O: Observer> Machine<'_, O> {
             algorithm.update(&mut running, self.gathered());
         }
         let ctx = &*self.ctx;
-        algorithm.update(&mut running, ctx.head.get(ctx.at..ctx.head_len).unwrap_or(&[]));
+        algorithm.update(
+            &mut running,
+            ctx.packet
+                .head
+                .get(ctx.packet.at..ctx.packet.head_len)
+                .unwrap_or(&[]),
+        );
         let mut piece = [0; PIECE];
-        let mut offset = ctx.pulled;
+        let mut offset = ctx.packet.pulled;
         let end = self.packet.len();
         while offset < end {
             let length = (end - offset).min(PIECE);

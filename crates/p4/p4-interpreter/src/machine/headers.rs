@@ -25,10 +25,10 @@ impl<O: Observer> Machine<'_, O> {
         if info.metadata {
             return;
         }
-        if let Some(bytes) = self.ctx.phv.get_mut(info.range()) {
+        if let Some(bytes) = self.ctx.packet.phv.get_mut(info.range()) {
             bytes.fill(0);
         }
-        self.ctx.filled[header] = 0;
+        self.ctx.packet.filled[header] = 0;
         self.ctx.mark_invalid(header);
     }
 
@@ -52,7 +52,7 @@ impl<O: Observer> Machine<'_, O> {
             (stack.first.index(), u64::from(stack.size))
         };
         let number = self.ctx.regs[usize::from(to)];
-        let next = |at: usize| u64::from(self.ctx.next[at]);
+        let next = |at: usize| u64::from(self.ctx.packet.next[at]);
         let stacks = program.stacks.len();
         let header = match how {
             Resolve::Next(stack) => element(stack_first(stack), next(stack.index())),
@@ -91,7 +91,7 @@ impl<O: Observer> Machine<'_, O> {
             Some(Resolve::UnionNext(stack, _)) => stacks + stack.index(),
             _ => return,
         };
-        self.ctx.next[at] = self.ctx.next[at].saturating_add(1);
+        self.ctx.packet.next[at] = self.ctx.packet.next[at].saturating_add(1);
     }
 
     /// Extracts a header, with `variable` bits in its variable field.
@@ -127,20 +127,26 @@ impl<O: Observer> Machine<'_, O> {
         self.invalidate(header);
         self.validate(header);
         let ctx = &mut *self.ctx;
-        let (from, to) = (ctx.at * 8, info.offset * 8);
+        let (from, to) = (ctx.packet.at * 8, info.offset * 8);
         match info.variable {
-            None => bits::copy(&ctx.head, from, &mut ctx.phv, to, info.fixed_bits),
+            None => bits::copy(&ctx.packet.head, from, &mut ctx.packet.phv, to, info.fixed_bits),
             Some(field) => {
                 let before = field.offset - to;
                 let after = info.fixed_bits - before;
-                bits::copy(&ctx.head, from, &mut ctx.phv, to, before + bits);
+                bits::copy(&ctx.packet.head, from, &mut ctx.packet.phv, to, before + bits);
                 let rest = field.offset + field.width;
-                bits::copy(&ctx.head, from + before + bits, &mut ctx.phv, rest, after);
-                ctx.filled[header] = bits as u16;
+                bits::copy(
+                    &ctx.packet.head,
+                    from + before + bits,
+                    &mut ctx.packet.phv,
+                    rest,
+                    after,
+                );
+                ctx.packet.filled[header] = bits as u16;
             }
         }
-        let begin = ctx.at;
-        ctx.at += length;
+        let begin = ctx.packet.at;
+        ctx.packet.at += length;
         self.advance(advance);
         if O::ACTIVE {
             let view = View::new(self.engine.program(), self.ctx);
@@ -160,9 +166,9 @@ impl<O: Observer> Machine<'_, O> {
         // The fields are read first: in one union, the source becomes invalid, and so zero, when the target
         // becomes valid.
         let (to_range, from_range) = (self.engine.headers[to].range(), self.engine.headers[from].range());
-        if to_range.len() == from_range.len() && to_range.end <= self.ctx.phv.len() {
-            self.ctx.phv.copy_within(from_range, to_range.start);
-            self.ctx.filled[to] = self.ctx.filled[from];
+        if to_range.len() == from_range.len() && to_range.end <= self.ctx.packet.phv.len() {
+            self.ctx.packet.phv.copy_within(from_range, to_range.start);
+            self.ctx.packet.filled[to] = self.ctx.packet.filled[from];
         }
         self.validate(to);
     }
@@ -181,12 +187,12 @@ impl<O: Observer> Machine<'_, O> {
             return;
         };
         bits::copy_within(
-            &mut self.ctx.phv,
+            &mut self.ctx.packet.phv,
             source.offset,
             target.offset,
             source.width.min(target.width),
         );
-        self.ctx.filled[into] = self.ctx.filled[out_of];
+        self.ctx.packet.filled[into] = self.ctx.packet.filled[out_of];
     }
 
     /// Whether two variable fields have the same width and bits; those of invalid headers are empty.
@@ -194,7 +200,7 @@ impl<O: Observer> Machine<'_, O> {
         let content = |header: Option<usize>| {
             let header = header.filter(|&header| self.is_valid_number(header))?;
             let field = self.engine.headers[header].variable.as_ref()?;
-            Some((field.offset, usize::from(self.ctx.filled[header])))
+            Some((field.offset, usize::from(self.ctx.packet.filled[header])))
         };
         let length = |content: Option<(usize, usize)>| content.map_or(0, |(_, length)| length);
         let (a, b) = (content(a), content(b));
@@ -206,7 +212,7 @@ impl<O: Observer> Machine<'_, O> {
         };
         (0..length).step_by(64).all(|at| {
             let width = (length - at).min(64) as u32;
-            bits::get(&self.ctx.phv, a + at, width) == bits::get(&self.ctx.phv, b + at, width)
+            bits::get(&self.ctx.packet.phv, a + at, width) == bits::get(&self.ctx.packet.phv, b + at, width)
         })
     }
 
@@ -216,8 +222,8 @@ impl<O: Observer> Machine<'_, O> {
             (None, None) => true,
             (Some(a), Some(b)) => {
                 // Unused bits of a variable field are zero.
-                let bytes = |header: usize| self.ctx.phv.get(self.engine.headers[header].range());
-                self.ctx.filled[a] == self.ctx.filled[b] && bytes(a) == bytes(b)
+                let bytes = |header: usize| self.ctx.packet.phv.get(self.engine.headers[header].range());
+                self.ctx.packet.filled[a] == self.ctx.packet.filled[b] && bytes(a) == bytes(b)
             }
             _ => false,
         }
@@ -256,7 +262,7 @@ impl<O: Observer> Machine<'_, O> {
         for at in 0..usize::from(target.size.min(source.size)) {
             self.copy_header(target.first.index() + at, source.first.index() + at);
         }
-        self.ctx.next[to.index()] = self.ctx.next[from.index()];
+        self.ctx.packet.next[to.index()] = self.ctx.packet.next[from.index()];
     }
 
     pub(super) fn copy_union_stack(&mut self, to: UnionStackId, from: UnionStackId) {
@@ -269,7 +275,7 @@ impl<O: Observer> Machine<'_, O> {
             self.copy_union(UnionId(target.first.0 + at), UnionId(source.first.0 + at));
         }
         let stacks = program.stacks.len();
-        self.ctx.next[stacks + to.index()] = self.ctx.next[stacks + from.index()];
+        self.ctx.packet.next[stacks + to.index()] = self.ctx.packet.next[stacks + from.index()];
     }
 
     /// `push_front`: elements move up, the lowest become invalid.
@@ -286,7 +292,7 @@ impl<O: Observer> Machine<'_, O> {
         for at in 0..count.min(size) {
             self.invalidate(first + at);
         }
-        let next = &mut self.ctx.next[stack.index()];
+        let next = &mut self.ctx.packet.next[stack.index()];
         *next = (usize::from(*next) + count).min(size) as u16;
     }
 
@@ -301,7 +307,7 @@ impl<O: Observer> Machine<'_, O> {
         for at in moved..size {
             self.invalidate(first + at);
         }
-        let next = &mut self.ctx.next[stack.index()];
+        let next = &mut self.ctx.packet.next[stack.index()];
         *next = next.saturating_sub(count);
     }
 
@@ -314,7 +320,7 @@ impl<O: Observer> Machine<'_, O> {
         for at in 0..count.min(info.size) {
             self.clear_union(UnionId(info.first.0 + at));
         }
-        let next = &mut self.ctx.next[program.stacks.len() + stack.index()];
+        let next = &mut self.ctx.packet.next[program.stacks.len() + stack.index()];
         *next = next.saturating_add(count).min(info.size);
     }
 
@@ -328,7 +334,7 @@ impl<O: Observer> Machine<'_, O> {
         for at in moved..info.size {
             self.clear_union(UnionId(info.first.0 + at));
         }
-        let next = &mut self.ctx.next[program.stacks.len() + stack.index()];
+        let next = &mut self.ctx.packet.next[program.stacks.len() + stack.index()];
         *next = next.saturating_sub(count);
     }
 

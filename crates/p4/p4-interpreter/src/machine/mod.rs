@@ -128,12 +128,12 @@ fn divide(a: u64, b: u64, width: u8, signed_values: bool, remainder: bool) -> u6
 impl<O: Observer> Machine<'_, O> {
     pub(crate) fn set(&mut self, cell: Option<Cell>, value: u64) {
         if let Some(cell) = cell {
-            store(&mut self.ctx.phv, cell.size, cell.at, value & cell.mask);
+            store(&mut self.ctx.packet.phv, cell.size, cell.at, value & cell.mask);
         }
     }
 
     pub(crate) fn get(&self, cell: Option<Cell>) -> u64 {
-        cell.map_or(0, |cell| load(&self.ctx.phv, cell.size, cell.at))
+        cell.map_or(0, |cell| load(&self.ctx.packet.phv, cell.size, cell.at))
     }
 
     fn fail(&mut self, error: u32) -> Ended {
@@ -164,23 +164,24 @@ impl<O: Observer> Machine<'_, O> {
             pc += 1;
             match op {
                 Op::Const { to, value } => reg!(to) = value,
-                Op::Load8 { to, at } => reg!(to) = load(&self.ctx.phv, Size::One, at),
-                Op::Load16 { to, at } => reg!(to) = load(&self.ctx.phv, Size::Two, at),
-                Op::Load32 { to, at } => reg!(to) = load(&self.ctx.phv, Size::Four, at),
-                Op::Load64 { to, at } => reg!(to) = load(&self.ctx.phv, Size::Eight, at),
+                Op::Load8 { to, at } => reg!(to) = load(&self.ctx.packet.phv, Size::One, at),
+                Op::Load16 { to, at } => reg!(to) = load(&self.ctx.packet.phv, Size::Two, at),
+                Op::Load32 { to, at } => reg!(to) = load(&self.ctx.packet.phv, Size::Four, at),
+                Op::Load64 { to, at } => reg!(to) = load(&self.ctx.packet.phv, Size::Eight, at),
                 Op::LoadBits { to, left, right, at } => {
-                    reg!(to) = (bits::window(&self.ctx.phv, at as usize) << (left & 63)) >> (right & 63);
+                    reg!(to) =
+                        (bits::window(&self.ctx.packet.phv, at as usize) << (left & 63)) >> (right & 63);
                 }
                 Op::LoadSplit { to, width, bit } => {
-                    reg!(to) = bits::get(&self.ctx.phv, bit as usize, u32::from(width));
+                    reg!(to) = bits::get(&self.ctx.packet.phv, bit as usize, u32::from(width));
                 }
                 Op::Parameter { to, word } => {
                     reg!(to) = self.ctx.arguments.get(usize::from(word)).copied().unwrap_or(0);
                 }
-                Op::Store8 { from, at } => store(&mut self.ctx.phv, Size::One, at, reg!(from)),
-                Op::Store16 { from, at } => store(&mut self.ctx.phv, Size::Two, at, reg!(from)),
-                Op::Store32 { from, at } => store(&mut self.ctx.phv, Size::Four, at, reg!(from)),
-                Op::Store64 { from, at } => store(&mut self.ctx.phv, Size::Eight, at, reg!(from)),
+                Op::Store8 { from, at } => store(&mut self.ctx.packet.phv, Size::One, at, reg!(from)),
+                Op::Store16 { from, at } => store(&mut self.ctx.packet.phv, Size::Two, at, reg!(from)),
+                Op::Store32 { from, at } => store(&mut self.ctx.packet.phv, Size::Four, at, reg!(from)),
+                Op::Store64 { from, at } => store(&mut self.ctx.packet.phv, Size::Eight, at, reg!(from)),
                 Op::StoreBits {
                     from,
                     shift,
@@ -189,17 +190,17 @@ impl<O: Observer> Machine<'_, O> {
                 } => {
                     let field = mask(u32::from(width)) << (shift & 63);
                     let value = (reg!(from) << (shift & 63)) & field;
-                    let others = bits::window(&self.ctx.phv, at as usize) & !field;
-                    bits::set_window(&mut self.ctx.phv, at as usize, others | value);
+                    let others = bits::window(&self.ctx.packet.phv, at as usize) & !field;
+                    bits::set_window(&mut self.ctx.packet.phv, at as usize, others | value);
                 }
                 Op::StoreSplit { from, width, bit } => {
                     let value = reg!(from);
-                    bits::set(&mut self.ctx.phv, bit as usize, u32::from(width), value);
+                    bits::set(&mut self.ctx.packet.phv, bit as usize, u32::from(width), value);
                 }
-                Op::Set { size, at, value } => store(&mut self.ctx.phv, size, at, value),
+                Op::Set { size, at, value } => store(&mut self.ctx.packet.phv, size, at, value),
                 Op::Move { size, from, at } => {
-                    let value = load(&self.ctx.phv, size, from);
-                    store(&mut self.ctx.phv, size, at, value);
+                    let value = load(&self.ctx.packet.phv, size, from);
+                    store(&mut self.ctx.packet.phv, size, at, value);
                 }
 
                 Op::Add { to, a, b, width } => {
@@ -353,18 +354,18 @@ impl<O: Observer> Machine<'_, O> {
                     }
                 }
                 Op::Extract { header, bytes, at } => {
-                    let (from, length, at) = (self.ctx.at, usize::from(bytes), at as usize);
+                    let (from, length, at) = (self.ctx.packet.at, usize::from(bytes), at as usize);
                     if !self.need(length) {
                         return self.fail(engine.errors.number(PACKET_TOO_SHORT));
                     }
                     let ctx = &mut *self.ctx;
                     if let (Some(to), Some(from)) = (
-                        ctx.phv.get_mut(at..at + length),
-                        ctx.head.get(from..from + length),
+                        ctx.packet.phv.get_mut(at..at + length),
+                        ctx.packet.head.get(from..from + length),
                     ) {
                         bits::copy_short(from, to);
                     }
-                    ctx.at += length;
+                    ctx.packet.at += length;
                     ctx.mark_valid(header.index());
                     if O::ACTIVE {
                         self.observer
@@ -376,7 +377,11 @@ impl<O: Observer> Machine<'_, O> {
                     if !self.need((bit + usize::from(width)).div_ceil(8)) {
                         return self.fail(engine.errors.number(PACKET_TOO_SHORT));
                     }
-                    reg!(to) = bits::get(&self.ctx.head, self.ctx.at * 8 + bit, u32::from(width));
+                    reg!(to) = bits::get(
+                        &self.ctx.packet.head,
+                        self.ctx.packet.at * 8 + bit,
+                        u32::from(width),
+                    );
                 }
                 Op::Advance { a } => {
                     let bits = reg!(a);
@@ -387,7 +392,7 @@ impl<O: Observer> Machine<'_, O> {
                     if !self.need(bytes) {
                         return self.fail(engine.errors.number(PACKET_TOO_SHORT));
                     }
-                    self.ctx.at += bytes;
+                    self.ctx.packet.at += bytes;
                 }
                 Op::Select { a, select } => pc = self.select(a, usize::from(select)) as usize,
                 Op::Accept => return Ended::Normally,
@@ -428,33 +433,35 @@ impl<O: Observer> Machine<'_, O> {
     /// need be.
     #[inline]
     pub(crate) fn need(&mut self, bytes: usize) -> bool {
-        let end = self.ctx.at.saturating_add(bytes);
-        end <= self.ctx.head_len || self.fetch(end)
+        let end = self.ctx.packet.at.saturating_add(bytes);
+        end <= self.ctx.packet.head_len || self.fetch(end)
     }
 
     /// Bytes of the packet that the parser has not passed.
     fn bytes_left(&self) -> usize {
-        let unread = self.packet.len().saturating_sub(self.ctx.pulled);
-        self.ctx.head_len.saturating_sub(self.ctx.at) + unread
+        let unread = self.packet.len().saturating_sub(self.ctx.packet.pulled);
+        self.ctx.packet.head_len.saturating_sub(self.ctx.packet.at) + unread
     }
 
     #[cold]
     fn fetch(&mut self, end: usize) -> bool {
         let ctx = &mut *self.ctx;
-        let room = ctx.head.len().saturating_sub(bits::SLACK);
-        let left = self.packet.len().saturating_sub(ctx.pulled);
+        let room = ctx.packet.head.len().saturating_sub(bits::SLACK);
+        let left = self.packet.len().saturating_sub(ctx.packet.pulled);
         let wanted = end
             .next_multiple_of(64)
             .min(room)
-            .saturating_sub(ctx.head_len)
+            .saturating_sub(ctx.packet.head_len)
             .min(left);
         if wanted > 0 {
-            self.packet
-                .read(ctx.pulled, &mut ctx.head[ctx.head_len..ctx.head_len + wanted]);
-            ctx.head_len += wanted;
-            ctx.pulled += wanted;
+            self.packet.read(
+                ctx.packet.pulled,
+                &mut ctx.packet.head[ctx.packet.head_len..ctx.packet.head_len + wanted],
+            );
+            ctx.packet.head_len += wanted;
+            ctx.packet.pulled += wanted;
         }
-        end <= ctx.head_len
+        end <= ctx.packet.head_len
     }
 
     fn select(&mut self, a: u8, select: usize) -> Pc {
@@ -487,7 +494,7 @@ impl<O: Observer> Machine<'_, O> {
     /// after it.
     fn apply(&mut self, apply: &ApplyCode) -> (Option<ActionId>, Pc) {
         let selector = if apply.selector { self.ctx.regs[0] } else { 0 };
-        let (now, length) = (self.now, self.ctx.length as u64);
+        let (now, length) = (self.now, self.ctx.packet.length as u64);
         let key = &self.ctx.key[..apply.words];
         let found = self.tables.look_up(apply.table, key, selector, length, now);
         for (to, &from) in self.ctx.arguments.iter_mut().zip(found.arguments) {
@@ -526,7 +533,7 @@ impl<O: Observer> Machine<'_, O> {
             && self.ctx.is_valid(field.header)
         {
             let (bit, width) = (field.offset as usize, u32::from(field.width));
-            bits::set_words(&mut self.ctx.phv, bit, width, &[colour]);
+            bits::set_words(&mut self.ctx.packet.phv, bit, width, &[colour]);
         }
     }
 

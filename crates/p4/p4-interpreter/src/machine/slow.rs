@@ -26,7 +26,7 @@ impl<O: Observer> Machine<'_, O> {
                 let value = self
                     .header_of(*header)
                     .and_then(|header| self.member(header, *member));
-                let value = value.map_or(0, |(bit, width)| bits::get(&self.ctx.phv, bit, width));
+                let value = value.map_or(0, |(bit, width)| bits::get(&self.ctx.packet.phv, bit, width));
                 self.set_reg(*to, value);
             }
             Slow::StoreMember { from, header, member } => self.store_member(*from, *header, *member),
@@ -41,7 +41,7 @@ impl<O: Observer> Machine<'_, O> {
             Slow::ChecksumError => self.ctx.checksum_error = true,
             Slow::Truncate { length } => {
                 let length = usize::try_from(self.reg(*length)).unwrap_or(usize::MAX);
-                self.ctx.truncate = self.ctx.truncate.min(length);
+                self.ctx.packet.truncate = self.ctx.packet.truncate.min(length);
             }
             Slow::Assert { a } => {
                 if self.reg(*a) == 0 {
@@ -69,7 +69,7 @@ impl<O: Observer> Machine<'_, O> {
         }
         if let Some((bit, width)) = self.member(header, member) {
             let value = self.reg(from);
-            bits::set(&mut self.ctx.phv, bit, width, value);
+            bits::set(&mut self.ctx.packet.phv, bit, width, value);
         }
     }
 
@@ -114,11 +114,11 @@ impl<O: Observer> Machine<'_, O> {
                 self.set_reg(*to, u64::from(equal));
             }
             Slow::LastIndex { to, stack } => {
-                let last = u32::from(self.ctx.next[stack.index()]).wrapping_sub(1);
+                let last = u32::from(self.ctx.packet.next[stack.index()]).wrapping_sub(1);
                 self.set_reg(*to, u64::from(last));
             }
             Slow::NextIndex { to, stack } => {
-                let next = u64::from(self.ctx.next[stack.index()]);
+                let next = u64::from(self.ctx.packet.next[stack.index()]);
                 self.set_reg(*to, next);
             }
             Slow::CopyVariable {
@@ -151,8 +151,11 @@ impl<O: Observer> Machine<'_, O> {
     fn slow_externs(&mut self, slow: &Slow) {
         match slow {
             Slow::Count { counter, index } => {
-                self.state
-                    .count(usize::from(*counter), self.reg(*index), self.ctx.length as u64);
+                self.state.count(
+                    usize::from(*counter),
+                    self.reg(*index),
+                    self.ctx.packet.length as u64,
+                );
             }
             Slow::Meter {
                 meter,
@@ -164,7 +167,7 @@ impl<O: Observer> Machine<'_, O> {
                 let colour = self.state.measure(
                     meter.index(),
                     self.reg(*index),
-                    self.ctx.length as u64,
+                    self.ctx.packet.length as u64,
                     self.now,
                     before,
                 );

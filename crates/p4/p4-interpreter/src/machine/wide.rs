@@ -30,11 +30,21 @@ impl<O: Observer> Machine<'_, O> {
             WideOp::Const { to, words } => self.ctx.wide[to.range()].copy_from_slice(words),
             WideOp::Load { to, bit } => {
                 let ctx = &mut *self.ctx;
-                bits::get_words(&ctx.phv, *bit as usize, to.width, &mut ctx.wide[to.range()]);
+                bits::get_words(
+                    &ctx.packet.phv,
+                    *bit as usize,
+                    to.width,
+                    &mut ctx.wide[to.range()],
+                );
             }
             WideOp::Store { from, bit } => {
                 let ctx = &mut *self.ctx;
-                bits::set_words(&mut ctx.phv, *bit as usize, from.width, &ctx.wide[from.range()]);
+                bits::set_words(
+                    &mut ctx.packet.phv,
+                    *bit as usize,
+                    from.width,
+                    &ctx.wide[from.range()],
+                );
             }
             WideOp::Parameter { to, word } => {
                 let ctx = &mut *self.ctx;
@@ -48,7 +58,12 @@ impl<O: Observer> Machine<'_, O> {
                     return self.fail(self.engine.errors.number(PACKET_TOO_SHORT));
                 }
                 let ctx = &mut *self.ctx;
-                bits::get_words(&ctx.head, ctx.at * 8 + bit, to.width, &mut ctx.wide[to.range()]);
+                bits::get_words(
+                    &ctx.packet.head,
+                    ctx.packet.at * 8 + bit,
+                    to.width,
+                    &mut ctx.wide[to.range()],
+                );
             }
             WideOp::LoadMember { to, header, member } => {
                 let place = self
@@ -57,7 +72,7 @@ impl<O: Observer> Machine<'_, O> {
                 let ctx = &mut *self.ctx;
                 let words = &mut ctx.wide[to.range()];
                 match place {
-                    Some((bit, width)) => bits::get_words(&ctx.phv, bit, width, words),
+                    Some((bit, width)) => bits::get_words(&ctx.packet.phv, bit, width, words),
                     None => words.fill(0),
                 }
             }
@@ -67,7 +82,7 @@ impl<O: Observer> Machine<'_, O> {
                     .filter(|&header| self.is_valid_number(header));
                 if let Some((bit, width)) = header.and_then(|header| self.member(header, *member)) {
                     let ctx = &mut *self.ctx;
-                    bits::set_words(&mut ctx.phv, bit, width, &ctx.wide[from.range()]);
+                    bits::set_words(&mut ctx.packet.phv, bit, width, &ctx.wide[from.range()]);
                 }
             }
             _ => self.wide_values(op),

@@ -89,15 +89,15 @@ impl<O: Observer> Run<'_, '_, O> {
             let (bit, width) = (field.offset as usize, usize::from(field.width));
             if ctx.is_valid(field.header) {
                 bits::copy(
-                    &ctx.snapshots[usize::from(snapshot)].phv,
+                    &ctx.snapshots[usize::from(snapshot)].packet.phv,
                     bit,
-                    &mut ctx.phv,
+                    &mut ctx.packet.phv,
                     bit,
                     width,
                 );
                 if field.variable {
                     let filled = ctx.snapshots[usize::from(snapshot)].filled[field.header.index()];
-                    ctx.filled[field.header.index()] = filled;
+                    ctx.packet.filled[field.header.index()] = filled;
                 }
             }
         }
@@ -122,7 +122,7 @@ impl<O: Observer> Run<'_, '_, O> {
         self.parse();
         self.machine.ctx.deferred = Deferred::default();
         self.keep(saved, list);
-        self.machine.ctx.truncate = session.max_length.unwrap_or(usize::MAX);
+        self.machine.ctx.packet.truncate = session.max_length.unwrap_or(usize::MAX);
         let passes = self.passes;
         self.replicate(
             &session.replicas(self.machine.state),
@@ -150,7 +150,7 @@ impl<O: Observer> Run<'_, '_, O> {
         self.machine.ctx.snapshots[usize::from(saved)].users = 1;
         self.keep(saved, list);
         self.machine.ctx.deferred = Deferred::default();
-        self.machine.ctx.truncate = session.max_length.unwrap_or(usize::MAX);
+        self.machine.ctx.packet.truncate = session.max_length.unwrap_or(usize::MAX);
         let passes = self.passes + 1;
         self.replicate(
             &session.replicas(self.machine.state),
@@ -193,7 +193,7 @@ impl<O: Observer> Run<'_, '_, O> {
         if !self.keep_over(list) {
             return self.drop(Drop::Copies);
         }
-        self.machine.ctx.truncate = usize::MAX;
+        self.machine.ctx.packet.truncate = usize::MAX;
         self.again(instance::RESUBMITTED)
     }
 }

@@ -21,7 +21,7 @@ use crate::code::Pc;
 use crate::context::{Context, CopyKind, Deferred, WaitingCopy};
 use crate::engine::{DROP_PORT, Engine, INITIAL_HEAD, MAX_PASSES};
 use crate::machine::{Ended, Machine};
-use crate::observe::{Observer, Outcome, Stage, View};
+use crate::observe::{Observer, Outcome, Phase, View};
 use crate::packet::{Drop, Output, Packet, Sink};
 use crate::state::ReadGuard;
 use p4_ir::FieldListId;
@@ -75,9 +75,9 @@ impl Engine {
             passes: 1,
         };
         run.begin();
-        run.passes_of(After::Again(instance::NORMAL));
+        run.run_passes(After::Again(instance::NORMAL));
         while let Some(copy) = run.machine.ctx.waiting.pop_front() {
-            run.waiting_copy(copy);
+            run.run_copy(copy);
         }
     }
 }
@@ -94,16 +94,16 @@ impl<O: Observer> Run<'_, '_, O> {
     fn begin(&mut self) {
         let packet = self.machine.packet;
         let ctx = &mut *self.machine.ctx;
-        let room = ctx.head.len().saturating_sub(bits::SLACK);
+        let room = ctx.packet.head.len().saturating_sub(bits::SLACK);
         let length = packet.len().min(INITIAL_HEAD).min(room);
         match packet.head.get(..length) {
-            Some(head) => bits::copy_short(head, &mut ctx.head[..length]),
-            None => packet.read(0, &mut ctx.head[..length]),
+            Some(head) => bits::copy_short(head, &mut ctx.packet.head[..length]),
+            None => packet.read(0, &mut ctx.packet.head[..length]),
         }
-        ctx.head_len = length;
-        ctx.pulled = length;
-        ctx.length = packet.len();
-        ctx.truncate = usize::MAX;
+        ctx.packet.head_len = length;
+        ctx.packet.pulled = length;
+        ctx.packet.length = packet.len();
+        ctx.packet.truncate = usize::MAX;
         self.reset_headers();
         self.reset_metadata();
         let port = u64::from(packet.port);
@@ -114,35 +114,35 @@ impl<O: Observer> Run<'_, '_, O> {
     fn reset_headers(&mut self) {
         let engine = self.machine.engine;
         let ctx = &mut *self.machine.ctx;
-        for (at, (word, &always)) in ctx.valid.iter_mut().zip(&engine.always_valid).enumerate() {
+        for (at, (word, &always)) in ctx.packet.valid.iter_mut().zip(&engine.always_valid).enumerate() {
             let mut left = *word & !always;
             while left != 0 {
                 let header = at * 64 + left.trailing_zeros() as usize;
                 left &= left - 1;
-                if let Some(bytes) = ctx.phv.get_mut(engine.headers[header].range()) {
+                if let Some(bytes) = ctx.packet.phv.get_mut(engine.headers[header].range()) {
                     bits::clear(bytes);
                 }
-                ctx.filled[header] = 0;
+                ctx.packet.filled[header] = 0;
             }
             *word = always;
         }
-        if !ctx.next.is_empty() {
-            ctx.next.fill(0);
+        if !ctx.packet.next.is_empty() {
+            ctx.packet.next.fill(0);
         }
-        ctx.at = 0;
+        ctx.packet.at = 0;
     }
 
     fn reset_metadata(&mut self) {
         let metadata = self.machine.engine.program().phv.metadata_bytes as usize;
-        if let Some(bytes) = self.machine.ctx.phv.get_mut(..metadata) {
+        if let Some(bytes) = self.machine.ctx.packet.phv.get_mut(..metadata) {
             bits::clear(bytes);
         }
         for &header in &self.machine.engine.variable_metadata {
-            self.machine.ctx.filled[header] = 0;
+            self.machine.ctx.packet.filled[header] = 0;
         }
     }
 
-    fn passes_of(&mut self, mut after: After) {
+    fn run_passes(&mut self, mut after: After) {
         loop {
             after = match after {
                 After::Again(instance) => self.ingress(instance),
@@ -152,21 +152,21 @@ impl<O: Observer> Run<'_, '_, O> {
         }
     }
 
-    fn waiting_copy(&mut self, copy: WaitingCopy) {
+    fn run_copy(&mut self, copy: WaitingCopy) {
         let ctx = &mut *self.machine.ctx;
         ctx.restore(copy.snapshot);
         ctx.snapshots[usize::from(copy.snapshot)].users -= 1;
         self.passes = copy.passes;
-        self.passes_of(match copy.kind {
+        self.run_passes(match copy.kind {
             CopyKind::Ingress { instance } => After::Again(instance),
             CopyKind::Egress { port, rid, instance } => After::Egress { port, rid, instance },
         });
     }
 
-    fn stage(&mut self, stage: Stage) {
+    fn phase(&mut self, phase: Phase) {
         if O::ACTIVE {
             let view = View::new(self.machine.engine.program(), self.machine.ctx);
-            self.machine.observer.stage(&view, stage);
+            self.machine.observer.phase(&view, phase);
         }
     }
 
@@ -196,20 +196,20 @@ impl<O: Observer> Run<'_, '_, O> {
     fn ingress(&mut self, instance: u8) -> After {
         let engine = self.machine.engine;
         let standard = &engine.standard;
-        let (now, length) = (self.machine.now / 1000, self.machine.ctx.length as u64);
+        let (now, length) = (self.machine.now / 1000, self.machine.ctx.packet.length as u64);
         self.machine.set(standard.instance_type, u64::from(instance));
         self.machine.set(standard.packet_length, length);
         self.machine.set(standard.ingress_timestamp, now);
         self.machine.ctx.deferred = Deferred::default();
         self.parse();
         if !engine.program().checksums.is_empty() {
-            self.stage(Stage::Verify);
+            self.phase(Phase::Verify);
             self.machine.ctx.checksum_error = false;
             self.exec(engine.code.verify);
             let wrong = u64::from(self.machine.ctx.checksum_error);
             self.machine.set(standard.checksum_error, wrong);
         }
-        self.stage(Stage::Ingress);
+        self.phase(Phase::Ingress);
         if !self.control(engine.code.ingress) {
             return self.drop(Drop::LoopTurns);
         }
@@ -217,7 +217,7 @@ impl<O: Observer> Run<'_, '_, O> {
     }
 
     fn parse(&mut self) {
-        self.stage(Stage::Parser);
+        self.phase(Phase::Parser);
         let engine = self.machine.engine;
         self.machine.ctx.steps = 0;
         let error = match self.exec(engine.code.parser) {
@@ -270,7 +270,7 @@ impl<O: Observer> Run<'_, '_, O> {
     fn egress(&mut self, port: u32, rid: u16, instance: u8) -> After {
         let engine = self.machine.engine;
         let standard = &engine.standard;
-        let (now, length) = (self.machine.now / 1000, self.machine.ctx.length as u64);
+        let (now, length) = (self.machine.now / 1000, self.machine.ctx.packet.length as u64);
         let machine = &mut self.machine;
         // Ingress may have asked for recirculation, which happens at the end of egress.
         machine.ctx.deferred = Deferred {
@@ -284,7 +284,7 @@ impl<O: Observer> Run<'_, '_, O> {
         machine.set(standard.packet_length, length);
         machine.set(standard.enq_timestamp, now);
         machine.set(standard.egress_timestamp, now);
-        self.stage(Stage::Egress(port));
+        self.phase(Phase::Egress(port));
         if !self.control(engine.code.egress) {
             return self.drop(Drop::LoopTurns);
         }
@@ -295,7 +295,7 @@ impl<O: Observer> Run<'_, '_, O> {
         if self.machine.get(standard.egress_spec) == DROP_PORT {
             return self.drop(Drop::Egress);
         }
-        self.stage(Stage::Deparser);
+        self.phase(Phase::Deparser);
         self.exec(engine.code.update);
         if O::ACTIVE {
             let view = View::new(engine.program(), self.machine.ctx);
@@ -315,7 +315,7 @@ impl<O: Observer> Run<'_, '_, O> {
         let ctx = &mut *self.machine.ctx;
         let mut length = 0;
         for &header in &engine.emits {
-            if ctx.valid[header / 64] >> (header % 64) & 1 == 0 {
+            if ctx.packet.valid[header / 64] >> (header % 64) & 1 == 0 {
                 continue;
             }
             let info = &engine.headers[header];
@@ -323,7 +323,7 @@ impl<O: Observer> Run<'_, '_, O> {
             match info.variable {
                 None => {
                     if let (Some(from), Some(to)) = (
-                        ctx.phv.get(info.range()),
+                        ctx.packet.phv.get(info.range()),
                         ctx.out.get_mut(length..length + info.bytes),
                     ) {
                         bits::copy_short(from, to);
@@ -331,16 +331,20 @@ impl<O: Observer> Run<'_, '_, O> {
                     length += info.bytes;
                 }
                 Some(field) => {
-                    let before = field.offset - begin * 8 + usize::from(ctx.filled[header]);
-                    bits::copy(&ctx.phv, begin * 8, &mut ctx.out, length * 8, before);
+                    let before = field.offset - begin * 8 + usize::from(ctx.packet.filled[header]);
+                    bits::copy(&ctx.packet.phv, begin * 8, &mut ctx.out, length * 8, before);
                     let after = info.fixed_bits - (field.offset - begin * 8);
                     let rest = field.offset + field.width;
-                    bits::copy(&ctx.phv, rest, &mut ctx.out, length * 8 + before, after);
+                    bits::copy(&ctx.packet.phv, rest, &mut ctx.out, length * 8 + before, after);
                     length += (before + after) / 8;
                 }
             }
         }
-        let rest = ctx.head.get(ctx.at..ctx.head_len).unwrap_or(&[]);
+        let rest = ctx
+            .packet
+            .head
+            .get(ctx.packet.at..ctx.packet.head_len)
+            .unwrap_or(&[]);
         if let Some(to) = ctx.out.get_mut(length..length + rest.len()) {
             bits::copy_short(rest, to);
             length += rest.len();
@@ -351,15 +355,15 @@ impl<O: Observer> Run<'_, '_, O> {
     fn output(&mut self, port: u32, head: usize) -> After {
         let packet = self.machine.packet;
         let ctx = &mut *self.machine.ctx;
-        let rest = packet.len().saturating_sub(ctx.pulled);
-        let head = head.min(ctx.truncate);
-        let length = rest.min(ctx.truncate - head);
+        let rest = packet.len().saturating_sub(ctx.packet.pulled);
+        let head = head.min(ctx.packet.truncate);
+        let length = rest.min(ctx.packet.truncate - head);
         ctx.counts.outputs += 1;
         let output = Output {
             port,
             head: &ctx.out[..head],
             packet,
-            offset: ctx.pulled,
+            offset: ctx.packet.pulled,
             length,
         };
         self.sink.output(&output);
@@ -378,11 +382,11 @@ impl<O: Observer> Run<'_, '_, O> {
         let packet = self.machine.packet;
         let ctx = &mut *self.machine.ctx;
         // Truncated bytes are not part of the next pass.
-        if ctx.truncate != usize::MAX && head >= ctx.truncate {
-            ctx.pulled = packet.len();
+        if ctx.packet.truncate != usize::MAX && head >= ctx.packet.truncate {
+            ctx.packet.pulled = packet.len();
         }
-        let head = head.min(ctx.truncate);
-        if head + bits::SLACK > ctx.head.len() {
+        let head = head.min(ctx.packet.truncate);
+        if head + bits::SLACK > ctx.packet.head.len() {
             return self.drop(Drop::Grown);
         }
         self.outcome(Outcome::Recirculated);
@@ -390,10 +394,10 @@ impl<O: Observer> Run<'_, '_, O> {
             return self.drop(Drop::Copies);
         }
         let ctx = &mut *self.machine.ctx;
-        ctx.truncate = usize::MAX;
-        ctx.head[..head].copy_from_slice(&ctx.out[..head]);
-        ctx.head_len = head;
-        ctx.length = head + packet.len().saturating_sub(ctx.pulled);
+        ctx.packet.truncate = usize::MAX;
+        ctx.packet.head[..head].copy_from_slice(&ctx.out[..head]);
+        ctx.packet.head_len = head;
+        ctx.packet.length = head + packet.len().saturating_sub(ctx.packet.pulled);
         self.again(instance::RECIRCULATED)
     }
 }

@@ -184,10 +184,9 @@ impl Checker<'_> {
                 if to.index() > number {
                     return Ok(());
                 }
-                Err(Problem::Cycle {
-                    from: u32::try_from(number).unwrap_or(u32::MAX),
-                    to: u32::from(to.0),
-                })
+                let from = u32::try_from(number).unwrap_or(u32::MAX);
+                let to = u32::from(to.0);
+                Err(Problem::Cycle { from, to })
             }
         };
         match block {
@@ -203,27 +202,21 @@ impl Checker<'_> {
                 next(*otherwise)
             }
             Block::Run(action, to) => {
-                if !get(&self.program.actions, action.index(), "action")?
-                    .parameters
-                    .is_empty()
-                {
+                let action = get(&self.program.actions, action.index(), "action")?;
+                if !action.parameters.is_empty() {
                     return other("runs an action that has parameters");
                 }
                 next(*to)
             }
             Block::Apply(table, apply) => {
                 let table = get(&self.program.tables, table.index(), "table")?;
+                if matches!(apply, Apply::ByAction(each, _) if each.len() != table.actions.len()) {
+                    return other("does not say for each action where to go");
+                }
                 match apply {
                     Apply::Always(to) => next(*to),
                     Apply::ByHit { hit, miss } => next(*hit).and_then(|()| next(*miss)),
-                    Apply::ByAction(each, none) => {
-                        if each.len() != table.actions.len() {
-                            return other("does not say for each action where to go");
-                        }
-                        each.iter()
-                            .try_for_each(|to| next(*to))
-                            .and_then(|()| next(*none))
-                    }
+                    Apply::ByAction(each, none) => each.iter().chain([none]).try_for_each(|to| next(*to)),
                 }
             }
         }

@@ -95,16 +95,9 @@ pub fn read(text: &str, program: &Program) -> Result<Wanted> {
         let command = command(entry, program).with_context(|| format!("table_entries[{number}]"))?;
         wanted.commands.push(command);
     }
-    let sessions = file
-        .clone_session_entries
-        .iter()
-        .map(|session| session.replicas.len());
-    let replicas: usize = file
-        .multicast_group_entries
-        .iter()
-        .map(|group| group.replicas.len())
-        .chain(sessions)
-        .sum();
+    let groups = file.multicast_group_entries.iter().map(|group| &group.replicas);
+    let sessions = file.clone_session_entries.iter().map(|session| &session.replicas);
+    let replicas: usize = groups.chain(sessions).map(Vec::len).sum();
     ensure!(
         replicas <= MAX_REPLICAS,
         "{replicas} replicas, {MAX_REPLICAS} are the limit"

@@ -1,6 +1,6 @@
 //! The trace of a packet through a program, for users.
 //!
-//! One paragraph per packet, one indented block per stage. The changes of an action are found by comparing
+//! One paragraph per packet, one indented block per phase. The changes of an action are found by comparing
 //! all fields before and after it, so the trace shows what happened rather than what the code says, and only
 //! fields that changed.
 //!
@@ -18,7 +18,7 @@
 //!   to port 2
 //! ```
 
-use p4_interpreter::observe::{Lookup, Mark, Observer, Outcome, Stage, View};
+use p4_interpreter::observe::{Lookup, Mark, Observer, Outcome, Phase, View};
 use p4_interpreter::{Engine, wide};
 use p4_ir::{ActionId, Bits, Block, FieldId, HeaderId, MatchKind, Program, StateId};
 use std::fmt::Write;
@@ -121,17 +121,17 @@ impl<'a> Tracer<'a> {
 }
 
 impl Observer for Tracer<'_> {
-    fn stage(&mut self, view: &View<'_>, stage: Stage) {
-        let name = match stage {
-            Stage::Parser => "parser".to_owned(),
-            Stage::Verify => return,
-            Stage::Ingress => {
+    fn phase(&mut self, view: &View<'_>, phase: Phase) {
+        let name = match phase {
+            Phase::Parser => "parser".to_owned(),
+            Phase::Verify => return,
+            Phase::Ingress => {
                 // Parser error and checksum error.
                 self.changes(view, 3);
                 "ingress".to_owned()
             }
-            Stage::Egress(port) => format!("egress, port {port}"),
-            Stage::Deparser => return self.look(view),
+            Phase::Egress(port) => format!("egress, port {port}"),
+            Phase::Deparser => return self.look(view),
         };
         self.line(1, &name);
         self.look(view);
