@@ -51,11 +51,8 @@ fn looks(curves: &[Curve]) -> Vec<Look> {
 pub fn draw(path: &Path, title: &str, unit: &str, curves: &[Curve]) -> Result<()> {
     let area = SVGBackend::new(path, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
-    area.draw(&Text::new(
-        format!("{title}: simulated throughput"),
-        (12, 8),
-        ("sans-serif", 21),
-    ))?;
+    let title = format!("{title}: simulated throughput");
+    area.draw(&Text::new(title, (12, 8), ("sans-serif", 21)))?;
     let (left, legend) = area.margin(32, 0, 0, 0).split_horizontally(CHART);
     let points = || curves.iter().flat_map(|curve| &curve.points);
     let most = points().map(|point| point.value).fold(0.0, f64::max);

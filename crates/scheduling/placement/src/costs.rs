@@ -1,7 +1,8 @@
 //! The costs that the policy weighs: the times that waking and copying take.
 
-/// The costs of moving work on this machine. The time for waking differs by an order of magnitude between bare metal and
-/// nested virtualisation, so it is measured when the data plane starts; the rates of copying matter less.
+/// The costs of moving work on this machine. The time for waking differs by an order of magnitude between
+/// bare metal and nested virtualisation, so it is measured when the data plane starts; the rates of copying
+/// matter less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
     /// Time that waking an idle core takes from the core that wakes it, in nanoseconds.

@@ -13,10 +13,11 @@
 //! | copying before switching, rings of blocked vCPUs first | 3.4, 3.5 | [`Policy::rank`] |
 //! | serving the rings of a vCPU that blocks | 3.5 | [`Policy::on_block`], [`Policy::serves_on_block`] |
 //!
-//! Unlike in the paper, a helper that sleeps is woken only if the work that it takes over takes longer than waking it takes
-//! from the waker; a helper that polls costs a message and comes first. And where no helper is found, the worker that switched
-//! the packets copies them too, mostly on the sender's core, instead of the worker of the receiver's core: a guest takes
-//! longer to receive than to send, and no worker has to be woken.
+//! Unlike in the paper, a helper that sleeps is woken only if the work that it takes over takes longer than
+//! waking it takes from the waker; a helper that polls costs a message and comes first. And where no helper
+//! is found, the worker that switched the packets copies them too, mostly on the sender's core, instead of
+//! the worker of the receiver's core: a guest takes longer to receive than to send, and no worker has to be
+//! woken.
 
 mod helper;
 
@@ -25,8 +26,8 @@ use crate::topology::{Cpu, Reach, Topology};
 use crate::view::{CoreState, VcpuState, View, VnicId};
 use placement_config::{Config, Mode};
 
-/// Bytes from which on copying is worth a message to another worker. Fewer are copied in less time than the message takes, if
-/// the receiver runs and need not be woken.
+/// Bytes from which on copying is worth a message to another worker. Fewer are copied in less time than the
+/// message takes, if the receiver runs and need not be woken.
 const WORTH_SENDING: u64 = 8 * 1024;
 
 /// Identifies the worker that does a piece of work.
@@ -41,16 +42,17 @@ pub enum WorkerId {
 /// Packets that wait in an internal receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
-    /// Their number.
+    /// Number of the packets.
     pub packets: u32,
-    /// Their length in bytes.
+    /// Length of the packets in bytes.
     pub bytes: u64,
 }
 
 /// How the packets of an internal receive queue are shared out for copying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyPlan {
-    /// Number of packets to copy here, at once, before the receiver is notified. Never more than the queue holds.
+    /// Number of packets to copy here, at once, before the receiver is notified. Never more than the queue
+    /// holds.
     pub now: u32,
     /// The copier of the others, and of packets that are added meanwhile.
     pub copier: Copier,
@@ -61,7 +63,7 @@ pub struct CopyPlan {
 pub enum Copier {
     /// The caller.
     Here,
-    /// This worker, to which a message has to be sent, and which has to be woken if it sleeps.
+    /// Another worker, to which a message has to be sent, and which has to be woken if it sleeps.
     Offload(WorkerId),
     /// The core that copies to this receiver already and will find them.
     LeaveTo(Cpu),
@@ -72,8 +74,8 @@ pub enum Copier {
 pub enum Notify {
     /// At once.
     Now,
-    /// At this time, in nanoseconds of [`View::now_ns`], unless the receiver blocks or the decision is repeated
-    /// before.
+    /// At this time, in nanoseconds of [`View::now_ns`], unless the receiver blocks or the decision is
+    /// repeated before.
     At(u64),
 }
 
@@ -82,17 +84,17 @@ pub enum Notify {
 pub enum Kicks {
     /// The guest has to kick.
     On,
-    /// The guest need not kick. A worker looks at the ring at this time, in nanoseconds of [`View::now_ns`], and earlier if the
-    /// vCPU blocks; if the ring is empty then, kicks are turned on.
+    /// The guest need not kick. A worker looks at the ring at this time, in nanoseconds of [`View::now_ns`],
+    /// and earlier if the vCPU blocks; if the ring is empty then, kicks are turned on.
     OffUntil(u64),
 }
 
 /// The role in which a worker works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// It works for a vNIC whose vCPU belongs to its core.
+    /// The worker works for a vNIC whose vCPU belongs to its core.
     Own,
-    /// It works for other vNICs, on a core that was idle.
+    /// The worker works for other vNICs, on a core that was idle.
     Helping,
 }
 
@@ -108,7 +110,8 @@ pub enum Work {
 /// The order of work: the least rank first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// Switching the packets that a vCPU left in its ring when it blocked: no other thread will serve that ring.
+    /// Switching the packets that a vCPU left in its ring when it blocked: no other thread will serve that
+    /// ring.
     Blocked,
     /// Copying, which takes longer than switching and whose receiver is more likely to be the bottleneck.
     Copy,
@@ -127,8 +130,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// A policy for these CPUs. Dedicated cores that the topology lacks are ignored; if none remains, it is the last
-    /// CPU of each node.
+    /// A policy for these CPUs. Dedicated cores that the topology lacks are ignored; if none remains, it is
+    /// the last CPU of each node.
     pub fn new(config: Config, topology: Topology, costs: Costs) -> Self {
         let cpus: Vec<Cpu> = topology.usable().collect();
         let wanted = config.dedicated_cores.iter().map(|cpu| Cpu(*cpu));
@@ -163,15 +166,16 @@ impl Policy {
         }
     }
 
-    /// Whether packets are copied to a buffer of the switch and from there to the receiver, as a driver domain that
-    /// does not map guests' memory has to.
+    /// Whether packets are copied to a buffer of the switch and from there to the receiver, as a driver
+    /// domain that does not map guests' memory has to.
     pub fn copies_twice(&self) -> bool {
         self.config.mode == Mode::DriverDomain
     }
 
-    /// The worker that serves the transmit ring of a vNIC that kicked: the worker of the core where the sender's vCPU runs, in
-    /// the sender's time as in the paper, or of the core where it ran before it blocked. A helper is asked only if another task
-    /// has that core now. A helper that polls takes a busy ring over by itself.
+    /// The worker that serves the transmit ring of a vNIC that kicked: the worker of the core where the
+    /// sender's vCPU runs, in the sender's time as in the paper, or of the core where it ran before it
+    /// blocked. A helper is asked only if another task has that core now. A helper that polls takes a busy
+    /// ring over by itself.
     pub fn switcher(&self, view: &impl View, sender: VnicId) -> WorkerId {
         if let Some(worker) = self.fixed(view, sender) {
             return worker;
@@ -196,13 +200,14 @@ impl Policy {
         WorkerId::Core(helper.unwrap_or_else(|| self.usable(home, sender)))
     }
 
-    /// The helper to which the worker of core `here` hands the transmit ring of `sender`, whose vCPU waits for that core.
-    /// `times` is how often it has waited, without a break in which a helper would have gone to sleep
-    /// ([`linger_ns`](Self::linger_ns)). A helper is asked once the waits have cost more than waking it does, and at once
-    /// on a contended core, whose task would otherwise lose the core to the worker for each batch.
+    /// The helper to which the worker of core `here` hands the transmit ring of `sender`, whose vCPU waits
+    /// for that core. `times` is how often it has waited, without a break in which a helper would have gone
+    /// to sleep ([`linger_ns`](Self::linger_ns)). A helper is asked once the waits have cost more than waking
+    /// it does, and at once on a contended core, whose task would otherwise lose the core to the worker for
+    /// each batch.
     ///
-    /// Must not be asked about a sender that comes back to a core which a worker kept awake: that sender has lost no time,
-    /// and would find the core asleep if a helper served its ring.
+    /// Must not be asked about a sender that comes back to a core which a worker kept awake: that sender has
+    /// lost no time, and would find the core asleep if a helper served its ring.
     pub fn hand_off(&self, view: &impl View, here: Cpu, sender: VnicId, times: u32) -> Option<WorkerId> {
         let contended = view.is_contended(here);
         let waits = match self.sender(view, sender) {
@@ -221,11 +226,11 @@ impl Policy {
         self.helper(view, here, here, sender, lost_ns).map(WorkerId::Core)
     }
 
-    /// Shares out the packets in the receiver's internal receive queue for copying. The caller is the worker of core `here`,
-    /// which put packets there or was asked to copy them.
+    /// Shares out the packets in the receiver's internal receive queue for copying. The caller is the worker
+    /// of core `here`, which put packets there or was asked to copy them.
     ///
-    /// One core copies to a receiver at a time. A blocked receiver gets a bounded number of packets at once, so that
-    /// it can begin, and the others while it works; a running one needs none at once.
+    /// One core copies to a receiver at a time. A blocked receiver gets a bounded number of packets at once,
+    /// so that it can begin, and the others while it works; a running one needs none at once.
     pub fn copier(&self, view: &impl View, here: Cpu, receiver: VnicId, queued: Backlog) -> CopyPlan {
         let all_to = |copier| CopyPlan { now: 0, copier };
         match view.copying(receiver) {
@@ -245,8 +250,8 @@ impl Policy {
                 return all_to(Copier::Here);
             }
             VcpuState::Running(cpu) => (cpu, 0),
-            // A worker that polls there finds the work at once, and wakes the receiver on its own core: no other core is
-            // interrupted. A stream is better copied on a core near the receiver.
+            // A worker that polls there finds the work at once, and wakes the receiver on its own core: no
+            // other core is interrupted. A stream is better copied on a core near the receiver.
             VcpuState::Blocked(cpu)
                 if cpu != here
                     && queued.bytes < WORTH_SENDING
@@ -270,8 +275,8 @@ impl Policy {
         let now = limit.min(queued.packets);
         let saved = self.copy_ns(queued.without(now));
         let helper = self.helper(view, here, near, receiver, saved);
-        // Where helpers may be on other nodes, so may the caller. Unless its module is idle, the receiver's core copies, as in
-        // the paper.
+        // Where helpers may be on other nodes, so may the caller. Unless its module is idle, the receiver's
+        // core copies, as in the paper.
         let side = self.usable(near, receiver);
         let is_far = self.config.other_nodes
             && self.topology.reach(here, near) == Reach::OtherNode
@@ -281,8 +286,8 @@ impl Policy {
         CopyPlan { now, copier }
     }
 
-    /// The worker that goes on copying to `receiver` when the helper on core `here` has to stop: another helper, or the
-    /// worker of the receiver's core.
+    /// The worker that goes on copying to `receiver` when the helper on core `here` has to stop: another
+    /// helper, or the worker of the receiver's core.
     pub fn successor(&self, view: &impl View, here: Cpu, receiver: VnicId, queued: Backlog) -> WorkerId {
         let near = match self.receiver(view, receiver) {
             VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => cpu,
@@ -292,8 +297,9 @@ impl Policy {
         WorkerId::Core(helper.unwrap_or_else(|| self.usable(near, receiver)))
     }
 
-    /// Chooses when to notify `receiver`, which was last notified at `last_ns`. A receiver that does not run is notified at
-    /// once. One that runs is notified at most once per interval: it polls its ring meanwhile anyway.
+    /// Chooses when to notify `receiver`, which was last notified at `last_ns`. A receiver that does not run
+    /// is notified at once. One that runs is notified at most once per interval: it polls its ring meanwhile
+    /// anyway.
     pub fn notify(&self, view: &impl View, receiver: VnicId, last_ns: u64) -> Notify {
         let running = matches!(self.receiver(view, receiver), VcpuState::Running(_));
         if !(running && self.config.state_aware_batching && self.config.mode == Mode::Hyperswitch) {
@@ -307,8 +313,8 @@ impl Policy {
         }
     }
 
-    /// The time in nanoseconds for which a driver that frees sent frames when it receives need not be notified of them. 0 for a guest
-    /// that sleeps: it may be waiting for that.
+    /// The time in nanoseconds for which a driver that frees sent frames when it receives need not be
+    /// notified of them. 0 for a guest that sleeps: it may be waiting for that.
     pub fn completion_interval_ns(&self, view: &impl View, sender: VnicId) -> u64 {
         let batches = self.config.mode == Mode::Hyperswitch && self.config.state_aware_batching;
         match self.receiver(view, sender) {
@@ -319,8 +325,8 @@ impl Policy {
         }
     }
 
-    /// Chooses how to leave the transmit ring of `sender`, which is empty. A sender that runs will go on sending; a kick for
-    /// each packet would interrupt it more often than it is worth.
+    /// Chooses how to leave the transmit ring of `sender`, which is empty. A sender that runs will go on
+    /// sending; a kick for each packet would interrupt it more often than it is worth.
     pub fn leave(&self, view: &impl View, sender: VnicId) -> Kicks {
         let interval = u64::from(self.config.kick_interval_us) * 1000;
         let batches =
@@ -335,7 +341,8 @@ impl Policy {
         }
     }
 
-    /// The time for which a worker looks for work after its last packet before it sleeps, in nanoseconds; `None`: for ever.
+    /// The time for which a worker looks for work after its last packet before it sleeps, in nanoseconds;
+    /// `None`: for ever.
     pub fn linger_ns(&self) -> Option<u64> {
         match self.config.mode {
             Mode::Poll => None,
@@ -344,19 +351,21 @@ impl Policy {
         }
     }
 
-    /// As [`linger_ns`](Self::linger_ns), for a worker whose last breaks took `expected_ns` on average. If the next packet is not
-    /// expected before the worker would have gone to sleep and been woken again, looking for it wastes time: with the default
-    /// hysteresis of 50 us, a worker with at most 10,000 packets per second sleeps between them.
+    /// As [`linger_ns`](Self::linger_ns), for a worker whose last breaks took `expected_ns` on average. If
+    /// the next packet is not expected before the worker would have gone to sleep and been woken again,
+    /// looking for it wastes time: with the default hysteresis of 50 us, a worker with at most 10,000 packets
+    /// per second sleeps between them.
     pub fn linger_for_ns(&self, expected_ns: u64) -> Option<u64> {
         match self.linger_ns() {
-            // The cost of waking counts only up to half of the hysteresis: a kick mostly wakes the worker of the sender's own
-            // core, which takes less than waking another core.
+            // The cost of waking counts only up to half of the hysteresis: a kick mostly wakes the worker of
+            // the sender's own core, which takes less than waking another core.
             Some(longest) if expected_ns > longest + self.costs.wake_waker_ns.min(longest / 2) => Some(0),
             longest => longest,
         }
     }
 
-    /// Whether a worker without own work on core `here` looks at the transmit ring of a vNIC that it did not serve.
+    /// Whether a worker without own work on core `here` looks at the transmit ring of a vNIC that it did not
+    /// serve.
     pub fn polls(&self, view: &impl View, here: Cpu, vnic: VnicId) -> bool {
         let helps = self.config.mode == Mode::Hyperswitch && self.config.offload && self.config.poll_transmit;
         helps
@@ -368,8 +377,8 @@ impl Policy {
             }
     }
 
-    /// Whether the worker of core `here` has to stop, because a task that is not ours waits for the core. To be
-    /// asked after each packet. A worker finishes its own work nevertheless, as no other one would do it.
+    /// Whether the worker of core `here` has to stop, because a task that is not ours waits for the core. To
+    /// be asked after each packet. A worker finishes its own work nevertheless, as no other one would do it.
     pub fn must_give_way(&self, view: &impl View, here: Cpu, duty: Duty) -> bool {
         self.config.mode == Mode::Hyperswitch
             && self.config.give_way
@@ -393,7 +402,8 @@ impl Policy {
         (self.serves_on_block() && self.is_ours(view, cpu)).then_some(WorkerId::Core(cpu))
     }
 
-    /// Whether rings are served when vCPUs block, so that a worker that is woken need not take its core from a vCPU.
+    /// Whether rings are served when vCPUs block, so that a worker that is woken need not take its core from
+    /// a vCPU.
     pub fn serves_on_block(&self) -> bool {
         self.config.mode == Mode::Hyperswitch && self.config.serve_on_block && self.config.vm_state
     }
@@ -407,8 +417,8 @@ impl Policy {
         }
     }
 
-    /// One of the dedicated cores on the vNIC's node, as poll-mode switches assign ports to theirs, or of all if there is
-    /// none. vNICs are dealt out in turn, whether nodes get them in turn or one node gets all.
+    /// One of the dedicated cores on the vNIC's node, as poll-mode switches assign ports to theirs, or of all
+    /// if there is none. vNICs are dealt out in turn, whether nodes get them in turn or one node gets all.
     fn dedicated_to(&self, view: &impl View, vnic: VnicId) -> Cpu {
         let near = |cpu: &&Cpu| match self.vcpu(view, vnic) {
             VcpuState::Running(at) | VcpuState::Runnable(at) | VcpuState::Blocked(at) => {
@@ -461,7 +471,8 @@ impl Policy {
         }
     }
 
-    /// Whether a worker of ours may run on the core without taking time from a guest. Asked only where vCPUs' states are known.
+    /// Whether a worker of ours may run on the core without taking time from a guest. Asked only where vCPUs'
+    /// states are known.
     fn is_ours(&self, view: &impl View, cpu: Cpu) -> bool {
         self.topology.may_use(cpu) && matches!(view.core(cpu), CoreState::Idle | CoreState::Worker { .. })
     }

@@ -1,8 +1,10 @@
-//! The machine's topology as the kernel shows it in `/sys/devices/system` (Documentation/ABI, sysfs-devices-system-cpu).
+//! The machine's topology as the kernel shows it in `/sys/devices/system` (Documentation/ABI,
+//! sysfs-devices-system-cpu).
 //!
-//! Virtual machines and odd processors leave files out, so each piece has a fallback: without SMT siblings a CPU is
-//! a core of its own; without caches, the CPUs of a node count as sharing the last level; without nodes there is
-//! one. An answer that is too coarse costs only some throughput. CPUs that are offline are left out.
+//! Virtual machines and odd processors leave files out, so each piece has a fallback: without SMT siblings a
+//! CPU is a core of its own; without caches, the CPUs of a node count as sharing the last level; without
+//! nodes there is one. An answer that is too coarse costs only some throughput. CPUs that are offline are
+//! left out.
 
 use crate::topology::{Cpu, Location, Topology};
 use std::collections::BTreeMap;
@@ -15,7 +17,7 @@ const ROOT: &str = "/sys/devices/system";
 const MOST_CPUS: u16 = 8192;
 
 impl Topology {
-    /// This machine. On one without sysfs, the CPUs that the standard library counts, all alike.
+    /// Topology of this machine. On one without sysfs, the CPUs that the standard library counts, all alike.
     pub fn of_machine() -> Self {
         Topology::read(Path::new(ROOT)).unwrap_or_else(|| {
             let count = std::thread::available_parallelism().map_or(1, |count| count.get());

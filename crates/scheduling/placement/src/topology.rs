@@ -1,12 +1,13 @@
 //! How cores relate to each other, and the order in which to look for helpers.
 //!
-//! Three things decide how well a core serves a receiver on another one: whether the data lands in a cache that the
-//! receiver shares, whether both are on one NUMA node, and whether the helper disturbs a core that is busy. Cores
-//! that share execution units or their second-level cache form a *module*; the paper found (section 5.2.3) that a helper
-//! should be in a module that is idle as a whole, first on the receiver's node, then elsewhere. Hence modules are
-//! ordered: the others with the receiver's last-level cache, its own, those on its node, those of other nodes by
-//! distance. Modules that are equally near form a tier; a hash decides where in a tier a search begins, so that
-//! different receivers find different helpers. All orders are computed beforehand; walking one allocates nothing.
+//! Three things decide how well a core serves a receiver on another one: whether the data lands in a cache
+//! that the receiver shares, whether both are on one NUMA node, and whether the helper disturbs a core that
+//! is busy. Cores that share execution units or their second-level cache form a *module*; the paper found
+//! (section 5.2.3) that a helper should be in a module that is idle as a whole, first on the receiver's node,
+//! then elsewhere. Hence modules are ordered: the others with the receiver's last-level cache, its own, those
+//! on its node, those of other nodes by distance. Modules that are equally near form a tier; a hash decides
+//! where in a tier a search begins, so that different receivers find different helpers. All orders are
+//! computed beforehand; walking one allocates nothing.
 
 use std::collections::BTreeMap;
 
@@ -78,13 +79,14 @@ pub(crate) struct Tier {
     modules: Vec<usize>,
     /// The first CPU of each of them.
     firsts: Vec<Cpu>,
-    /// Their CPUs that may be used, as bits: number of a word and 64 bits, ascending.
+    /// CPUs of the modules that may be used, as bits: number of a word and 64 bits, ascending.
     words: Vec<(usize, u64)>,
 }
 
 impl Tier {
-    /// Calls `f` with each CPU of the tier whose bit `state` sets, until `f` returns false; then returns false. CPUs come by
-    /// number, from `start` on and then from the first. `state` gets the number of a word of 64 CPUs and the bits in question.
+    /// Calls `f` with each CPU of the tier whose bit `state` sets, until `f` returns false; then returns
+    /// false. CPUs come by number, from `start` on and then from the first. `state` gets the number of a word
+    /// of 64 CPUs and the bits in question.
     pub fn visit(
         &self,
         start: Cpu,
@@ -134,8 +136,8 @@ impl Tier {
 }
 
 impl Topology {
-    /// A machine with these CPUs. `distance` is that between two nodes, as in ACPI's SLIT: 10 on the same one, more
-    /// the farther away.
+    /// A machine with these CPUs. `distance` is that between two nodes, as in ACPI's SLIT: 10 on the same
+    /// one, more the farther away.
     pub fn new(cpus: &BTreeMap<Cpu, Location>, distance: impl Fn(u16, u16) -> u32) -> Self {
         let mut numbers: BTreeMap<u16, usize> = BTreeMap::new();
         let mut modules: Vec<Vec<Cpu>> = Vec::new();
@@ -195,8 +197,8 @@ impl Topology {
         Topology::new(&cpus.collect(), |a, b| if a == b { 10 } else { 20 })
     }
 
-    /// The same machine, on which only those CPUs may be used that `allowed` admits, for example because of the
-    /// process's affinity. The others keep their places: guests may run there.
+    /// A copy of the machine on which only those CPUs may be used that `allowed` admits, for example because
+    /// of the process's affinity. The others keep their places: guests may run there.
     pub fn restricted(mut self, allowed: impl Fn(Cpu) -> bool) -> Self {
         for (cpu, site) in (0..).map(Cpu).zip(&mut self.sites) {
             if let Some(site) = site {
@@ -250,8 +252,8 @@ impl Topology {
         self.site(cpu).map_or(&[], |site| &self.modules[site.module])
     }
 
-    /// The modules that could help the CPU, from near to far, each with its nearness; the CPU's own is among them. `hash`, a
-    /// fraction of 2^32, says where in each tier to begin. Empty for an unknown CPU.
+    /// The modules that could help the CPU, from near to far, each with its nearness; the CPU's own is among
+    /// them. `hash`, a fraction of 2^32, says where in each tier to begin. Empty for an unknown CPU.
     pub fn helpers(&self, cpu: Cpu, hash: u32) -> impl Iterator<Item = (Reach, &[Cpu])> {
         self.tiers(cpu).iter().flat_map(move |tier| {
             let start = start(tier, hash);
@@ -265,8 +267,8 @@ impl Topology {
         self.site(cpu).map_or(&[], |site| &site.tiers)
     }
 
-    /// The last usable CPU of each node. Dedicated workers disturb least there, since most programs are bound to the first
-    /// CPUs.
+    /// The last usable CPU of each node. Dedicated workers disturb least there, since most programs are bound
+    /// to the first CPUs.
     pub fn last_of_each_node(&self) -> Vec<Cpu> {
         let node = |cpu| self.location(cpu).map(|location| (location.node, cpu));
         let last: BTreeMap<u16, Cpu> = self.usable().filter_map(node).collect();
@@ -289,8 +291,8 @@ impl Reach {
     }
 }
 
-/// Sorts near modules before far ones. A CPU's own module comes after the others with its last-level cache, since a helper
-/// there would slow down the CPU that it helps.
+/// Sorts near modules before far ones. A CPU's own module comes after the others with its last-level cache,
+/// since a helper there would slow down the CPU that it helps.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Nearness {
     reach: Reach,

@@ -1,6 +1,7 @@
-//! The state of the machine, as a caller shows it to the policy. The policy asks while packets are forwarded, so an answer must
-//! not wait: it may take a few loads, a lock that is held no longer than these take, and the clock. For cores and vCPUs whose
-//! state is unknown there is a value that says so, with which the policy stays on the safe side.
+//! The state of the machine, as a caller shows it to the policy. The policy asks while packets are forwarded,
+//! so an answer must not wait: it may take a few loads, a lock that is held no longer than these take, and
+//! the clock. For cores and vCPUs whose state is unknown there is a value that says so, with which the policy
+//! stays on the safe side.
 
 use crate::topology::Cpu;
 
@@ -11,32 +12,32 @@ pub struct VnicId(pub u32);
 /// The state of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CoreState {
-    /// It runs nothing; its worker sleeps and has to be woken.
+    /// The core runs nothing; its worker sleeps and has to be woken.
     Idle,
-    /// It runs the data plane's worker of this core.
+    /// The core runs the data plane's worker of this core.
     Worker {
         /// Number of messages in the worker's buffer that it has not taken yet.
         depth: u16,
         /// The worker has nothing to do and looks for work (hysteresis).
         polling: bool,
     },
-    /// It runs a vCPU of a guest that is attached to us.
+    /// The core runs a vCPU of a guest that is attached to us.
     Guest,
-    /// It runs another task, or its state is unknown: it is never chosen as a helper.
+    /// The core runs another task, or its state is unknown: it is never chosen as a helper.
     Other,
 }
 
-/// The state of the vCPU that serves a vNIC, of a guest with several the most active one. Each state names the CPU on which it
-/// ran last.
+/// The state of the vCPU that serves a vNIC, of a guest with several the most active one. Each state names
+/// the CPU on which it ran last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VcpuState {
-    /// It runs on this CPU.
+    /// The vCPU runs on this CPU.
     Running(Cpu),
-    /// It waits for this CPU.
+    /// The vCPU waits for this CPU.
     Runnable(Cpu),
-    /// It waits for an event, for example for packets.
+    /// The vCPU waits for an event, for example for packets.
     Blocked(Cpu),
-    /// Its state is unknown: a polling driver, or a process without the privilege to read states.
+    /// The vCPU's state is unknown: a polling driver, or a process without the privilege to read states.
     Unknown,
 }
 
@@ -48,13 +49,14 @@ pub trait View {
     /// The core's state; [`CoreState::Other`] for unknown CPUs.
     fn core(&self, cpu: Cpu) -> CoreState;
 
-    /// Of the CPUs from `64 * word` on, a bit for each of `among` that is [`CoreState::Idle`]: the same state as that of
-    /// [`core`](Self::core), a moment earlier or later.
+    /// Of the CPUs from `64 * word` on, a bit for each of `among` that is [`CoreState::Idle`]: the same state
+    /// as that of [`core`](Self::core), a moment earlier or later.
     fn idle(&self, word: usize, among: u64) -> u64 {
         bits(word, among, |cpu| self.core(cpu) == CoreState::Idle)
     }
 
-    /// Of the CPUs from `64 * word` on, a bit for each of `among` whose worker looks for work, as with [`idle`](Self::idle).
+    /// Of the CPUs from `64 * word` on, a bit for each of `among` whose worker looks for work, as with
+    /// [`idle`](Self::idle).
     fn polling(&self, word: usize, among: u64) -> u64 {
         bits(word, among, |cpu| {
             matches!(self.core(cpu), CoreState::Worker { polling: true, .. })
@@ -79,8 +81,8 @@ pub trait View {
         self.vcpu(vnic)
     }
 
-    /// The state of the vCPU that takes the vNIC's interrupts, if it is known which one of a guest's does; else as
-    /// [`vcpu`](Self::vcpu).
+    /// The state of the vCPU that takes the vNIC's interrupts, if it is known which one of a guest's does;
+    /// else as [`vcpu`](Self::vcpu).
     fn receiver(&self, vnic: VnicId) -> VcpuState {
         self.vcpu(vnic)
     }

@@ -160,12 +160,14 @@ fn with_the_papers_criteria_no_core_copies_that_is_not_to_help() {
         depth: 0,
         polling: false,
     };
-    // The other idle module of the receiver's node works as well, so this helper goes on instead of asking another node.
+    // The other idle module of the receiver's node works as well, so this helper goes on instead of asking
+    // another node.
     still.cores[4] = working;
     still.cores[6] = working;
     let copier = |still: &Still, here| policy.copier(still, Cpu(here), VnicId(1), WORTH_IT).copier;
     assert_eq!(copier(&still, 4), Copier::Here);
-    // Without idle modules, the receiver's core copies rather than one of another node that found the packets.
+    // Without idle modules, the receiver's core copies rather than one of another node that found the
+    // packets.
     still.cores.fill(CoreState::Guest);
     still.cores[8] = working;
     assert_eq!(copier(&still, 8), Copier::Offload(WorkerId::Core(Cpu(2))));

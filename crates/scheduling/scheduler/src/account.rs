@@ -1,11 +1,13 @@
 //! An account for each forwarding thread: its work, and the time that it took.
 //!
-//! Busy is meant as `ovs-appctl dpif-netdev/pmd-stats-show` means "processing cycles", which count whole iterations of
-//! the poll loop that moved packets: the time of a step that moved at least one packet, and of all that led to it since
-//! the thread woke, since the step before, or since it last looked in vain. The clock is read once per step and per look
-//! in vain, not per packet, and twice per sleep. An account has one writer, so adding to it takes no locked instruction;
-//! readers see each counter as it was a moment ago, and not all of the same moment.
+//! Busy is meant as `ovs-appctl dpif-netdev/pmd-stats-show` means "processing cycles", which count whole
+//! iterations of the poll loop that moved packets: the time of a step that moved at least one packet, and of
+//! all that led to it since the thread woke, since the step before, or since it last looked in vain. The
+//! clock is read once per step and per look in vain, not per packet, and twice per sleep. An account has one
+//! writer, so adding to it takes no locked instruction; readers see each counter as it was a moment ago, and
+//! not all of the same moment.
 
+use control_protocol::work::WorkerReport;
 use cpu::{Rate, cycles};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -26,7 +28,8 @@ pub struct Progress {
     pub aborts: u64,
 }
 
-/// The account of the thread that opened it. It lies on cache lines of its own, since other threads write its neighbours.
+/// The account of the thread that opened it. It lies on cache lines of its own, since other threads write its
+/// neighbours.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Account {
@@ -48,39 +51,6 @@ pub struct Account {
     awake_since: AtomicU64,
     /// The cycle up to which time was charged, to packets or to looks in vain.
     charged_until: AtomicU64,
-}
-
-/// The contents of an account; all but `name` and `tid` only grow.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Record {
-    /// Name of the thread.
-    pub name: String,
-    /// Number of the thread.
-    pub tid: u32,
-    /// Cycles of steps that moved at least one packet, and of the looks that led to them.
-    pub busy_cycles: u64,
-    /// Cycles for which the thread was awake.
-    pub awake_cycles: u64,
-    /// Bursts taken from transmit rings.
-    pub bursts: u64,
-    /// Packets taken from transmit rings.
-    pub packets: u64,
-    /// Packets written into receive rings.
-    pub delivered: u64,
-    /// Times another worker was told to copy.
-    pub offloads: u64,
-    /// Times work was left to another worker because this core was wanted.
-    pub aborts: u64,
-    /// Rounds of looks at polled rings.
-    pub polls: u64,
-    /// Times it went to sleep.
-    pub sleeps: u64,
-    /// Times it was woken because there was work.
-    pub wakeups: u64,
-    /// Kicks that it received.
-    pub kicks: u64,
-    /// Cycles for which its core was kept from halting.
-    pub idle_poll_cycles: u64,
 }
 
 /// All accounts.
@@ -139,7 +109,7 @@ impl Account {
 
     /// Counts a kick of a guest.
     #[inline]
-    pub(crate) fn kicked(&self) {
+    pub(crate) fn count_kick(&self) {
         add(&self.kicks, 1);
     }
 
@@ -148,8 +118,8 @@ impl Account {
         add(&self.idle_poll_cycles, cycles);
     }
 
-    /// Accounts for a sleep: `sleep` waits, and returns whether work came. It calls [`woken`](Self::woken) before it does
-    /// more than wait.
+    /// Accounts for a sleep: `sleep` waits, and returns whether work came. It calls [`woken`](Self::woken)
+    /// before it does more than wait.
     pub fn asleep(&self, sleep: impl FnOnce() -> bool) {
         self.awake();
         let since = self.awake_since.load(Relaxed);
@@ -168,7 +138,8 @@ impl Account {
         self.charged_until.store(now, Relaxed);
     }
 
-    /// Adds the time awake so far. To be called now and then, so that readers need not wait for the next sleep.
+    /// Adds the time awake so far. To be called now and then, so that readers need not wait for the next
+    /// sleep.
     #[inline]
     pub(crate) fn awake(&self) {
         let now = cycles();
@@ -179,8 +150,8 @@ impl Account {
         self.awake_since.store(now, Relaxed);
     }
 
-    fn record(&self) -> Record {
-        Record {
+    fn record(&self) -> WorkerReport {
+        WorkerReport {
             name: self.name.clone(),
             tid: self.tid,
             busy_cycles: self.busy_cycles.load(Relaxed),
@@ -239,7 +210,7 @@ impl Ledger {
     }
 
     /// All accounts as they are, in the order in which their threads were started.
-    pub fn records(&self) -> Vec<Record> {
+    pub fn records(&self) -> Vec<WorkerReport> {
         let mut records: Vec<_> = self
             .accounts
             .lock()

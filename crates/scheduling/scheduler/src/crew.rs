@@ -28,8 +28,8 @@ impl Crew {
         })
     }
 
-    /// Starts the watchdog. To be called before any other thread of the crew is started. `report` is called by the watchdog's
-    /// thread, again and again for each worker that makes no progress.
+    /// Starts the watchdog. To be called before any other thread of the crew is started. `report` is called
+    /// by the watchdog's thread, again and again for each worker that makes no progress.
     ///
     /// # Errors
     /// The thread cannot be started, or the signal's handler cannot be installed.

@@ -1,5 +1,6 @@
-//! The cost of a placement decision with the product's own view: the ports, executors and published states of machines from
-//! 2 to 256 cores with 2 to 2,000 ports, every guest's thread blocked on some core, a quarter of the cores busy.
+//! The cost of a placement decision with the product's own view: the ports, executors and published states of
+//! machines from 2 to 256 cores with 2 to 2,000 ports, every guest's thread blocked on some core, a quarter
+//! of the cores busy.
 //!
 //! `cargo test --release -p scheduler decision_cost -- --ignored --nocapture`
 

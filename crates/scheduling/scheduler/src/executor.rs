@@ -1,9 +1,10 @@
 //! Forwarding threads as others see them: how they are woken, their messages, and whether they are awake.
 //!
-//! An [`Executor`] collects the reasons to wake up of one worker - that of a core, or of a vNIC - or of several floating
-//! workers together, when nothing is known that would help to choose among them. There are three: kicks, by guests'
-//! eventfds; rings posted by threads that are no workers; and messages of other workers, through a fixed circular buffer
-//! (Hyper-Switch, 3.4). When the buffer is full, the sender does the work itself.
+//! An [`Executor`] collects the reasons to wake up of one worker - that of a core, or of a vNIC - or of
+//! several floating workers together, when nothing is known that would help to choose among them. There are
+//! three: kicks, by guests' eventfds; rings posted by threads that are no workers; and messages of other
+//! workers, through a fixed circular buffer (Hyper-Switch, 3.4). When the buffer is full, the sender does the
+//! work itself.
 //!
 //! No message is lost when the worker falls asleep: see [`Mailbox`].
 
@@ -25,7 +26,8 @@ const MESSAGES: usize = 64;
 /// Most wake-ups that are fetched at a time.
 const WAKEUPS: usize = 32;
 
-/// Most wake-ups that a thread fetches after it has slept: few, so that the kernel wakes other idle workers for the others.
+/// Most wake-ups that a thread fetches after it has slept: few, so that the kernel wakes other idle workers
+/// for the others.
 pub(crate) const FEW_WAKEUPS: usize = 4;
 
 /// A ring to serve.
@@ -49,11 +51,12 @@ pub struct Executor {
     handed: AtomicBool,
 }
 
-/// The cores whose workers look for work, a bit each: a thread that needs a helper finds one without asking all of them. A core's
-/// bit is written by its own thread only.
+/// The cores whose workers look for work, a bit each: a thread that needs a helper finds one without asking
+/// all of them. A core's bit is written by its own thread only.
 pub(crate) struct PollingCores(Vec<Word>);
 
-/// 64 cores, on a cache line of their own, since the word changes whenever one of them begins or ends polling.
+/// 64 cores, on a cache line of their own, since the word changes whenever one of them begins or ends
+/// polling.
 #[repr(align(64))]
 #[derive(Default)]
 struct Word(AtomicU64);
@@ -133,7 +136,8 @@ impl Executor {
         self.inbox.lock().take()
     }
 
-    /// Sends a message; false if the buffer is full. Whether it is read is up to the thread that takes the inbox.
+    /// Sends a message; false if the buffer is full. Whether it is read is up to the thread that takes the
+    /// inbox.
     pub(crate) fn send(&self, message: Message) -> bool {
         let sent = self.mailbox.send(message);
         if sent == Ok(true) {
@@ -168,7 +172,8 @@ impl Executor {
         self.mailbox.activity()
     }
 
-    /// Publishes the activity of the calling thread, which serves the executor. After `Asleep` it must look at its inbox once more.
+    /// Publishes the activity of the calling thread, which serves the executor. After `Asleep` it must look
+    /// at its inbox once more.
     pub(crate) fn set_activity(&self, activity: Activity) {
         let polls = activity == Activity::Polling;
         if let (Some(cpu), Some(polling)) = (self.cpu, &self.polling)
@@ -207,8 +212,8 @@ impl Executor {
         )?)
     }
 
-    /// Receives a watched ring's kicks, or not for a while. If it does again, it is told at once that there was one, whether there was
-    /// or not. Touches nothing that belongs to the descriptor.
+    /// Receives a watched ring's kicks, or not for a while. If it does again, it is told at once that there
+    /// was one, whether there was or not. Touches nothing that belongs to the descriptor.
     pub(crate) fn receive_kicks(&self, ring: RingId, kick: BorrowedFd<'_>, receives: bool) {
         let flags = if receives {
             epoll::EventFlags::IN | epoll::EventFlags::ET
@@ -250,7 +255,8 @@ impl Executor {
         std::mem::take(&mut self.posted.lock())
     }
 
-    /// Waits for wake-ups, at most `timeout` (for ever if `None`), and passes them to `f`; true if there were any.
+    /// Waits for wake-ups, at most `timeout` (for ever if `None`), and passes them to `f`; true if there were
+    /// any.
     pub(crate) fn wait(&self, timeout: Option<Duration>, mut f: impl FnMut(Wakeup)) -> std::io::Result<bool> {
         let mut events: [std::mem::MaybeUninit<epoll::Event>; WAKEUPS] =
             [const { std::mem::MaybeUninit::uninit() }; WAKEUPS];

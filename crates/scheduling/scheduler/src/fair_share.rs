@@ -1,16 +1,17 @@
 //! Which rings have had no more than their share of a thread's time.
 //!
-//! Time is virtual, as in weighted fair queueing: if it ran at an n-th of the speed of the clock while n rings wait, all of them would be
-//! served at once. It runs [`SHARES`] times as fast. A turn takes a ring as far ahead of virtual time as the turn was long. A ring that
-//! is not ahead has used little lately, no more than so many equal shares.
-//! Nothing is measured while no other ring waits.
+//! Time is virtual, as in weighted fair queueing: if it ran at an n-th of the speed of the clock while n
+//! rings wait, all of them would be served at once. It runs [`SHARES`] times as fast. A turn takes a ring as
+//! far ahead of virtual time as the turn was long. A ring that is not ahead has used little lately, no more
+//! than so many equal shares. Nothing is measured while no other ring waits.
 
 use crate::ring_id::RingId;
 
 /// Equal shares of the thread's time that a ring may use before it waits in turn with others.
 const SHARES: u64 = 4;
 
-/// How far a ring may be ahead and still be within its share, in nanoseconds: it may kick several times in sequence.
+/// How far a ring may be ahead and still be within its share, in nanoseconds: it may kick several times in
+/// sequence.
 const CREDIT_NS: u64 = 10_000;
 
 /// Longest time that a turn counts for, in nanoseconds: the thread may have lost its core meanwhile.

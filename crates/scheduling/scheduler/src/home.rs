@@ -1,12 +1,13 @@
-//! The scheduler's state of a vNIC: which executor receives its kicks, which one copies to it, and the state of its guest.
+//! The scheduler's state of a vNIC: which executor receives its kicks, which one copies to it, and the state
+//! of its guest.
 
 use crate::executor::Executor;
+use crate::guest_blocks::GuestBlocks;
 use crate::kick_limit::KickLimit;
 use crate::kick_target::KickTarget;
 use crate::majority::Majority;
 use crate::ring_id::RingId;
 use crate::threads::Threads;
-use crate::waits::Waits;
 use lock_free::Assignment;
 use parking_lot::Mutex;
 use placement::{Cpu, VnicId};
@@ -16,12 +17,14 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use vm_state::Slot;
 
 /// Number of misdirected kicks in sequence after which a vNIC's home moves.
-const PATIENCE: u16 = 16;
+const MISDIRECTED: u16 = 16;
 
-/// Number of waits in sequence, of a sender whose known threads all sleep, after which it must have a thread that is not known.
+/// Number of waits in sequence, of a sender whose known threads all sleep, after which it must have a thread
+/// that is not known.
 const UNSEEN: u32 = 16;
 
-/// Least time from one such suspicion to the next, in nanoseconds. It doubles as long as nothing new is found.
+/// Least time from one such suspicion to the next, in nanoseconds. It doubles as long as nothing new is
+/// found.
 const UNSEEN_PAUSE_NS: u64 = 1_000_000_000;
 const LONGEST_UNSEEN_PAUSE_NS: u64 = 64 * UNSEEN_PAUSE_NS;
 
@@ -50,8 +53,8 @@ pub struct Home {
     notified_ns: AtomicU64,
     /// Number of kicks in sequence of which a worker found that another one should have received them.
     misdirected: AtomicU16,
-    /// How often in sequence the guest waited for the core on which its ring was served, and when it did last, in
-    /// nanoseconds of the placement's clock.
+    /// How often in sequence the guest waited for the core on which its ring was served, and when it did
+    /// last, in nanoseconds of the placement's clock.
     waits: AtomicU32,
     waited_ns: AtomicU64,
     /// When it may be suspected again that the guest has threads that are not known, and how long after that.
@@ -60,7 +63,7 @@ pub struct Home {
     /// Whether there is a suspicion that no thread has taken.
     suspected: AtomicBool,
     /// How long workers wait until the guest blocks.
-    patience: Mutex<Waits>,
+    guest_blocks: Mutex<GuestBlocks>,
     kicks: KickTarget,
     /// Of each ring.
     kick_limits: [KickLimit; RingId::PER_VNIC as usize],
@@ -86,7 +89,7 @@ impl Home {
             suspect_ns: AtomicU64::new(0),
             suspect_pause_ns: AtomicU64::new(UNSEEN_PAUSE_NS),
             suspected: AtomicBool::new(false),
-            patience: Mutex::default(),
+            guest_blocks: Mutex::default(),
             kicks: KickTarget::new(vnic),
             kick_limits: Default::default(),
             threads: Threads::default(),
@@ -142,9 +145,10 @@ impl Home {
         self.notified_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Notes that a kick should have been received by another executor. If that happens time and again, later kicks are.
+    /// Notes that a kick should have been received by another executor. If that happens time and again, later
+    /// kicks are.
     pub(crate) fn prefer(&self, executor: &Arc<Executor>) {
-        if self.misdirected.fetch_add(1, Ordering::Relaxed) >= PATIENCE && self.kicks.move_to(executor) {
+        if self.misdirected.fetch_add(1, Ordering::Relaxed) >= MISDIRECTED && self.kicks.move_to(executor) {
             self.misdirected.store(0, Ordering::Relaxed);
         }
     }
@@ -156,26 +160,26 @@ impl Home {
         }
     }
 
-    /// Notes that the guest waits for the core on which its ring was served. Returns the number of such waits in sequence, of those
-    /// after `since_ns`.
-    pub(crate) fn waits_for_core(&self, now_ns: u64, since_ns: u64) -> u32 {
+    /// Notes that the guest waits for the core on which its ring was served. Returns the number of such waits
+    /// in sequence, of those after `since_ns`.
+    pub(crate) fn count_wait(&self, now_ns: u64, since_ns: u64) -> u32 {
         let last_ns = self.waited_ns.swap(now_ns, Ordering::Relaxed);
         if last_ns < since_ns {
-            self.has_core();
+            self.forget_waits();
         }
         self.waits.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Notes that the guest does not wait, which ends the sequence.
-    pub(crate) fn has_core(&self) {
+    pub(crate) fn forget_waits(&self) {
         if self.waits.load(Ordering::Relaxed) != 0 {
             self.waits.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Notes that the guest sends although all its known threads sleep. True if it has waited for its core so often meanwhile that it
-    /// must have a thread that is not known, and a look-up is due.
-    pub(crate) fn suspects_threads(&self, now_ns: u64) -> bool {
+    /// Notes that the guest sends although all its known threads sleep. True if it has waited for its core so
+    /// often meanwhile that it must have a thread that is not known, and a look-up is due.
+    pub(crate) fn suspect_threads(&self, now_ns: u64) -> bool {
         if self.waits.load(Ordering::Relaxed) < UNSEEN || now_ns < self.suspect_ns.load(Ordering::Relaxed) {
             return false;
         }
@@ -192,17 +196,19 @@ impl Home {
         self.suspected.swap(false, Ordering::Relaxed)
     }
 
-    /// Notes how long a worker that the guest had woken waited for its core, for each packet that it found then.
+    /// Notes how long a worker that the guest had woken waited for its core, for each packet that it found
+    /// then.
     pub(crate) fn waited_for(&self, now_ns: u64, per_packet_ns: u64) {
-        self.patience.lock().note(now_ns, per_packet_ns);
+        self.guest_blocks.lock().note(now_ns, per_packet_ns);
     }
 
     /// Whether a worker that the guest wakes should wait until the guest blocks.
     pub(crate) fn may_be_waited_for(&self, now_ns: u64) -> bool {
-        self.patience.lock().may(now_ns)
+        self.guest_blocks.lock().may(now_ns)
     }
 
-    /// Receives kicks of a ring of this vNIC from now on. `decide` names the executor, if that is not decided.
+    /// Receives kicks of a ring of this vNIC from now on. `decide` names the executor, if that is not
+    /// decided.
     ///
     /// # Errors
     /// No descriptors or memory are left, or the vNIC's descriptors were too costly to watch lately.
@@ -220,24 +226,25 @@ impl Home {
         self.kicks.unwatch(queue);
     }
 
-    /// Processor time in nanoseconds that it took last to begin or end receiving kicks, if that was so costly that it is not done now.
+    /// Processor time in nanoseconds that it took last to begin or end receiving kicks, if that was so costly
+    /// that it is not done now.
     pub fn costly_kick_ns(&self) -> Option<u64> {
         self.kicks.costly_ns()
     }
 
-    /// A ring was kicked, when so many packets had gone through it. True if too many kicks were in vain: the ring's kicks are not
-    /// received until [`resume_kicks`](Self::resume_kicks).
+    /// A ring was kicked, when so many packets had gone through it. True if too many kicks were in vain: the
+    /// ring's kicks are not received until [`resume_kicks`](Self::resume_kicks).
     pub(crate) fn pauses_kicks(&self, ring: RingId, packets: u64, now_ns: impl FnOnce() -> u64) -> bool {
         let limit = self.kick_limits.get(ring.queue() as usize);
-        if !limit.is_some_and(|limit| limit.kicked(packets, now_ns)) {
+        if !limit.is_some_and(|limit| limit.count_kick(packets, now_ns)) {
             return false;
         }
         // While a thread sets up the ring, no forwarding thread waits for it.
         self.kicks.receive(ring, false) == Some(true)
     }
 
-    /// Receives a ring's kicks again. The executor is told at once that there was one, whether there was or not. False if another
-    /// thread sets up the ring, so that the caller has to try again.
+    /// Receives a ring's kicks again. The executor is told at once that there was one, whether there was or
+    /// not. False if another thread sets up the ring, so that the caller has to try again.
     pub(crate) fn resume_kicks(&self, ring: RingId) -> bool {
         if let Some(limit) = self.kick_limits.get(ring.queue() as usize) {
             limit.forgive();
@@ -251,8 +258,8 @@ impl Home {
         self.kicks.executor(decide).post(rings);
     }
 
-    /// Calls `look` with the threads of the guest, or with that of an interface of the driver domain, and returns its result.
-    /// There are no threads while they are not known.
+    /// Calls `look` with the threads of the guest, or with that of an interface of the driver domain, and
+    /// returns its result. There are no threads while they are not known.
     #[inline]
     pub(crate) fn with_threads<R>(&self, look: impl FnOnce(&[Slot]) -> R) -> R {
         self.threads.with(look)

@@ -1,7 +1,8 @@
-//! The core of a worker, whose idle loop polls instead of halting while an answer is expected soon ([`IdlePoll`]).
+//! The core of a worker, whose idle loop polls instead of halting while an answer is expected soon
+//! ([`IdlePoll`]).
 //!
-//! The worker sets the constraint before it sleeps, keeps it over any number of packets, and sleeps no longer than the bound with it: it
-//! lifts it then, and sleeps on without a time-out.
+//! The worker sets the constraint before it sleeps, keeps it over any number of packets, and sleeps no longer
+//! than the bound with it: it lifts it then, and sleeps on without a time-out.
 
 use crate::account::Account;
 use crate::idle_poll::IdlePoll;
@@ -35,8 +36,8 @@ impl IdleCore {
         self.poll.woken(now_ns, since_ns, notified_ns);
     }
 
-    /// The worker is about to sleep, in a break since `since_ns`: sets or lifts the constraint. The worker may sleep so long
-    /// before it calls this again; `None`: as long as it likes.
+    /// The worker is about to sleep, in a break since `since_ns`: sets or lifts the constraint. The worker
+    /// may sleep so long before it calls this again; `None`: as long as it likes.
     pub fn before_sleep(&mut self, now_ns: u64, since_ns: u64, account: &Account) -> Option<Duration> {
         let poll_for_ns = self.poll.poll_for_ns(now_ns, since_ns);
         let constraint = self.constraint.as_mut()?;

@@ -1,26 +1,27 @@
 //! When the idle loop of a core is to poll instead of halting.
 //!
-//! A core that halts is woken late: within microseconds on bare metal, in up to a millisecond where it belongs to a hypervisor. For a guest
-//! that waits for an answer this is most of a round trip. So a worker keeps its core from halting while an answer is
-//! expected soon. Guests converse if the worker's breaks are ended by kicks of guests that were notified since the worker was woken
-//! before: such a guest went on after an answer. A break counts as in time if it was no longer than the bound; most of the
-//! last ones have to be. Nothing else sets the constraint: not a stream, whose sender receives nothing, nor a conversation with
+//! A core that halts is woken late: within microseconds on bare metal, in up to a millisecond where it
+//! belongs to a hypervisor. For a guest that waits for an answer this is most of a round trip. So a worker
+//! keeps its core from halting while an answer is expected soon. Guests converse if the worker's gaps are
+//! ended by kicks of guests that were notified since the worker was woken before: such a guest went on after
+//! an answer. A break counts as in time if it was no longer than the bound; most of the last ones have to be.
+//! Nothing else sets the constraint: not a stream, whose sender receives nothing, nor a conversation with
 //! pauses.
 //!
-//! The cost is bounded: a core polls no longer than the bound after each packet, and as good as nothing once there are none. The safe
-//! direction of error is to let the core halt.
+//! The cost is bounded: a core polls no longer than the bound after each packet, and as good as nothing once
+//! there are none. The safe direction of error is to let the core halt.
 
-/// Number of breaks that are remembered.
-const BREAKS: u32 = u16::BITS;
+/// Number of gaps that are remembered.
+const GAPS: u32 = u16::BITS;
 
 /// Number of them that have to be in time.
-const ENOUGH: u32 = BREAKS * 3 / 4;
+const ENOUGH: u32 = GAPS * 3 / 4;
 
 /// See the module's description. Times are in nanoseconds of any one clock.
 #[derive(Debug)]
 pub(crate) struct IdlePoll {
     bound_ns: u64,
-    /// The last breaks, one bit each: whether they ended in time, with a guest that had an answer.
+    /// The last gaps, one bit each: whether they ended in time, with a guest that had an answer.
     in_time: u16,
     woken_ns: u64,
 }
@@ -35,8 +36,8 @@ impl IdlePoll {
         }
     }
 
-    /// Notes that the worker was woken after a break since `since_ns`. `notified_ns` is when one of the guests that woke it was notified last, if
-    /// guests did.
+    /// Notes that the worker was woken after a break since `since_ns`. `notified_ns` is when one of the
+    /// guests that woke it was notified last, if guests did.
     pub fn woken(&mut self, now_ns: u64, since_ns: u64, notified_ns: Option<u64>) {
         let answered = notified_ns.is_some_and(|notified_ns| notified_ns > self.woken_ns);
         let in_time = now_ns.saturating_sub(since_ns) <= self.bound_ns;
@@ -44,7 +45,8 @@ impl IdlePoll {
         self.woken_ns = now_ns;
     }
 
-    /// The time for which the idle loop is to poll from now on, in a break since `since_ns`; `None`: not at all.
+    /// The time for which the idle loop is to poll from now on, in a break since `since_ns`; `None`: not at
+    /// all.
     pub fn poll_for_ns(&self, now_ns: u64, since_ns: u64) -> Option<u64> {
         let left_ns = (since_ns + self.bound_ns).checked_sub(now_ns);
         left_ns.filter(|left_ns| *left_ns > 0 && self.in_time.count_ones() >= ENOUGH)
@@ -77,8 +79,8 @@ mod tests {
             self.poll.poll_for_ns(self.now_ns, self.now_ns)
         }
 
-        /// The guest kicks every `gap_ns`, so many times, and is notified in between if it is `answered`. How often the core was kept from
-        /// halting meanwhile.
+        /// The guest kicks every `gap_ns`, so many times, and is notified in between if it is `answered`. How
+        /// often the core was kept from halting meanwhile.
         fn kicks(&mut self, times: usize, gap_ns: u64, answered: bool) -> usize {
             let kept = |worker: &mut Worker| {
                 let kept = worker.polls_for_ns().is_some();

@@ -1,13 +1,14 @@
 //! Kicks that lead to nothing, and a guest that goes on with them.
 //!
-//! A kick wakes a worker before anybody can know whether there is something in the ring. A guest that kicks without end takes the
-//! worker's time in the raised class from its neighbours, for as little as a write to an eventfd. So a ring may be kicked
-//! [`BURST`] times in vain, and once per [`PERIOD_NS`] from then on. Kicks beyond that are not received for [`PAUSE_NS`], after which the
-//! ring is served once, whatever its guest did.
+//! A kick wakes a worker before anybody can know whether there is something in the ring. A guest that kicks
+//! without end takes the worker's time in the raised class from its neighbours, for as little as a write to
+//! an eventfd. So a ring may be kicked [`BURST`] times in vain, and once per [`PERIOD_NS`] from then on.
+//! Kicks beyond that are not received for [`PAUSE_NS`], after which the ring is served once, whatever its
+//! guest did.
 //!
-//! A kick was in vain if no packet has gone through the ring when the next one is received. A driver kicks for packets and buffers that it
-//! has added. At times a worker that polls is faster than the kick, but it has found something then. The safe direction of error is to
-//! receive a kick.
+//! A kick was in vain if no packet has gone through the ring when the next one is received. A driver kicks
+//! for packets and buffers that it has added. At times a worker that polls is faster than the kick, but it
+//! has found something then. The safe direction of error is to receive a kick.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -23,7 +24,8 @@ pub(crate) const PAUSE_NS: u64 = 1_000_000;
 /// No number of packets.
 const UNKNOWN: u64 = u64::MAX;
 
-/// The kicks of one ring. Times are in nanoseconds of any one clock. Threads that receive kicks of the ring at the same time may count one less.
+/// The kicks of one ring. Times are in nanoseconds of any one clock. Threads that receive kicks of the ring
+/// at the same time may count one less.
 #[derive(Debug)]
 pub(crate) struct KickLimit {
     /// Packets that had gone through the ring at the last kick.
@@ -43,8 +45,8 @@ impl Default for KickLimit {
 
 impl KickLimit {
     /// A kick was received, when so many packets had gone through the ring; true if too many were in vain.
-    pub fn kicked(&self, packets: u64, now_ns: impl FnOnce() -> u64) -> bool {
-        self.packets.swap(packets, Relaxed) == packets && self.exceeds(now_ns())
+    pub fn count_kick(&self, packets: u64, now_ns: impl FnOnce() -> u64) -> bool {
+        self.packets.swap(packets, Relaxed) == packets && self.charge(now_ns())
     }
 
     /// The next kick is not in vain, whatever comes of it.
@@ -52,7 +54,7 @@ impl KickLimit {
         self.packets.store(UNKNOWN, Relaxed);
     }
 
-    fn exceeds(&self, now_ns: u64) -> bool {
+    fn charge(&self, now_ns: u64) -> bool {
         let full_ns = self.full_ns.load(Relaxed).max(now_ns) + PERIOD_NS;
         let exceeds = full_ns > now_ns + BURST * PERIOD_NS;
         if !exceeds {
@@ -70,7 +72,9 @@ mod tests {
 
     /// Of 1000 kicks in vain, those within the limit.
     fn within(limit: &KickLimit, now_ns: u64) -> u64 {
-        (0..1000).map(|_| u64::from(!limit.kicked(7, || now_ns))).sum()
+        (0..1000)
+            .map(|_| u64::from(!limit.count_kick(7, || now_ns)))
+            .sum()
     }
 
     #[test]
@@ -94,10 +98,10 @@ mod tests {
     #[test]
     fn kicks_between_which_packets_came_do_not_count() {
         let limit = KickLimit::default();
-        assert!((0..1000).all(|packets| !limit.kicked(packets, || START_NS)));
+        assert!((0..1000).all(|packets| !limit.count_kick(packets, || START_NS)));
         assert_eq!(within(&limit, START_NS), 1 + BURST);
-        assert!(!limit.kicked(8, || START_NS) && limit.kicked(8, || START_NS));
+        assert!(!limit.count_kick(8, || START_NS) && limit.count_kick(8, || START_NS));
         limit.forgive();
-        assert!(!limit.kicked(8, || START_NS) && limit.kicked(8, || START_NS));
+        assert!(!limit.count_kick(8, || START_NS) && limit.count_kick(8, || START_NS));
     }
 }

@@ -1,9 +1,10 @@
 //! The executor that receives a vNIC's kicks.
 //!
-//! To begin or end receiving the kicks of a descriptor takes the lock of those that wait for it, which belongs to the descriptor: a VMM
-//! that signals it has the kernel hold this lock while it asks a million waiters. Meanwhile the executor's own thread waits as
-//! well. So the processor time of such a change is measured. After a costly one there is no other for a thousand times as long: the
-//! executor stays the same, and a new descriptor is refused. A pause changes only the executor's side.
+//! To begin or end receiving the kicks of a descriptor takes the lock of those that wait for it, which
+//! belongs to the descriptor: a VMM that signals it has the kernel hold this lock while it asks a million
+//! waiters. Meanwhile the executor's own thread waits as well. So the processor time of such a change is
+//! measured. After a costly one there is no other for a thousand times as long: the executor stays the same,
+//! and a new descriptor is refused. A pause changes only the executor's side.
 
 use crate::executor::Executor;
 use crate::ring_id::RingId;
@@ -17,7 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Processor time in nanoseconds from which on a change is costly.
 const COSTLY_NS: u64 = 200_000;
 
-/// Time without changes after a costly one, as a multiple of the time that it took; and the longest, in microseconds.
+/// Time without changes after a costly one, as a multiple of the time that it took; and the longest, in
+/// microseconds.
 const REST: u64 = 1000;
 const LONGEST_REST_US: u64 = 60_000_000;
 
@@ -89,7 +91,8 @@ impl KickTarget {
         }
     }
 
-    /// Has another executor receive the kicks; false if another thread makes a change, or changes are too costly.
+    /// Has another executor receive the kicks; false if another thread makes a change, or changes are too
+    /// costly.
     pub fn move_to(&self, executor: &Arc<Executor>) -> bool {
         let Some(watched) = self.watched.try_lock().filter(|_| self.costly_ns().is_none()) else {
             return false;
@@ -115,7 +118,8 @@ impl KickTarget {
         true
     }
 
-    /// Receives the ring's kicks again, or not until then. `None` if another thread makes a change; false if they are not watched.
+    /// Receives the ring's kicks again, or not until then. `None` if another thread makes a change; false if
+    /// they are not watched.
     pub fn receive(&self, ring: RingId, receives: bool) -> Option<bool> {
         let watched = self.watched.try_lock()?;
         let kick = watched.get(ring.queue() as usize).and_then(Option::as_ref);

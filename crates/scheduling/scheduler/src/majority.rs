@@ -1,8 +1,8 @@
 //! The one of a guest's threads that kicks, or that takes the interrupts, most of the time.
 //!
-//! Each kick or interrupt is a vote, and the thread that has most of the recent votes counts (the majority vote of Boyer and Moore, with a
-//! bound so that a new one is not outvoted for long). The result is read with each decision. Votes that two workers give at once may be
-//! lost, which does no harm.
+//! Each kick or interrupt is a vote, and the thread that has most of the recent votes counts (the majority
+//! vote of Boyer and Moore, with a bound so that a new one is not outvoted for long). The result is read with
+//! each decision. Votes that two workers give at once may be lost, which does no harm.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use vm_state::Slot;

@@ -1,8 +1,8 @@
 //! The placement policy on this machine: the executors that it chooses from, and its view of cores and vCPUs.
 //!
-//! Without knowledge of cores and vCPUs there is nothing to choose from: then workers float, as the operating system
-//! likes, and share one executor. With it, or in a mode that assigns work to threads, each worker has its core and its
-//! executor, and each vNIC a home: the executor that receives its guest's kicks.
+//! Without knowledge of cores and vCPUs there is nothing to choose from: then workers float, as the operating
+//! system likes, and share one executor. With it, or in a mode that assigns work to threads, each worker has
+//! its core and its executor, and each vNIC a home: the executor that receives its guest's kicks.
 
 use crate::executor::{Activity, Executor, PollingCores};
 use crate::home::{Home, Homes};
@@ -31,7 +31,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Executors for the cores on which the policy may work. `facts` is the published state of cores and threads.
+    /// Executors for the cores on which the policy may work. `facts` is the published state of cores and
+    /// threads.
     ///
     /// # Errors
     /// No descriptors are left.

@@ -2,16 +2,16 @@
 
 use crate::home::{Home, Homes as _};
 use crate::ring_id::RingId;
-use crate::scheduler::{Rings, Scheduler};
 use crate::timers::Due;
+use crate::turns::{Rings, Scheduler};
 use placement::{Kicks, VcpuState, View as _};
 
 /// Number of transmit rings, served by others, that are looked at in one round of polling.
 const SCAN: u32 = 4;
 
 impl<R: Rings> Scheduler<R> {
-    /// Looks at the rings that are polled, but at no more than `most`, and at others each time; true if something came and is
-    /// queued.
+    /// Looks at the rings that are polled, but at no more than `most`, and at others each time; true if
+    /// something came and is queued.
     pub(crate) fn poll(&mut self, most: usize) -> bool {
         self.rings.refresh();
         for _ in 0..most.min(self.schedule.polled.len()) {
@@ -22,8 +22,8 @@ impl<R: Rings> Scheduler<R> {
         !self.schedule.queue.is_empty()
     }
 
-    /// As [`poll`](Self::poll) with all rings, for a thread that has nothing else to do and whose core nobody wants: what comes in one ring
-    /// only is served at once. True if something was served or is queued.
+    /// As [`poll`](Self::poll) with all rings, for a thread that has nothing else to do and whose core nobody
+    /// wants: what comes in one ring only is served at once. True if something was served or is queued.
     pub(crate) fn poll_and_serve(&mut self) -> bool {
         if !self.schedule.queue.is_empty() {
             return self.poll(usize::MAX);
@@ -40,8 +40,8 @@ impl<R: Rings> Scheduler<R> {
         !self.schedule.queue.is_empty()
     }
 
-    /// As [`poll`](Self::poll), for a thread that has something to do, which looks at few rings. It asks the guests of the others
-    /// for kicks: they would wait for many such looks.
+    /// As [`poll`](Self::poll), for a thread that has something to do, which looks at few rings. It asks the
+    /// guests of the others for kicks: they would wait for many such looks.
     pub(crate) fn poll_few(&mut self, most: usize) {
         self.poll(most);
         while let Some(ring) = self.schedule.polled.take_surplus(most) {
@@ -57,8 +57,8 @@ impl<R: Rings> Scheduler<R> {
         }
     }
 
-    /// Other work of a helper (Hyper-Switch 3.4): looks at a few transmit rings that others serve, and at drivers that
-    /// are owed a notification and sleep meanwhile; true if something is queued.
+    /// Other work of a helper (Hyper-Switch 3.4): looks at a few transmit rings that others serve, and at
+    /// drivers that are owed a notification and sleep meanwhile; true if something is queued.
     pub(crate) fn look_around(&mut self) -> bool {
         let schedule = &self.schedule;
         let Some(here) = schedule.here().filter(|_| schedule.crew.placement.knows_vcpus()) else {
@@ -89,9 +89,9 @@ impl<R: Rings> Scheduler<R> {
         !self.schedule.queue.is_empty()
     }
 
-    /// Ends polling: asks for kicks again, or hands rings to a helper, if another task waited for this core when the work was
-    /// done. `waited_since_ns` is then when the last break ended in which a helper would have gone to sleep. True if something came
-    /// meanwhile and is queued.
+    /// Ends polling: asks for kicks again, or hands rings to a helper, if another task waited for this core
+    /// when the work was done. `waited_since_ns` is then when the last break ended in which a helper would
+    /// have gone to sleep. True if something came meanwhile and is queued.
     pub fn stop_polling(&mut self, waited_since_ns: Option<u64>) -> bool {
         self.rings.refresh();
         for ring in self.schedule.polled.take() {
@@ -100,7 +100,7 @@ impl<R: Rings> Scheduler<R> {
                 continue;
             };
             match waited_since_ns {
-                None => home.has_core(),
+                None => home.forget_waits(),
                 Some(since_ns) if self.schedule.handed_off(home, homes, since_ns) => continue,
                 Some(_) if self.schedule.misses_threads(home, homes) => {
                     self.rings.missed_threads(ring.vnic())
@@ -114,9 +114,9 @@ impl<R: Rings> Scheduler<R> {
         !self.schedule.queue.is_empty()
     }
 
-    /// The time for which polling is worth while after the last packet, if longer than the policy's hysteresis: a sender that
-    /// runs will go on sending. A ring is never left without kicks by a worker that sleeps, which could not see its guest
-    /// fall asleep.
+    /// The time for which polling is worth while after the last packet, if longer than the policy's
+    /// hysteresis: a sender that runs will go on sending. A ring is never left without kicks by a worker that
+    /// sleeps, which could not see its guest fall asleep.
     pub(crate) fn patience_ns(&mut self) -> u64 {
         if !self.schedule.crew.placement.knows_vcpus() {
             return 0;

@@ -3,8 +3,8 @@
 use placement::VnicId;
 use std::fmt;
 
-/// Number of a ring, the unit of scheduling. The rings of a vNIC are neighbours, in the order of its virtqueues (virtio 1.3,
-/// section 5.1.2): receive rings, to the guest, are even, and transmit rings odd.
+/// Number of a ring, the unit of scheduling. The rings of a vNIC are neighbours, in the order of its
+/// virtqueues (virtio 1.3, section 5.1.2): receive rings, to the guest, are even, and transmit rings odd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RingId(pub u32);
 
@@ -12,7 +12,8 @@ impl RingId {
     /// Number of rings of a vNIC.
     pub const PER_VNIC: u32 = 2;
 
-    /// The number of a virtqueue's ring. Numbers of vNICs are below 2^31, those of virtqueues below [`PER_VNIC`](Self::PER_VNIC).
+    /// The number of a virtqueue's ring. Numbers of vNICs are below 2^31, those of virtqueues below
+    /// [`PER_VNIC`](Self::PER_VNIC).
     #[inline]
     pub const fn of(vnic: VnicId, queue: u32) -> RingId {
         RingId(vnic.0 * RingId::PER_VNIC + queue)

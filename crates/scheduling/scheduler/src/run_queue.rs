@@ -1,8 +1,8 @@
 //! The rings that a thread serves next.
 //!
-//! A ring is *new* when something comes for it, and goes before *old* rings, which were not empty when their last turn ended, or have used
-//! much of the thread's time lately ([`FairShare`]). So a ring with little to do waits for the turn that is under way, and
-//! for others that are new, however many rings are never empty.
+//! A ring is *new* when something comes for it, and goes before *old* rings, which were not empty when their
+//! last turn ended, or have used much of the thread's time lately ([`FairShare`]). So a ring with little to
+//! do waits for the turn that is under way, and for others that are new, however many rings are never empty.
 
 use crate::fair_share::FairShare;
 use crate::ring_id::RingId;
@@ -28,7 +28,8 @@ impl List {
         self.rings.pop_front()
     }
 
-    /// Takes the ring of least rank, the oldest among equals; and the oldest of all when that one has been overtaken for long.
+    /// Takes the ring of least rank, the oldest among equals; and the oldest of all when that one has been
+    /// overtaken for long.
     fn pop_by<K: Ord>(&mut self, rank: impl Fn(RingId) -> K) -> Option<RingId> {
         if self.rings.len() < 2 || self.overtaken >= OVERTAKEN {
             return self.pop();
@@ -227,8 +228,8 @@ mod tests {
         }
     }
 
-    /// Rings that are empty after each turn, and have something again at once, leave one that is never empty a part of the turns;
-    /// many of them leave it its share.
+    /// Rings that are empty after each turn, and have something again at once, leave one that is never empty
+    /// a part of the turns; many of them leave it its share.
     #[test]
     fn rings_that_come_again_and_again_leave_others_a_part() {
         for count in [3, 20, 100] {

@@ -15,11 +15,12 @@ use std::time::Duration;
 /// The shortest and the longest turn in microseconds, besides what is begun then (`vnic::Turn`).
 const TURN_US: (u64, u64) = (10, 100);
 
-/// Time in which all rings that wait have a turn, in microseconds, unless there are so many that their turns would be too short.
+/// Time in which all rings that wait have a turn, in microseconds, unless there are so many that their turns
+/// would be too short.
 const ROUND_US: u64 = 400;
 
-/// The rings that a forwarding thread will serve: at once, when polling finds something, and at some time. The forwarder adds to it
-/// while it serves a ring.
+/// The rings that a forwarding thread will serve: at once, when polling finds something, and at some time.
+/// The forwarder adds to it while it serves a ring.
 pub struct Schedule {
     pub(crate) crew: Arc<Crew>,
     /// The executor through which others reach this thread, if it is a worker.
@@ -62,18 +63,20 @@ impl Schedule {
         self.timers.set(at_ns, ring, due);
     }
 
-    /// Serves a ring at a time of [`now_ns`](Self::now_ns), and not at an earlier one that was set for this reason.
+    /// Serves a ring at a time of [`now_ns`](Self::now_ns), and not at an earlier one that was set for this
+    /// reason.
     pub fn reset_timer(&mut self, at_ns: u64, ring: RingId, due: Due) {
         self.timers.reset(at_ns, ring, due);
     }
 
-    /// Polls a transmit ring from now on: it is empty, and its guest need not kick. `fresh`: something came through it in
-    /// this turn.
+    /// Polls a transmit ring from now on: it is empty, and its guest need not kick. `fresh`: something came
+    /// through it in this turn.
     pub fn poll_from_now(&mut self, ring: RingId, fresh: bool) {
         self.polled.add(ring, fresh);
     }
 
-    /// Looks at the polled rings after the first `looked` ones of this round, and queues those that have work; true if there are any.
+    /// Looks at the polled rings after the first `looked` ones of this round, and queues those that have
+    /// work; true if there are any.
     #[inline]
     pub fn queue_others(&mut self, looked: usize, mut has_work: impl FnMut(RingId) -> bool) -> bool {
         let Schedule { polled, queue, .. } = self;
@@ -102,8 +105,8 @@ impl Schedule {
         !self.polled.is_empty()
     }
 
-    /// Queues rings whose time has come, and returns the time for which this thread may sleep: none while a ring is queued; else
-    /// until the next timer, or for ever (`None`).
+    /// Queues rings whose time has come, and returns the time for which this thread may sleep: none while a
+    /// ring is queued; else until the next timer, or for ever (`None`).
     pub fn next_deadline(&mut self) -> Option<Duration> {
         let mut next_ns = None;
         if !self.timers.is_empty() {

@@ -1,4 +1,5 @@
-//! Rings through which little comes at a time: what a look finds is served at once, and nobody else waits for that.
+//! Rings through which little comes at a time: what a look finds is served at once, and nobody else waits for
+//! that.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -8,9 +9,9 @@ use crate::home::Home;
 use crate::placement::Placement;
 use crate::ring_id::RingId;
 use crate::schedule::Schedule;
-use crate::scheduler::{Rings, Scheduler};
 use crate::testing::{Fake, Table};
-use crate::tests::{PATIENCE, end, transmit};
+use crate::tests::{TIMEOUT, end, transmit};
+use crate::turns::{Rings, Scheduler};
 use crate::worker::start_all;
 use ::placement::{Config, Costs, Mode, Policy, Priority, Shape, Topology, VnicId};
 use rustix::event::{EventfdFlags, eventfd};
@@ -39,7 +40,7 @@ fn crew(mode: Mode, facts: Option<VmState>) -> Arc<Crew> {
 /// A thread that polls so many rings, all of which are empty.
 fn polling(rings: u32) -> Scheduler<Fake> {
     let mut scheduler = Scheduler::new(crew(Mode::Hyperswitch, None), None, Fake::with(rings));
-    (0..rings).for_each(|vnic| scheduler.kicked(transmit(vnic)));
+    (0..rings).for_each(|vnic| scheduler.on_kick(transmit(vnic)));
     while scheduler.step() {}
     scheduler.rings.served.clear();
     assert!(!scheduler.poll_and_serve(), "nothing has come");
@@ -82,7 +83,7 @@ fn what_several_rings_have_is_queued() {
 #[test]
 fn what_was_queued_before_goes_first() {
     let mut scheduler = polling(2);
-    scheduler.kicked(transmit(0));
+    scheduler.on_kick(transmit(0));
     scheduler.rings.work.insert(transmit(1), 1);
     assert!(scheduler.poll_and_serve());
     assert!(scheduler.rings.served.is_empty());
@@ -115,7 +116,8 @@ const BETWEEN: u32 = 1000;
 /// Least time of a turn.
 const TURN_US: u64 = 1;
 
-/// A forwarder with a ring that has a burst of one at each look, which takes a microsecond, and another one that is kicked by the worker itself.
+/// A forwarder with a ring that has a burst of one at each look, which takes a microsecond, and another one
+/// that is kicked by the worker itself.
 struct Endless {
     table: Arc<Table>,
     kick: Arc<OwnedFd>,
@@ -164,7 +166,7 @@ impl Rings for Endless {
         }
     }
 
-    fn kicked(&mut self, ring: RingId) -> Option<u64> {
+    fn on_kick(&mut self, ring: RingId) -> Option<u64> {
         Some(u64::from(self.turns) + u64::from(ring.0))
     }
 
@@ -217,7 +219,7 @@ fn a_kick_is_seen_beside_a_ring_that_always_has_something() {
     for mode in [Mode::Hyperswitch, Mode::Poll] {
         with_endless(mode, &TestArea::new().unwrap(), |said, crew| {
             for _ in 0..40 {
-                match said.recv_timeout(PATIENCE).unwrap() {
+                match said.recv_timeout(TIMEOUT).unwrap() {
                     Said::Waited(turns) => assert!(turns <= 40, "{turns}"),
                     Said::AskedForKicks => panic!("the worker has no break"),
                 }
@@ -233,7 +235,7 @@ fn a_worker_whose_core_is_wanted_does_not_go_on_polling() {
     let area = TestArea::new().unwrap();
     with_endless(Mode::Hyperswitch, &area, |said, _| {
         area.wanted(0, 1);
-        let says = |_| said.recv_timeout(PATIENCE).unwrap();
+        let says = |_| said.recv_timeout(TIMEOUT).unwrap();
         assert!((0..1000).map(says).any(|said| said == Said::AskedForKicks));
     });
 }

@@ -3,7 +3,7 @@
 use crate::home::{Home, Homes};
 use crate::ring_id::RingId;
 use crate::schedule::Schedule;
-use crate::scheduler::Rings;
+use crate::turns::Rings;
 use placement::VnicId;
 use std::collections::{HashMap, HashSet};
 
@@ -87,7 +87,7 @@ impl Rings for Fake {
         }
     }
 
-    fn kicked(&mut self, ring: RingId) -> Option<u64> {
+    fn on_kick(&mut self, ring: RingId) -> Option<u64> {
         let moved = self.moved.get(&ring).copied();
         self.table.home(ring.vnic()).map(|_| moved.unwrap_or(0))
     }

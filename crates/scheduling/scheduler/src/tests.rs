@@ -9,9 +9,9 @@ use crate::home::{Home, Homes as _};
 use crate::placement::Placement;
 use crate::ring_id::RingId;
 use crate::schedule::Schedule;
-use crate::scheduler::{Rings, Scheduler};
 use crate::testing::{Fake, Table};
 use crate::timers::Due;
+use crate::turns::{Rings, Scheduler};
 use crate::worker::start_all;
 use ::placement::{Config, Costs, Cpu, Policy, Shape, Topology, VnicId};
 use rustix::event::{EventfdFlags, eventfd};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use vm_state::{TestArea, ThreadState, VmState};
 
 /// Tests wait so long for other threads, on the busiest machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Task numbers: of the worker, and from there on of guests' threads.
 const WORKER: u32 = 1;
@@ -57,8 +57,8 @@ fn alone(vnics: u32) -> Scheduler<Fake> {
     Scheduler::new(crew(None), None, Fake::with(vnics))
 }
 
-/// The worker of core 0 of four, and what is known of cores and guests. Each vNIC's guest is blocked on the core of its
-/// number.
+/// The worker of core 0 of four, and what is known of cores and guests. Each vNIC's guest is blocked on the
+/// core of its number.
 fn on_core_0(vnics: u32) -> (Scheduler<Fake>, TestArea) {
     let area = TestArea::new().unwrap();
     (0..4).for_each(|cpu| area.runs(cpu, 0));
@@ -100,9 +100,9 @@ fn busy_rings_take_turns() {
     let mut scheduler = alone(3);
     for (vnic, turns) in [(0, 4), (1, 2), (2, 1)] {
         scheduler.rings.work.insert(transmit(vnic), turns);
-        scheduler.kicked(transmit(vnic));
+        scheduler.on_kick(transmit(vnic));
         // Said twice, done once.
-        scheduler.kicked(transmit(vnic));
+        scheduler.on_kick(transmit(vnic));
     }
     while scheduler.step() {}
     let order = [0, 1, 2, 0, 1, 0, 0].map(transmit);
@@ -113,9 +113,9 @@ fn busy_rings_take_turns() {
 #[test]
 fn kicks_of_rings_that_do_not_exist_are_ignored() {
     let mut scheduler = alone(1);
-    scheduler.kicked(transmit(1));
+    scheduler.on_kick(transmit(1));
     assert!(!scheduler.step());
-    scheduler.kicked(receive(0));
+    scheduler.on_kick(receive(0));
     assert!(scheduler.step());
     assert_eq!(scheduler.rings.served, [receive(0)]);
 }
@@ -123,7 +123,7 @@ fn kicks_of_rings_that_do_not_exist_are_ignored() {
 #[test]
 fn polling_looks_at_a_bounded_number_of_rings_and_at_all_in_time() {
     let mut scheduler = alone(5);
-    (0..5).for_each(|vnic| scheduler.kicked(transmit(vnic)));
+    (0..5).for_each(|vnic| scheduler.on_kick(transmit(vnic)));
     while scheduler.step() {}
     assert!(scheduler.schedule.is_polling());
     for _ in 0..5 {
@@ -144,7 +144,7 @@ fn polling_looks_at_a_bounded_number_of_rings_and_at_all_in_time() {
 #[test]
 fn what_comes_while_polling_ends_is_not_lost() {
     let mut scheduler = alone(2);
-    (0..2).for_each(|vnic| scheduler.kicked(transmit(vnic)));
+    (0..2).for_each(|vnic| scheduler.on_kick(transmit(vnic)));
     while scheduler.step() {}
     assert!(scheduler.rings.kicks_on.is_empty());
     scheduler.rings.work.insert(transmit(1), 1);
@@ -184,7 +184,7 @@ fn only_turns_that_move_packets_count() {
     let account = scheduler.schedule.crew.ledger.open("test");
     scheduler.rings.work.insert(transmit(0), 1);
     for _ in 0..2 {
-        scheduler.kicked(transmit(0));
+        scheduler.on_kick(transmit(0));
         assert!(scheduler.accounted(&account, Scheduler::step));
     }
     assert_eq!(scheduler.schedule.progress, Progress::default());
@@ -244,7 +244,7 @@ fn kicks_go_where_the_guest_is_and_so_does_its_home_in_the_end() {
     };
     assert!(heard(&here) && !heard(&there));
     for _ in 0..32 {
-        scheduler.kicked(transmit(1));
+        scheduler.on_kick(transmit(1));
     }
     assert!(!heard(&here) && heard(&there));
     assert!(!scheduler.step(), "nothing was left here");
@@ -256,7 +256,7 @@ fn kicks_go_where_the_guest_is_and_so_does_its_home_in_the_end() {
 /// A guest that kicks, and whose ring is served each time.
 fn kick_and_serve(scheduler: &mut Scheduler<Fake>, ring: RingId, times: usize) {
     for _ in 0..times {
-        scheduler.kicked(ring);
+        scheduler.on_kick(ring);
         while scheduler.step() {}
     }
 }
@@ -495,7 +495,7 @@ impl Rings for Telling {
         let _ = self.1.send(ring);
     }
 
-    fn kicked(&mut self, ring: RingId) -> Option<u64> {
+    fn on_kick(&mut self, ring: RingId) -> Option<u64> {
         Some(ring.0.into())
     }
 
@@ -530,14 +530,14 @@ fn workers_serve_what_is_kicked_and_what_is_posted_and_end() {
         .unwrap();
     for _ in 0..3 {
         ring_bell(&kick);
-        assert_eq!(served.recv_timeout(PATIENCE).unwrap(), transmit(0));
+        assert_eq!(served.recv_timeout(TIMEOUT).unwrap(), transmit(0));
     }
     home.post(|| crew.placement.executor_of(home));
-    let mut posted = [(); 2].map(|()| served.recv_timeout(PATIENCE).unwrap());
+    let mut posted = [(); 2].map(|()| served.recv_timeout(TIMEOUT).unwrap());
     posted.sort_unstable();
     assert_eq!(posted, [receive(0), transmit(0)]);
     end(&crew);
-    assert_eq!(served.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
+    assert_eq!(served.recv_timeout(TIMEOUT), Err(RecvTimeoutError::Disconnected));
 }
 
 /// Ends all workers, each of which notices when it is woken; then nobody is left who could say something.
@@ -546,7 +546,7 @@ pub(crate) fn end(crew: &Crew) {
     let start = Instant::now();
     while !crew.ledger.records().is_empty() {
         crew.placement.workers().iter().for_each(|worker| worker.wake());
-        assert!(start.elapsed() < PATIENCE, "workers do not end");
+        assert!(start.elapsed() < TIMEOUT, "workers do not end");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -587,13 +587,13 @@ fn a_core_is_kept_from_halting_while_its_guest_converses() {
                 home.set_notified_ns(crew.placement.now_ns());
             }
             ring_bell(&kick);
-            assert_eq!(served.recv_timeout(PATIENCE).unwrap(), transmit(0));
+            assert_eq!(served.recv_timeout(TIMEOUT).unwrap(), transmit(0));
         }
         Instant::now()
     };
     let says = |value: &str| {
         let said: String = (0..value.len())
-            .map(|_| changes.recv_timeout(PATIENCE).unwrap())
+            .map(|_| changes.recv_timeout(TIMEOUT).unwrap())
             .collect();
         assert_eq!(said, value);
     };

@@ -7,8 +7,8 @@ use vm_state::Slot;
 /// Number of vCPUs that most guests do not exceed.
 const FEW: usize = 8;
 
-/// The threads of a guest. The placement policy reads them with each burst, so few threads are read by plain loads. While they
-/// change, a reader may see some old and some new ones: the state is a hint anyway.
+/// The threads of a guest. The placement policy reads them with each burst, so few threads are read by plain
+/// loads. While they change, a reader may see some old and some new ones: the state is a hint anyway.
 #[derive(Default)]
 pub(crate) struct Threads {
     /// Number of valid entries of `few`; if larger than its length, `many` has the threads.

@@ -1,7 +1,7 @@
 //! Rings that a thread serves when their time has come.
 //!
-//! There are few: one per receiver that is stalled or slow, and per ring that is owed a notification or whose kicks are not received. So they are a list, and setting one is
-//! a search.
+//! There are few: one per receiver that is stalled or slow, and per ring that is owed a notification or whose
+//! kicks are not received. So they are a list, and setting one is a search.
 
 use crate::ring_id::RingId;
 
@@ -10,7 +10,8 @@ use crate::ring_id::RingId;
 pub enum Due {
     /// Packets that are queued wait for buffers, and will then have waited too long.
     Stall,
-    /// Packets that are queued wait for buffers, and will then have waited too long if their senders serve others.
+    /// Packets that are queued wait for buffers, and will then have waited too long if their senders serve
+    /// others.
     Slow,
     /// The driver is owed a notification, which is due then.
     Notify,

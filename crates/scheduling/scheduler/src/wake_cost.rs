@@ -1,5 +1,6 @@
-//! The time that waking a sleeping core takes from the core that wakes it: 2 us on bare metal, and ten times as much where the
-//! processor to be woken belongs to a hypervisor. The placement policy weighs it against the time that a helper saves.
+//! The time that waking a sleeping core takes from the core that wakes it: 2 us on bare metal, and ten times
+//! as much where the processor to be woken belongs to a hypervisor. The placement policy weighs it against
+//! the time that a helper saves.
 
 use crate::executor::ring_bell;
 use placement::Cpu;
@@ -16,8 +17,8 @@ const ROUNDS: usize = 15;
 /// Time in which the core falls asleep.
 const SLEEP: Duration = Duration::from_micros(200);
 
-/// The time that waking one of `cpus` takes from the calling thread, in nanoseconds; `None` if there are none. Takes a few
-/// milliseconds.
+/// The time that waking one of `cpus` takes from the calling thread, in nanoseconds; `None` if there are
+/// none. Takes a few milliseconds.
 ///
 /// # Errors
 /// No thread or descriptor.

@@ -1,16 +1,17 @@
 //! Frees threads that a VMM holds up, and reports threads that make no progress.
 //!
-//! Another process can make a forwarding thread wait in one place: where it calls a driver whose eventfd cannot be
-//! signalled by asynchronous I/O (`eventfd`), because the system has none to give, or because it is the driver domain's,
-//! which is written to. The write is non-blocking, but that flag is shared with the other end, which can clear it and
-//! fill the counter. A thread that makes no progress is therefore interrupted: its write fails, and that driver is
-//! not called any more (`vnic::Call`).
+//! Another process can make a forwarding thread wait in one place: where it calls a driver whose eventfd
+//! cannot be signalled by asynchronous I/O (`eventfd`), because the system has none to give, or because it is
+//! the driver domain's, which is written to. The write is non-blocking, but that flag is shared with the
+//! other end, which can clear it and fill the counter. A thread that makes no progress is therefore
+//! interrupted: its write fails, and that driver is not called any more (`vnic::Call`).
 //!
-//! A worker that goes on making no progress is reported at each look. Whether it hangs, or gets no processor, cannot be seen from
-//! here; the supervisor finds out.
+//! A worker that goes on making no progress is reported at each look. Whether it hangs, or gets no processor,
+//! cannot be seen from here; the supervisor finds out.
 //!
-//! The watchdog looks only while some thread is awake, and sleeps without a timer otherwise. Direction of error: a
-//! thread that is merely slow gets a signal for nothing, which costs it a microsecond, and is reported for nothing.
+//! The watchdog looks only while some thread is awake, and sleeps without a timer otherwise. Direction of
+//! error: a thread that is merely slow gets a signal for nothing, which costs it a microsecond, and is
+//! reported for nothing.
 
 use parking_lot::Mutex;
 use process::Thread;
@@ -20,9 +21,11 @@ use std::time::Duration;
 
 /// Time between looks; a thread that made no progress between two of them is interrupted.
 const PERIOD: Duration = Duration::from_millis(80);
-/// Number of looks without any thread awake before the watchdog sleeps: waking it costs the waker as much as 300 packets.
-const PATIENCE: u32 = 125;
-/// Looks at which a thread is interrupted, if it makes no progress: interrupting it for ever would keep it from sleeping.
+/// Number of looks without any thread awake before the watchdog sleeps: waking it costs the waker as much as
+/// 300 packets.
+const QUIET_LOOKS: u32 = 125;
+/// Looks at which a thread is interrupted, if it makes no progress: interrupting it for ever would keep it
+/// from sleeping.
 const INTERRUPTS: u32 = 2;
 /// Reports made of one look.
 const REPORTS: usize = 2;
@@ -42,9 +45,9 @@ pub struct Pulse {
 /// A worker that makes no progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stuck {
-    /// Its number.
+    /// Number of the thread.
     pub tid: u32,
-    /// Its progress so far, as a counter.
+    /// Progress of the thread so far, as a counter.
     pub beats: u32,
 }
 
@@ -137,7 +140,7 @@ impl Watchdog {
     /// Looks until no thread has been awake for a while.
     fn watch(&self, report: &impl Fn(Stuck)) {
         let (mut quiet, mut looks) = (0, 0u32);
-        while quiet < PATIENCE {
+        while quiet < QUIET_LOOKS {
             std::thread::sleep(PERIOD);
             looks = looks.wrapping_add(1);
             quiet = if self.look(looks, report) { 0 } else { quiet + 1 };

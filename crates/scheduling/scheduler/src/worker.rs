@@ -1,19 +1,20 @@
-//! Worker threads: asleep until a ring is kicked or posted or a message comes, and then forwarding until there
-//! is nothing left to do. After its last packet a worker polls the rings it served for a short while before it sleeps,
-//! giving way to any task that wants its core; their guests need not kick meanwhile.
+//! Worker threads: asleep until a ring is kicked or posted or a message comes, and then forwarding until
+//! there is nothing left to do. After its last packet a worker polls the rings it served for a short while
+//! before it sleeps, giving way to any task that wants its core; their guests need not kick meanwhile.
 //!
-//! Workers that float all wait on the same executor, so that a wake-up finds an idle one by itself. Others are bound
-//! to their core, or belong to a vNIC. Which worker serves which ring is settled by claims, whichever was told to.
+//! Workers that float all wait on the same executor, so that a wake-up finds an idle one by itself. Others
+//! are bound to their core, or belong to a vNIC. Which worker serves which ring is settled by claims,
+//! whichever was told to.
 
 use crate::account::{Account, Progress};
-use crate::breaks::Breaks;
 use crate::crew::Crew;
 use crate::executor::{Activity, Executor, FEW_WAKEUPS, Message, Wakeup};
 use crate::home::{Home, Homes};
 use crate::idle_core::IdleCore;
-use crate::patience::{PAUSE_NS, Patience};
-use crate::scheduler::{Rings, Scheduler};
+use crate::idle_gap::IdleGap;
+use crate::turns::{Rings, Scheduler};
 use crate::wake_cost::bind;
+use crate::wakeup_preemption::{PAUSE_NS, WakeupPreemption};
 use crate::watchdog::Pulse;
 use cpu::Deadline;
 use lock_free::Receiver;
@@ -24,14 +25,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use thread_priority::{Booster, WakeMode};
 
-/// Number of rings that a worker which does not come to polling keeps without kicks, and looks at when it looks at new wake-ups.
+/// Number of rings that a worker which does not come to polling keeps without kicks, and looks at when it
+/// looks at new wake-ups.
 const POLLED: usize = 8;
 
 /// Most steps of a worker after it was told to end.
 const LAST_STEPS: usize = 256;
 
-/// Time between two looks at new wake-ups in microseconds, besides what a single step takes, so that a busy port does not hide others'
-/// kicks.
+/// Time between two looks at new wake-ups in microseconds, besides what a single step takes, so that a busy
+/// port does not hide others' kicks.
 const NEWS_US: u64 = 20;
 
 /// Number of looks at polled rings between two looks at the clock.
@@ -40,8 +42,8 @@ const LOOKS: usize = 8;
 /// Time for which a worker that never sleeps polls between two looks at new wake-ups.
 const NEWS: Duration = Duration::from_micros(100);
 
-/// Starts a thread for each executor that has a core, or as many as there are processors for one that has none;
-/// returns the number of threads. Each makes its own `rings`.
+/// Starts a thread for each executor that has a core, or as many as there are processors for one that has
+/// none; returns the number of threads. Each makes its own `rings`.
 ///
 /// # Errors
 /// A thread cannot be started.
@@ -97,9 +99,9 @@ fn start<R: Rings>(
             account: crew.ledger.open(&account_name),
             pulse: crew.worker_pulse(),
             scheduler: Scheduler::new(crew.clone(), Some(executor.clone()), rings()),
-            breaks: Breaks::new(crew.placement.policy.linger_ns().unwrap_or(u64::MAX)),
+            gap: IdleGap::new(crew.placement.policy.linger_ns().unwrap_or(u64::MAX)),
             booster: Booster::new(crew.placement.policy.config().priority),
-            patience: (crew.placement.waits_for_vcpus()).map(|_| Patience::default()),
+            preemption: (crew.placement.waits_for_vcpus()).map(|_| WakeupPreemption::default()),
             idle_core: (executor.cpu).and_then(|cpu| crew.placement.take_idle_core(cpu)),
             executor,
             inbox,
@@ -119,11 +121,11 @@ struct Worker<R> {
     scheduler: Scheduler<R>,
     executor: Arc<Executor>,
     inbox: Option<Receiver<Message>>,
-    /// The breaks between steps.
-    breaks: Breaks,
+    /// The gaps between steps.
+    gap: IdleGap,
     booster: Booster,
-    /// The patience of a worker that may wait for guests to block.
-    patience: Option<Patience>,
+    /// Wakeup preemption of a worker that may wait for guests to block.
+    preemption: Option<WakeupPreemption>,
     /// The core of a worker that may keep it from halting.
     idle_core: Option<IdleCore>,
     /// The vNICs whose kicks woke it last.
@@ -194,13 +196,13 @@ impl<R: Rings> Worker<R> {
         }
     }
 
-    /// One look, after which there is no break if something was found; true if so. While packets come fast there are no breaks, and no clock
-    /// is read.
+    /// One look, after which there is no gap if something was found; true if so. While packets come fast
+    /// there are no gaps, and no clock is read.
     fn look_before_break(&mut self) -> bool {
         let schedule = &self.scheduler.schedule;
-        let expected_ns = self.breaks.expected_ns();
+        let expected_ns = self.gap.expected_ns();
         if !schedule.is_polling()
-            || self.breaks.since_ns().is_some()
+            || self.gap.since_ns().is_some()
             || schedule.crew.placement.policy.linger_for_ns(expected_ns) == Some(0)
         {
             return false;
@@ -213,21 +215,21 @@ impl<R: Rings> Worker<R> {
         }
         let found = self.look().is_some();
         if found {
-            self.breaks.skip();
+            self.gap.skip();
         }
         found
     }
 
-    /// Polls for a while (Hyper-Switch 3.4, "Hysteresis": waking takes longer than it seems, and the waker's time);
-    /// true if there is something to do again. Other threads that want this core get it.
+    /// Polls for a while (Hyper-Switch 3.4, "Hysteresis": waking takes longer than it seems, and the waker's
+    /// time); true if there is something to do again. Other threads that want this core get it.
     fn linger(&mut self) -> bool {
-        self.breaks.begin(self.now_ns());
+        self.gap.begin(self.now_ns());
         if self.executor.was_handed() {
-            self.breaks.forget();
+            self.gap.forget();
         }
         let linger_ns = {
             let policy = &self.scheduler.schedule.crew.placement.policy;
-            policy.linger_for_ns(self.breaks.expected_ns())
+            policy.linger_for_ns(self.gap.expected_ns())
         };
         if !self.scheduler.schedule.is_polling() || linger_ns == Some(0) {
             return self.scheduler.stop_polling(None);
@@ -279,19 +281,19 @@ impl<R: Rings> Worker<R> {
         };
         self.executor.set_activity(Activity::Working);
         if found {
-            self.breaks.end(self.now_ns().saturating_sub(served_ns));
+            self.gap.end(self.now_ns().saturating_sub(served_ns));
         }
         // A guest that comes back to its core later than that has lost nothing: it found it awake.
         let waited = wanted && start.is_none();
-        found || (self.scheduler).stop_polling(waited.then_some(self.breaks.long_until_ns()))
+        found || (self.scheduler).stop_polling(waited.then_some(self.gap.long_until_ns()))
     }
 
     fn now_ns(&self) -> u64 {
         self.scheduler.schedule.crew.placement.now_ns()
     }
 
-    /// One look at everything that is polled. If something was found, it was served or is queued, and the cycles are returned that serving
-    /// it took.
+    /// One look at everything that is polled. If something was found, it was served or is queued, and the
+    /// cycles are returned that serving it took.
     fn look(&mut self) -> Option<u64> {
         self.account.polled();
         let since = self.account.charged_until();
@@ -334,7 +336,7 @@ impl<R: Rings> Worker<R> {
             self.booster.woken();
             if woken {
                 self.note_answer();
-                self.breaks.end(self.now_ns());
+                self.gap.end(self.now_ns());
                 self.note_wakeup();
             }
         }
@@ -344,19 +346,20 @@ impl<R: Rings> Worker<R> {
     /// Chooses how this thread is to be woken, by its work since it was woken last.
     fn choose_wake_mode(&mut self) -> WakeMode {
         let (now_ns, packets) = (self.now_ns(), self.account.packets());
-        let Some(patience) = &mut self.patience else {
+        let Some(preemption) = &mut self.preemption else {
             return WakeMode::Preempting;
         };
         let homes = self.scheduler.rings.homes();
-        if let Some(per_packet_ns) = patience.waited_per_packet_ns(packets) {
+        if let Some(per_packet_ns) = preemption.waited_per_packet_ns(packets) {
             let wakers = self.wakers.homes(homes);
             wakers.for_each(|home| home.waited_for(now_ns, per_packet_ns));
         }
         let mut wakers = self.wakers.homes(homes);
-        patience.choose_wake_mode(now_ns, wakers.all(|home| home.may_be_waited_for(now_ns)))
+        preemption.choose_wake_mode(now_ns, wakers.all(|home| home.may_be_waited_for(now_ns)))
     }
 
-    /// Enters the class in which this thread is to be woken, and returns the time for which it may sleep in it.
+    /// Enters the class in which this thread is to be woken, and returns the time for which it may sleep in
+    /// it.
     fn settle_down(&mut self, mode: WakeMode, timeout: Option<Duration>) -> Option<Duration> {
         self.booster.prepare_sleep(mode);
         if mode == WakeMode::Preempting {
@@ -366,10 +369,11 @@ impl<R: Rings> Worker<R> {
         Some(timeout.map_or(pause, |timeout| timeout.min(pause)))
     }
 
-    /// Keeps the core from halting if an answer is expected soon, and returns the time for which this thread may sleep meanwhile.
+    /// Keeps the core from halting if an answer is expected soon, and returns the time for which this thread
+    /// may sleep meanwhile.
     fn keep_core(&mut self, timeout: Option<Duration>) -> Option<Duration> {
         let now_ns = self.now_ns();
-        let since_ns = self.breaks.since_ns().unwrap_or(now_ns);
+        let since_ns = self.gap.since_ns().unwrap_or(now_ns);
         let idle_core = self.idle_core.as_mut();
         let poll_for = idle_core.and_then(|core| core.before_sleep(now_ns, since_ns, &self.account));
         timeout.into_iter().chain(poll_for).min()
@@ -378,21 +382,23 @@ impl<R: Rings> Worker<R> {
     /// Learns from a wake-up whether guests wait for answers.
     fn note_answer(&mut self) {
         let now_ns = self.now_ns();
-        if let (Some(core), Some(since_ns)) = (&mut self.idle_core, self.breaks.since_ns()) {
+        if let (Some(core), Some(since_ns)) = (&mut self.idle_core, self.gap.since_ns()) {
             let wakers = self.wakers.homes(self.scheduler.rings.homes());
             core.woken(now_ns, since_ns, wakers.map(Home::notified_ns).max());
         }
     }
 
-    /// Learns from a wake-up whether patience is worth while.
+    /// Learns from a wake-up whether waiting is worth while.
     fn note_wakeup(&mut self) {
         let placement = &self.scheduler.schedule.crew.placement;
-        if let (Some(patience), Some(facts), Some(cpu)) =
-            (&mut self.patience, placement.waits_for_vcpus(), self.executor.cpu)
-        {
+        if let (Some(preemption), Some(facts), Some(cpu)) = (
+            &mut self.preemption,
+            placement.waits_for_vcpus(),
+            self.executor.cpu,
+        ) {
             let (now_ns, packets, cpu) = (placement.now_ns(), self.account.packets(), cpu.0.into());
-            patience.woken(now_ns, packets, facts.waited_ns(cpu), facts.preempted(cpu));
-            self.executor.set_contended(patience.is_contended(now_ns));
+            preemption.woken(now_ns, packets, facts.waited_ns(cpu), facts.preempted(cpu));
+            self.executor.set_contended(preemption.is_contended(now_ns));
         }
     }
 
@@ -410,12 +416,12 @@ impl<R: Rings> Worker<R> {
             }
             match wakeup {
                 Wakeup::Kick(ring) => {
-                    account.kicked();
+                    account.count_kick();
                     if slept {
                         wakers.add(ring.vnic());
                         scheduler.note_kicker(ring.vnic());
                     }
-                    scheduler.kicked(ring);
+                    scheduler.on_kick(ring);
                 }
                 Wakeup::Doorbell => {
                     for ring in executor.take_posted() {

@@ -10,9 +10,9 @@ use std::time::Instant;
 /// The way in which a thread wants to be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeMode {
-    /// It preempts the running task, if it has tokens.
+    /// The thread preempts the running task, if it has tokens.
     Preempting,
-    /// It waits until the running task blocks, or its time slice is over (`SCHED_BATCH`).
+    /// The thread waits until the running task blocks, or its time slice is over (`SCHED_BATCH`).
     Patient,
 }
 
@@ -147,7 +147,8 @@ impl Booster {
         }
         match kernel::apply(self.level, level) {
             Ok(()) => self.level = level,
-            // The granted class is refused: an administrator has changed limits. The thread stays normal from now on.
+            // The granted class is refused: an administrator has changed limits. The thread stays normal from
+            // now on.
             Err(error) => {
                 log::warn!("cannot be {:?}: {error}", self.class);
                 self.class = Priority::Normal;

@@ -1,10 +1,11 @@
 //! The token bucket that bounds a thread's time in the raised class. Tokens are nanoseconds.
 //!
-//! The bucket fills only while the thread sleeps, which makes it fair under a flood. A thread that uses less than its share
-//! of a core sleeps, and may be raised for as long as it works. A thread that would use more is runnable all the time, gets
-//! no tokens, and competes in the normal class.
+//! The bucket fills only while the thread sleeps, which makes it fair under a flood. A thread that uses less
+//! than its share of a core sleeps, and may be raised for as long as it works. A thread that would use more
+//! is runnable all the time, gets no tokens, and competes in the normal class.
 
-/// See the module's description. Time awake is counted as if the thread ran all the time, an error in favour of other tasks.
+/// See the module's description. Time awake is counted as if the thread ran all the time, an error in favour
+/// of other tasks.
 #[derive(Clone, Debug)]
 pub struct Bucket {
     tokens_ns: u64,
@@ -15,7 +16,8 @@ impl Bucket {
     pub const BURST_NS: u64 = 5_000_000;
     /// Time asleep for one token: at most a tenth of a core is used in the raised class.
     pub const ASLEEP_PER_TOKEN: u64 = 9;
-    /// Time away for one token, for a thread that is not raised: a part of that time it may have waited for a core.
+    /// Time away for one token, for a thread that is not raised: a part of that time it may have waited for a
+    /// core.
     pub const AWAY_PER_TOKEN: u64 = 64;
     /// Tokens below which a lowered thread stays lowered, lest it change class for every packet.
     pub const ENOUGH_NS: u64 = 500_000;

@@ -1,8 +1,10 @@
-//! The token bucket that bounds the raised time of all threads of this process on one core. Tokens are nanoseconds.
+//! The token bucket that bounds the raised time of all threads of this process on one core. Tokens are
+//! nanoseconds.
 //!
-//! A thread has a bucket of its own ([`Bucket`](crate::Bucket)), but a process may have many threads: the driver domain has one per interface.
-//! Ten threads, each within its bound, could hold a core in the real-time class. So a thread is raised only while the bucket of its core
-//! has tokens as well. Time alone fills it.
+//! A thread has a bucket of its own ([`Bucket`](crate::Bucket)), but a process may have many threads: the
+//! driver domain has one per interface. Ten threads, each within its bound, could hold a core in the
+//! real-time class. So a thread is raised only while the bucket of its core has tokens as well. Time alone
+//! fills it.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -24,7 +26,8 @@ pub(crate) struct CoreBucket {
 }
 
 impl CoreBucket {
-    /// Most tokens: the longest time for which raised threads keep other tasks from a core, one after the other.
+    /// Most tokens: the longest time for which raised threads keep other tasks from a core, one after the
+    /// other.
     pub const BURST_NS: u64 = 10_000_000;
     /// Time for one token: at most a fifth of a core is used in the raised class.
     pub const TIME_PER_TOKEN: u64 = 5;
@@ -77,8 +80,8 @@ mod tests {
 
     const STEP_NS: u64 = 10_000;
 
-    /// Time for which a core is used in the raised class, of so much time, by threads that take turns and are each raised as long as their own
-    /// bucket allows.
+    /// Time for which a core is used in the raised class, of so much time, by threads that take turns and are
+    /// each raised as long as their own bucket allows.
     fn raised(threads: usize, time_ns: u64) -> u64 {
         let (core, mut buckets, mut raised) = (CoreBucket::full(), vec![Bucket::full(); threads], 0);
         let mut is_raised = vec![false; threads];

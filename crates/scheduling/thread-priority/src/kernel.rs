@@ -6,7 +6,8 @@ use std::io;
 /// The lowest real-time priority: above all normal tasks, and not above any other real-time one.
 pub(crate) const RT_PRIORITY: i32 = 1;
 
-/// Time slice in nanoseconds, the least that the kernel takes (`sched_setattr`'s runtime for normal tasks, Linux 6.12).
+/// Time slice in nanoseconds, the least that the kernel takes (`sched_setattr`'s runtime for normal tasks,
+/// Linux 6.12).
 const SLICE_NS: u64 = 100_000;
 
 /// Policy, priority and nice value of a thread.
@@ -25,14 +26,15 @@ impl Level {
         rt_priority: 0,
     };
 
-    /// The level of a thread that, when it is woken, waits until the running task blocks or has used up its time slice.
+    /// The level of a thread that, when it is woken, waits until the running task blocks or has used up its
+    /// time slice.
     pub const PATIENT: Level = Level {
         policy: libc::SCHED_BATCH,
         ..Level::NORMAL
     };
 
-    /// The level of a thread in the class, with tokens. A short slice is inherited from the supervisor, and lost with any change
-    /// of the level.
+    /// The level of a thread in the class, with tokens. A short slice is inherited from the supervisor, and
+    /// lost with any change of the level.
     pub const fn raised(class: Priority) -> Level {
         match class {
             Priority::Realtime => Level {
@@ -49,8 +51,8 @@ impl Level {
     }
 }
 
-/// Changes the calling thread's level from `now` to `level`. (Two calls whose arguments a system call filter can see, instead of
-/// sched_setattr(2), whose arguments are in memory.)
+/// Changes the calling thread's level from `now` to `level`. (Two calls whose arguments a system call filter
+/// can see, instead of sched_setattr(2), whose arguments are in memory.)
 ///
 /// # Errors
 /// As sched_setscheduler(2) and setpriority(2).
@@ -71,7 +73,8 @@ pub(crate) fn apply(now: Level, level: Level) -> io::Result<()> {
 
 /// The core that the calling thread is on. (rustix would call prctl(2) first, which filters refuse.)
 pub(crate) fn cpu() -> usize {
-    // SAFETY: takes nothing and writes nothing. It fails only on a kernel without getcpu(2), older than any supported one.
+    // SAFETY: takes nothing and writes nothing. It fails only on a kernel without getcpu(2), older than any
+    // supported one.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }
 
@@ -115,15 +118,16 @@ pub(crate) fn shorten_slice() -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })
 }
 
-/// Whether the calling thread has the time slice that [`shorten_slice`] asks for: older kernels show 0 or ignore the request.
+/// Whether the calling thread has the time slice that [`shorten_slice`] asks for: older kernels show 0 or
+/// ignore the request.
 pub(crate) fn has_slice() -> bool {
     read().is_ok_and(|attributes| attributes.runtime == SLICE_NS)
 }
 
 fn read() -> io::Result<Attributes> {
     let mut attributes = Attributes::default();
-    // SAFETY: the call writes at most `SIZE` bytes to `attributes`, all of whose bit patterns are valid; 0 is the calling
-    // thread.
+    // SAFETY: the call writes at most `SIZE` bytes to `attributes`, all of whose bit patterns are valid; 0 is
+    // the calling thread.
     let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, SIZE, 0) };
     check(result).map(|()| attributes)
 }

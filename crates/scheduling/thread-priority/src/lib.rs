@@ -1,9 +1,9 @@
 //! The scheduling class of forwarding threads among the other tasks of a core.
 //!
-//! On a host whose cores are busy, a thread that is woken for a packet waits until the running task has used up its time slice:
-//! milliseconds, where the kernel's own bridge forwards in the sender's context at once. So forwarding threads belong to a
-//! raised class that *preempts on wake-up*. The supervisor chooses the best class that the kernel grants
-//! ([`grant`]), before it gives up privileges:
+//! On a host whose cores are busy, a thread that is woken for a packet waits until the running task has used
+//! up its time slice: milliseconds, where the kernel's own bridge forwards in the sender's context at once.
+//! So forwarding threads belong to a raised class that *preempts on wake-up*. The supervisor chooses the best
+//! class that the kernel grants ([`grant`]), before it gives up privileges:
 //!
 //! | class | raised | lowered | requires |
 //! |---|---|---|---|
@@ -12,13 +12,15 @@
 //! | [`Nice`](Priority::Nice) | nice -20 | nice 0 | `RLIMIT_NICE` of 40, or `CAP_SYS_NICE` |
 //! | [`Normal`](Priority::Normal) | `SCHED_OTHER` | the same | nothing |
 //!
-//! A raised thread takes time from other tasks, so its time in the class is bounded by a token bucket ([`Bucket`]), which fills
-//! only while the thread sleeps. A thread that is flooded never sleeps, gets no tokens, falls to the normal class and gets its
-//! fair share there like any other thread. All threads of the process that run on one core share another bucket (`core_bucket`).
-//! [`Booster`] keeps the buckets and makes the system calls; while tokens last, it makes none.
+//! A raised thread takes time from other tasks, so its time in the class is bounded by a token bucket
+//! ([`Bucket`]), which fills only while the thread sleeps. A thread that is flooded never sleeps, gets no
+//! tokens, falls to the normal class and gets its fair share there like any other thread. All threads of the
+//! process that run on one core share another bucket (`core_bucket`). [`Booster`] keeps the buckets and makes
+//! the system calls; while tokens last, it makes none.
 //!
-//! The safe direction of error is the normal class: a thread stays there if the kernel refuses a change. Should a bug keep a
-//! thread in the real-time class, the kernel ends the process ([`RUNAWAY_US`]), and the supervisor starts it again.
+//! The safe direction of error is the normal class: a thread stays there if the kernel refuses a change.
+//! Should a bug keep a thread in the real-time class, the kernel ends the process ([`RUNAWAY_US`]), and the
+//! supervisor starts it again.
 //!
 //! Allowed `unsafe`: sched_setattr(2) and sched_getattr(2), which the C library does not wrap.
 
@@ -37,9 +39,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fmt::Write as _;
 use std::io;
 
-/// Processor time in microseconds that a thread may use in the real-time class without ever sleeping, before the kernel ends the
-/// process (`RLIMIT_RTTIME`). Two thousand times what a [`Booster`] allows: time counts on
-/// while a thread comes and goes without ever being woken in that class.
+/// Processor time in microseconds that a thread may use in the real-time class without ever sleeping, before
+/// the kernel ends the process (`RLIMIT_RTTIME`). Two thousand times what a [`Booster`] allows: time counts
+/// on while a thread comes and goes without ever being woken in that class.
 pub const RUNAWAY_US: u64 = 10_000_000;
 
 /// The outcome of [`grant`].
@@ -49,15 +51,17 @@ pub struct Grant {
     pub class: Priority,
     /// The classes that were refused before, for users; empty if none was.
     pub refused: String,
-    /// Children need `CAP_SYS_NICE` for the class, since this process may not raise the limits (which requires
-    /// `CAP_SYS_RESOURCE`).
+    /// Children need `CAP_SYS_NICE` for the class, since this process may not raise the limits (which
+    /// requires `CAP_SYS_RESOURCE`).
     pub by_capability: bool,
 }
 
-/// Finds the class that children of this process may use, and raises its resource limits, which they inherit. To be called by
-/// a privileged process before it starts them. The calling thread's own class changes for a moment.
+/// Finds the class that children of this process may use, and raises its resource limits, which they inherit.
+/// To be called by a privileged process before it starts them. The calling thread's own class changes for a
+/// moment.
 ///
-/// `wish` is one class, or [`Priority::Auto`] for the best one that is granted. Falls back to [`Priority::Normal`].
+/// `wish` is one class, or [`Priority::Auto`] for the best one that is granted. Falls back to
+/// [`Priority::Normal`].
 pub fn grant(wish: Priority) -> Grant {
     let best_first = [Priority::Realtime, Priority::Slice, Priority::Nice];
     let mut refused = String::new();

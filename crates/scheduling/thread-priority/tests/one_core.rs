@@ -17,8 +17,8 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), u32::try_from(time.tv_nsec).unwrap())
 }
 
-/// Works for a tenth of the time, as interfaces do that get a packet now and then; returns the time for which it had the core in the
-/// raised class.
+/// Works for a tenth of the time, as interfaces do that get a packet now and then; returns the time for which
+/// it had the core in the raised class.
 fn work_now_and_then(core: &CpuSet, end: Instant) -> Duration {
     sched_setaffinity(None, core).unwrap();
     let (mut booster, mut raised) = (Booster::new(Priority::Realtime), Duration::ZERO);

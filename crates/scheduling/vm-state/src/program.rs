@@ -203,7 +203,7 @@ impl Program {
         self.code.register(Op::Move, R5, R1);
         self.find_thread(publish);
         self.code.load(Size::Word, R1, R5, self.kernel.pid);
-        self.waits_no_more();
+        self.end_wait();
         self.code.constant(Op::Move, R5, word(Kind::Running));
         self.code.register(Op::Or, R5, R7);
         self.code.store(Size::Word, R3, STATE, R5);
@@ -259,7 +259,7 @@ impl Program {
         self.code.register(Op::Move, R1, R6);
         self.find_thread(publish);
         self.code.load(Size::Word, R1, R6, self.kernel.pid);
-        self.waits();
+        self.begin_wait();
         // One that is about to block may be woken while it still runs: it goes on running.
         self.code.load(Size::Word, R5, R3, STATE);
         self.code.constant(Op::RightShift, R5, KIND_SHIFT.cast_signed());
@@ -370,12 +370,12 @@ impl Program {
         self.code.load(Size::Word, R5, R5, self.kernel.state);
         self.code.jump_if(If::NotEqual, R5, 0, blocks);
         self.code.place(preempted);
-        self.waits();
+        self.begin_wait();
         self.code.constant(Op::Move, R5, word(Kind::Runnable));
         self.code.jump(end);
 
         self.code.place(blocks);
-        self.waits_no_more();
+        self.end_wait();
         self.code.constant(Op::And, R5, TASK_DEAD);
         self.code.jump_if(If::Equal, R5, 0, alive);
         // A parent outlives its child.
@@ -395,7 +395,7 @@ impl Program {
     }
 
     /// The task with the number in R1 waits for a core; its place R3 has the number R2.
-    fn waits(&mut self) {
+    fn begin_wait(&mut self) {
         let (child, end) = (self.code.label(), self.code.label());
         self.code.jump_if_register(If::NotEqual, R1, R2, child);
         self.code.store(Size::Word, R3, WAITS, R1);
@@ -406,7 +406,7 @@ impl Program {
     }
 
     /// The task with the number in R1 runs or blocks; its place R3 has the number R2. Uses R4.
-    fn waits_no_more(&mut self) {
+    fn end_wait(&mut self) {
         for waits in [WAITS, CHILD_WAITS] {
             let other = self.code.label();
             self.code.load(Size::Word, R4, R3, waits);

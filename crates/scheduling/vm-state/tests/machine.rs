@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vm_state::{CoreState, Publisher, Registry, Slot, ThreadState, Unavailable, VmState};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The tests pin threads to the same cores.
 static MACHINE: Mutex<()> = Mutex::new(());
@@ -69,7 +69,7 @@ fn tid() -> u32 {
 }
 
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < end, "never seen: {what}");
         std::thread::sleep(Duration::from_micros(200));

@@ -33,7 +33,7 @@ use tempfile::TempDir;
 use vm_state::{Publisher, Registry, vcpu_threads};
 
 const SWITCH: SwitchId = SwitchId(1);
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A running data plane; killed on drop.
 pub struct Controlled {
@@ -135,7 +135,7 @@ impl Controlled {
     }
 
     /// Registers this process as the guest of the ports, as the control process does when a guest connects.
-    pub fn is_our_guest(&mut self, ports: &[&str]) -> Result<()> {
+    pub fn register_guest(&mut self, ports: &[&str]) -> Result<()> {
         let Some(publisher) = &self.publisher else {
             return Ok(());
         };
@@ -204,7 +204,7 @@ impl Controlled {
 
     /// The next answer.
     fn answer(&mut self) -> Result<Answer> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match self.client.receive(self.ports) {
                 Ok(Some(Event::Answered((), result))) => {
@@ -280,7 +280,7 @@ impl Controlled {
     /// Ends it in good order.
     pub fn stop(mut self) -> Result<()> {
         self.supervisor.send(&ToChild::Shutdown, &[])?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.process.try_wait()?.is_none() {
             ensure!(Instant::now() < deadline, "the data plane does not end");
             thread::sleep(Duration::from_millis(10));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// How much longer than its time a stream may take to begin and to end: one of dozens between guests that
 /// share a core sends what it has buffered for a minute.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How to measure.
 #[derive(Clone, Debug)]
@@ -146,7 +146,7 @@ pub fn prepare<'a>(
     Ok(Prepared {
         from,
         command,
-        limit: Duration::from_secs(u64::from(options.seconds)) + PATIENCE,
+        limit: Duration::from_secs(u64::from(options.seconds)) + TIMEOUT,
         server: server(to, options.port)?,
     })
 }

@@ -101,9 +101,9 @@ fn times(text: &str) -> Vec<f64> {
     text.lines().filter_map(time).collect()
 }
 
-/// Pings until an answer comes, at most `patience`; for peers that have just been started.
-pub fn reachable(from: &dyn Endpoint, address: &str, patience: Duration) -> Result<()> {
-    let deadline = std::time::Instant::now() + patience;
+/// Pings until an answer comes, at most `timeout`; for peers that have just been started.
+pub fn reachable(from: &dyn Endpoint, address: &str, timeout: Duration) -> Result<()> {
+    let deadline = std::time::Instant::now() + timeout;
     loop {
         let result = ping(
             from,
@@ -116,7 +116,7 @@ pub fn reachable(from: &dyn Endpoint, address: &str, patience: Duration) -> Resu
         match result {
             Ok(result) if result.received > 0 => return Ok(()),
             _ if std::time::Instant::now() < deadline => std::thread::sleep(Duration::from_millis(100)),
-            Ok(_) => bail!("{}: {address} does not answer within {patience:?}", from.name()),
+            Ok(_) => bail!("{}: {address} does not answer within {timeout:?}", from.name()),
             Err(error) => return Err(error),
         }
     }

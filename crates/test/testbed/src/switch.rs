@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long the switch may take to execute a request.
-pub const PATIENCE: Duration = Duration::from_secs(15);
+pub const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A supervised process, by the name `hyperswitch status` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl Switch {
     }
 
     fn wait_until_it_answers(&mut self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let answer = self.status();
             match answer {
@@ -287,20 +287,20 @@ impl Switch {
     }
 
     /// Waits until nothing is under way and checks the conservation law on every port. Returns the counters.
-    pub fn settle(&self) -> Result<Stats> {
+    pub fn wait_until_accounted(&self) -> Result<Stats> {
         let mut last = None;
-        let settled = self.wait(|| {
+        let accounted = self.wait(|| {
             let stats = self.stats()?;
-            let settled = stats.ports.iter().all(|port| {
+            let accounted = stats.ports.iter().all(|port| {
                 let counters = &port.counters;
                 counters.in_flight == 0
                     && counters.upcalls == counters.injected + counters.discarded.values().sum::<u64>()
             });
             last = Some(stats);
-            Ok(settled)
+            Ok(accounted)
         });
-        settled.with_context(|| format!("packets are not accounted for: {last:#?}"))?;
-        let stats = last.context("it settled")?;
+        accounted.with_context(|| format!("packets are not accounted for: {last:#?}"))?;
+        let stats = last.context("it is accounted")?;
         for port in &stats.ports {
             let counters = &port.counters;
             let come = counters.received + counters.injected + counters.copies;
@@ -314,11 +314,11 @@ impl Switch {
         Ok(stats)
     }
 
-    /// Waits until `done`, at most [`PATIENCE`].
+    /// Waits until `done`, at most [`TIMEOUT`].
     pub fn wait(&self, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !done()? {
-            ensure!(Instant::now() < deadline, "not within {PATIENCE:?}");
+            ensure!(Instant::now() < deadline, "not within {TIMEOUT:?}");
             thread::sleep(Duration::from_millis(50));
         }
         Ok(())
@@ -374,7 +374,7 @@ impl Switch {
         self.group.signal(Signal::TERM);
         let status = self
             .group
-            .wait(PATIENCE)
+            .wait(TIMEOUT)
             .with_context(|| format!("SIGTERM does not end it:\n{}", self.log()))?;
         ensure!(
             status.success(),

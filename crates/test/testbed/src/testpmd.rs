@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 const PROMPT: &str = "testpmd> ";
 
 /// How long any command may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The specification of a testpmd.
 #[derive(Clone, Debug)]
@@ -109,34 +109,7 @@ impl Testpmd {
     /// Starts testpmd and waits for its prompt. Nothing is forwarded yet.
     pub fn start(options: &TestpmdOptions) -> Result<Testpmd> {
         let directory = tempfile::Builder::new().prefix("hs-testpmd-").tempdir()?;
-        let processors = match options.processor {
-            Some(number) => number.to_string(),
-            None => format!(
-                "(0-{})",
-                thread::available_parallelism().map_or(0, |count| count.get() - 1)
-            ),
-        };
-        // Its prompt bypasses the C library's buffer, the rest does not: line by line they stay in order.
-        let mut command = process::command("stdbuf");
-        command.args(["-oL", "dpdk-testpmd"]);
-        // Two threads (prompt and forwarding) that the kernel may place: pinned ones would share cores with
-        // the next testpmd's.
-        command.arg(format!("--lcores=0@{processors},1@{processors}"));
-        command.args(["--no-pci", "--no-telemetry", "--no-shconf", "-m", "256"]);
-        if options.huge_pages {
-            command.args(["--in-memory", "--single-file-segments"]);
-        } else {
-            command.arg("--no-huge");
-        }
-        for device in &options.devices {
-            command.arg(format!("--vdev={device}"));
-        }
-        let ring = options.queue_size.to_string();
-        command.args(["--", "-i", "--nb-cores=1", "--no-mlockall"]);
-        command.arg(format!("--total-num-mbufs={}", options.buffers));
-        command.arg(format!("--forward-mode={}", options.forward_mode));
-        command.args(["--rxd", &ring, "--txd", &ring]);
-        command.arg(format!("--txpkts={}", options.packet_size));
+        let mut command = command(options);
         // DPDK keeps its runtime files there.
         command
             .env("XDG_RUNTIME_DIR", directory.path())
@@ -230,7 +203,7 @@ impl Testpmd {
     }
 
     fn read_to_prompt(&mut self) -> Result<String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut bytes = Vec::new();
         loop {
             let text = String::from_utf8_lossy(&bytes);
@@ -242,7 +215,7 @@ impl Testpmd {
                 .recv_timeout(deadline.saturating_duration_since(Instant::now()))
             {
                 Ok(more) => bytes.extend_from_slice(&more),
-                Err(RecvTimeoutError::Timeout) => bail!("no prompt within {PATIENCE:?} after:\n{text}"),
+                Err(RecvTimeoutError::Timeout) => bail!("no prompt within {TIMEOUT:?} after:\n{text}"),
                 Err(RecvTimeoutError::Disconnected) => bail!("testpmd ended after:\n{text}"),
             }
         }
@@ -364,6 +337,39 @@ fn parse_stats(text: &str) -> Vec<PortStats> {
         }
     }
     ports
+}
+
+/// The command line of testpmd.
+fn command(options: &TestpmdOptions) -> Command {
+    let processors = match options.processor {
+        Some(number) => number.to_string(),
+        None => format!(
+            "(0-{})",
+            thread::available_parallelism().map_or(0, |count| count.get() - 1)
+        ),
+    };
+    // Its prompt bypasses the C library's buffer, the rest does not: line by line they stay in order.
+    let mut command = process::command("stdbuf");
+    command.args(["-oL", "dpdk-testpmd"]);
+    // Two threads (prompt and forwarding) that the kernel may place: pinned ones would share cores with
+    // the next testpmd's.
+    command.arg(format!("--lcores=0@{processors},1@{processors}"));
+    command.args(["--no-pci", "--no-telemetry", "--no-shconf", "-m", "256"]);
+    if options.huge_pages {
+        command.args(["--in-memory", "--single-file-segments"]);
+    } else {
+        command.arg("--no-huge");
+    }
+    for device in &options.devices {
+        command.arg(format!("--vdev={device}"));
+    }
+    let ring = options.queue_size.to_string();
+    command.args(["--", "-i", "--nb-cores=1", "--no-mlockall"]);
+    command.arg(format!("--total-num-mbufs={}", options.buffers));
+    command.arg(format!("--forward-mode={}", options.forward_mode));
+    command.args(["--rxd", &ring, "--txd", &ring]);
+    command.arg(format!("--txpkts={}", options.packet_size));
+    command
 }
 
 #[cfg(test)]

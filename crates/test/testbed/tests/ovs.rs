@@ -12,7 +12,7 @@ use testbed::ovs::{Driven, Forwarding};
 use testbed::ping::{PingOptions, ping, reachable};
 use testbed::{Endpoint, Guest, GuestOptions, IperfOptions, Lab, UmlGuest, iperf};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Enters the lab if there is an Open vSwitch with this program.
 fn enter(name: &'static str, program: &str) -> Option<Lab> {
@@ -48,7 +48,7 @@ fn does_not_reach(from: &Guest, address: &str) -> Result<()> {
     };
     let begin = Instant::now();
     while ping(from, address, few)?.received > 0 {
-        ensure!(begin.elapsed() < PATIENCE, "{} reaches {address}", from.name());
+        ensure!(begin.elapsed() < TIMEOUT, "{} reaches {address}", from.name());
     }
     Ok(())
 }
@@ -69,11 +69,7 @@ fn until_seen(watched: &Guest, wanted: Range<u64>, from: &Guest, to: &str) -> Re
         if wanted.contains(&seen) {
             return Ok(());
         }
-        ensure!(
-            begin.elapsed() < PATIENCE,
-            "{} has {seen} packets",
-            watched.name()
-        );
+        ensure!(begin.elapsed() < TIMEOUT, "{} has {seen} packets", watched.name());
     }
 }
 
@@ -95,11 +91,11 @@ fn vlans_mirrors_and_bonds() -> Result<()> {
     };
     let ovs = Driven::start(&["vm1", "vm2", "vm3"], Forwarding::Learning)?;
     let [a, b, c] = guests(&ovs, ["vm1", "vm2", "vm3"], 1)?;
-    reachable(&a, &v4(2), PATIENCE)?;
-    reachable(&a, &v4(3), PATIENCE)?;
+    reachable(&a, &v4(2), TIMEOUT)?;
+    reachable(&a, &v4(3), TIMEOUT)?;
     lab.note("VLANs");
     ovs.vsctl("set Port vm1 tag=10 -- set Port vm2 tag=10 -- set Port vm3 tag=20")?;
-    reachable(&a, &v4(2), PATIENCE)?;
+    reachable(&a, &v4(2), TIMEOUT)?;
     does_not_reach(&a, &v4(3))?;
     // The trunk's guest tags by itself.
     ovs.vsctl("clear Port vm3 tag -- set Port vm3 trunks=10")?;
@@ -108,16 +104,16 @@ fn vlans_mirrors_and_bonds() -> Result<()> {
          ip addr add {}/24 dev eth0.10",
         v4(3)
     ))?;
-    reachable(&a, &v4(3), PATIENCE)?;
+    reachable(&a, &v4(3), TIMEOUT)?;
     c.must(&format!(
         "ip link del eth0.10 && ip addr add {}/24 dev eth0",
         v4(3)
     ))?;
     ovs.vsctl("clear Port vm1 tag -- clear Port vm2 tag -- clear Port vm3 trunks")?;
-    reachable(&a, &v4(3), PATIENCE)?;
+    reachable(&a, &v4(3), TIMEOUT)?;
 
     lab.note("mirrors");
-    reachable(&a, &v4(2), PATIENCE)?;
+    reachable(&a, &v4(2), TIMEOUT)?;
     until_seen(&c, 0..10, &a, &v4(2))?;
     ovs.vsctl(
         "-- --id=@from get Port vm1 -- --id=@to get Port vm3 -- --id=@mirror create Mirror name=m select-src-port=@from \
@@ -143,13 +139,13 @@ fn vlans_mirrors_and_bonds() -> Result<()> {
     for (active, waiting) in [(0, 1), (1, 0)] {
         let names = ["vm4", "vm5"];
         ovs.appctl(&format!("bond/set-active-slave bond0 {}", names[active]))?;
-        reachable(&a, &v4(4 + active), PATIENCE)?;
+        reachable(&a, &v4(4 + active), TIMEOUT)?;
         does_not_reach(&a, &v4(4 + waiting))?;
     }
     let [first, second] = members;
     drop(second);
     // The link of the active one is down: the other takes over.
-    reachable(&a, &v4(4), PATIENCE)?;
+    reachable(&a, &v4(4), TIMEOUT)?;
     drop((a, b, first));
     ovs.stop()
 }
@@ -161,8 +157,8 @@ fn filters_groups_meters_and_tables() -> Result<()> {
     };
     let ovs = Driven::start(&["vm1", "vm2", "vm3"], Forwarding::Learning)?;
     let [a, b, c] = guests(&ovs, ["vm1", "vm2", "vm3"], 1)?;
-    reachable(&a, &v4(2), PATIENCE)?;
-    reachable(&c, &v4(2), PATIENCE)?;
+    reachable(&a, &v4(2), TIMEOUT)?;
+    reachable(&c, &v4(2), TIMEOUT)?;
 
     lab.note("filters, in several tables");
     let (own, other) = (v4(1), v4(3));
@@ -179,21 +175,21 @@ fn filters_groups_meters_and_tables() -> Result<()> {
         &format!("table=1,priority=10,icmp,nw_src={},actions=resubmit(,2)", v4(2)),
     )?;
     ovs.ofctl("add-flow", "table=2,actions=normal")?;
-    reachable(&a, &v4(2), PATIENCE)?;
+    reachable(&a, &v4(2), TIMEOUT)?;
     // No flow of table 1 is for it.
     does_not_reach(&c, &v4(2))?;
     ovs.ofctl(
         "add-flow",
         &format!("table=1,priority=20,icmp,nw_src={other},actions=resubmit(,2)"),
     )?;
-    reachable(&c, &v4(2), PATIENCE)?;
+    reachable(&c, &v4(2), TIMEOUT)?;
     ovs.ofctl(
         "--strict del-flows",
         &format!("table=1,priority=20,icmp,nw_src={other}"),
     )?;
     does_not_reach(&c, &v4(2))?;
     ovs.ofctl("del-flows", "icmp")?;
-    reachable(&c, &v4(2), PATIENCE)?;
+    reachable(&c, &v4(2), TIMEOUT)?;
 
     lab.note("groups");
     ovs.ofctl("add-group", "group_id=7,type=all,bucket=output:2,bucket=output:3")?;
@@ -266,7 +262,7 @@ fn stands_alone(ovs: &Driven) -> Result<bool> {
 /// Pings until the controller has given the bridge so many flows for pings, and the data plane has got them.
 fn pings_have_flows(ovs: &Driven, from: &Guest, to: &str, flows: usize) -> Result<()> {
     wait_until("pings have flows", || {
-        reachable(from, to, PATIENCE)?;
+        reachable(from, to, TIMEOUT)?;
         let shown = ovs.appctl("bridge/dump-flows br0")?;
         Ok(shown.lines().filter(|flow| flow.contains("icmp,")).count() >= flows)
     })?;
@@ -287,7 +283,7 @@ fn unanswered(from: &Guest, to: &str) -> Result<()> {
 fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     let begin = Instant::now();
     while !holds()? {
-        ensure!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        ensure!(begin.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}");
         thread::sleep(Duration::from_millis(100));
     }
     Ok(())
@@ -318,7 +314,7 @@ fn a_controller_comes_and_goes() -> Result<()> {
     // ovs-vswitchd does not examine its flows again for that: one that drops would stay as long as ARP asks
     // each second.
     ovs.appctl("revalidator/purge")?;
-    reachable(&a, &v4(2), PATIENCE)?;
+    reachable(&a, &v4(2), TIMEOUT)?;
     introduce(&[(&a, v4(1)), (&b, v4(2)), (&c, v4(3))])?;
     pings_have_flows(&ovs, &a, &v4(2), 2)?;
 
@@ -341,11 +337,11 @@ fn a_controller_comes_and_goes() -> Result<()> {
     lab.note("the switch decides by itself");
     // It does after three times as many milliseconds without a controller.
     ovs.vsctl("set-fail-mode br0 standalone -- set Controller br0 inactivity_probe=1000")?;
-    reachable(&b, &v4(3), PATIENCE)?;
+    reachable(&b, &v4(3), TIMEOUT)?;
     ensure!(stands_alone(&ovs)?);
     // It floods no more.
     until_seen(&a, 0..10, &b, &v4(3))?;
-    reachable(&a, &v4(2), PATIENCE)?;
+    reachable(&a, &v4(2), TIMEOUT)?;
 
     lab.note("the third one decides");
     let third = ovs.start_controller("OpenFlow13")?;

@@ -96,7 +96,7 @@ impl<O: Observer> Run<'_, '_, O> {
                     width,
                 );
                 if field.variable {
-                    let filled = ctx.snapshots[usize::from(snapshot)].filled[field.header.index()];
+                    let filled = ctx.snapshots[usize::from(snapshot)].packet.filled[field.header.index()];
                     ctx.packet.filled[field.header.index()] = filled;
                 }
             }

@@ -16,7 +16,8 @@ const CREDIT_NS: u64 = 3_000_000;
 /// Time after which a worker that waits for a task to block gets the core, in nanoseconds.
 const SLICE_NS: u64 = 3_000_000;
 
-/// After a fruitless wait a worker skips waiting for this long, in nanoseconds (`scheduler::patience`).
+/// After a fruitless wait a worker skips waiting for this long, in nanoseconds
+/// (`scheduler::wakeup_preemption`).
 const CONTENDED_NS: u64 = 250_000_000;
 
 /// One core.

@@ -1,13 +1,14 @@
-//! Choosing a helper: the nearest core, and among equally near ones the best [`Kind`]. Among equals the vNIC's hash decides,
-//! which determines where the search begins. A worker that polls and has an empty buffer comes first: it costs no more than a message.
-//! The search reads the cores' states as bits, 64 with a load or a few, and examines only cores whose bit is set.
+//! Choosing a helper: the nearest core, and among equally near ones the best [`Kind`]. Among equals the
+//! vNIC's hash decides, which determines where the search begins. A worker that polls and has an empty buffer
+//! comes first: it costs no more than a message. The search reads the cores' states as bits, 64 with a load
+//! or a few, and examines only cores whose bit is set.
 //!
 //! A worker that has work already is no helper: work that waits for it is done later than at home. The paper
 //! (section 5.2.3) takes idle modules of the receiver's node, then of other nodes, and no core beside a busy
-//! one. Here, idle cores of busy modules come before other nodes: data that a helper on another node writes reach the
-//! receiver so slowly that in the simulator it is better to have no helper. Where the configuration asks for the paper's
-//! criteria, a worker that copies in an idle module of the receiver's node is a helper already: it goes on, and does not
-//! ask other nodes.
+//! one. Here, idle cores of busy modules come before other nodes: data that a helper on another node writes
+//! reach the receiver so slowly that in the simulator it is better to have no helper. Where the configuration
+//! asks for the paper's criteria, a worker that copies in an idle module of the receiver's node is a helper
+//! already: it goes on, and does not ask other nodes.
 
 use super::Policy;
 use crate::topology::{Cpu, Reach, Tier};
@@ -24,12 +25,14 @@ enum Kind {
     Lent,
 }
 
-/// Most cores that are examined in one reach, for workers that poll and for idle cores each. So the time of a search does not
-/// depend on the number of cores and guests; if all of these are bad, a better one may be missed.
+/// Most cores that are examined in one reach, for workers that poll and for idle cores each. So the time of a
+/// search does not depend on the number of cores and guests; if all of these are bad, a better one may be
+/// missed.
 pub(super) const LOOKS: u32 = 8;
 
 impl Policy {
-    /// A core other than `here` that helps a vNIC whose vCPU is on core `near`, with work that would take `saved_ns` here.
+    /// A core other than `here` that helps a vNIC whose vCPU is on core `near`, with work that would take
+    /// `saved_ns` here.
     pub(super) fn helper(
         &self,
         view: &impl View,
@@ -66,8 +69,8 @@ impl Policy {
         None
     }
 
-    /// Whether the worker that works on this core would be a helper if it were idle: its module is idle, and no other task wants
-    /// the core.
+    /// Whether the worker that works on this core would be a helper if it were idle: its module is idle, and
+    /// no other task wants the core.
     pub(super) fn helps(&self, view: &impl View, cpu: Cpu) -> bool {
         let works = matches!(view.core(cpu), CoreState::Worker { .. });
         works && !view.wanted(cpu) && self.has_idle_module(view, cpu)
@@ -156,8 +159,9 @@ impl Search<'_> {
     }
 }
 
-/// Spreads vNICs over equally good modules. Multiples of the golden ratio (Knuth's multiplicative hash) lie apart for
-/// neighbours in number, often a pair that talks, and cover a range evenly for vNICs numbered in sequence.
+/// Spreads vNICs over equally good modules. Multiples of the golden ratio (Knuth's multiplicative hash) lie
+/// apart for neighbours in number, often a pair that talks, and cover a range evenly for vNICs numbered in
+/// sequence.
 fn spread(vnic: VnicId) -> u32 {
     vnic.0.wrapping_mul(0x9E37_79B9)
 }

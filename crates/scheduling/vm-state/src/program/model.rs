@@ -139,7 +139,7 @@ impl Model {
             } => {
                 self.switched_from(core, preempted, from);
                 if let Some((tid, thread)) = self.thread_of(to) {
-                    thread.waits_no_more(tid, to.pid);
+                    thread.end_wait(tid, to.pid);
                     thread.state = ThreadState::Running(core);
                 }
                 self.core_switches(core, preempted || from.state == 0, (from, to), queue);
@@ -174,10 +174,10 @@ impl Model {
             return;
         };
         let state = if preempted || task.state == 0 {
-            thread.waits_for_core(tid, task.pid);
+            thread.begin_wait(tid, task.pid);
             ThreadState::Runnable(core)
         } else {
-            thread.waits_no_more(tid, task.pid);
+            thread.end_wait(tid, task.pid);
             if task.pid == tid && task.state & TASK_DEAD != 0 {
                 ThreadState::Dead
             } else if thread.waits || thread.waiting_child.is_some() {
@@ -208,7 +208,7 @@ impl Model {
         let Some((tid, thread)) = self.thread_of(task) else {
             return;
         };
-        thread.waits_for_core(tid, task.pid);
+        thread.begin_wait(tid, task.pid);
         if let ThreadState::Blocked(_) = thread.state {
             thread.state = ThreadState::Runnable(task.core);
         }
@@ -216,14 +216,14 @@ impl Model {
 }
 
 impl Thread {
-    fn waits_for_core(&mut self, own: u32, pid: u32) {
+    fn begin_wait(&mut self, own: u32, pid: u32) {
         match pid == own {
             true => self.waits = true,
             false => self.waiting_child = Some(pid),
         }
     }
 
-    fn waits_no_more(&mut self, own: u32, pid: u32) {
+    fn end_wait(&mut self, own: u32, pid: u32) {
         if pid == own {
             self.waits = false;
         }

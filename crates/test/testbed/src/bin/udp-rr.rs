@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use testbed::percentile;
 
 /// An answer that takes longer is lost.
-const PATIENCE: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = Duration::from_millis(200);
 const NUMBER_LEN: usize = 8;
 
 fn serve(port: u16) -> Result<(), Box<dyn Error>> {
@@ -87,7 +87,7 @@ fn answered(socket: &UdpSocket, buffer: &mut [u8], number: &[u8]) -> std::io::Re
 fn run(address: &str, port: u16, bytes: usize, seconds: f64) -> Result<(), Box<dyn Error>> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect((address, port))?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
     let mut request = vec![0x5a; bytes];
     let mut buffer = vec![0; 65_536];
     let time = Duration::from_secs_f64(seconds);

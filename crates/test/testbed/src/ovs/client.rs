@@ -20,7 +20,7 @@ use std::time::Duration;
 const GENERIC: u32 = 16;
 /// More than a datagram has.
 const BUFFER: usize = 1 << 17;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A connection to the process `ovs`, as if it were a netlink socket of ovs-vswitchd.
 pub(super) struct Client {
@@ -36,7 +36,7 @@ impl Client {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(TIMEOUT))?;
         connect(&socket, &SocketAddrUnix::new(path)?)
             .with_context(|| format!("cannot connect to {}", path.display()))?;
         let mut client = Client {

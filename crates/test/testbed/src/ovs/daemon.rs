@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 /// How long its programs may take to do what is asked of them.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// ovsdb-server and ovs-vswitchd; killed on drop.
 #[derive(Debug)]
@@ -178,7 +178,7 @@ fn start_database(directory: &Path) -> Result<Group> {
 
 /// Waits until a file is there, of a socket for instance.
 pub(super) fn wait_for(file: &Path) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !file.exists() {
         ensure!(Instant::now() < deadline, "nobody listens on {}", file.display());
         thread::sleep(Duration::from_millis(10));
@@ -215,7 +215,7 @@ fn vsctl(directory: &Path, command: &str) -> Result<()> {
     Host.must(&format!(
         "ovs-vsctl --db=unix:{} --timeout={} {command}",
         socket.display(),
-        PATIENCE.as_secs()
+        TIMEOUT.as_secs()
     ))
     .map(drop)
 }

@@ -83,7 +83,7 @@ const WARM_UP_LIMIT: Duration = Duration::from_secs(2);
 /// Frames that the switch took and that have not arrived this long after the last one are lost.
 const LATE: Duration = Duration::from_millis(50);
 /// Frames must have been taken by then.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State of one run.
 struct Run<'a> {
@@ -168,7 +168,7 @@ impl Run<'_> {
             let ours = mac(to.into());
             let mut arrived = false;
             while !arrived && let Some(frame) = frames.next() {
-                ensure!(begin.elapsed() < PATIENCE, "nothing gets through the switch");
+                ensure!(begin.elapsed() < TIMEOUT, "nothing gets through the switch");
                 self.guest.send(from.into(), frame)?;
                 self.guest.flush(from.into());
                 let sent = Instant::now();
@@ -300,7 +300,7 @@ impl Run<'_> {
             if held == 0 && (count >= self.expected() || last.elapsed() > LATE) {
                 return Ok(count);
             }
-            ensure!(last.elapsed() < PATIENCE, "the switch keeps {held} frames");
+            ensure!(last.elapsed() < TIMEOUT, "the switch keeps {held} frames");
         }
     }
 }

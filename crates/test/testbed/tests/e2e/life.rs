@@ -109,7 +109,7 @@ fn a_killed_guest_disturbs_nobody_and_returns() -> Result<()> {
     for guest in [&a, &b] {
         guest.run("killall -9 iperf3")?;
     }
-    switch.settle()?;
+    switch.wait_until_accounted()?;
     let mut back = UmlGuest::boot(options(&switch, "vm3", 3))?;
     reaches(&back, &v4(1))?;
     reaches(&b, &v4(3))?;
@@ -146,7 +146,7 @@ fn the_switch_connects_to_a_machine_that_listens() -> Result<()> {
         switch.wait_port("vm2", "disconnected")?;
         std::fs::remove_file(&socket)?;
     }
-    let stats = switch.settle()?;
+    let stats = switch.wait_until_accounted()?;
     ensure!(stats.total.delivered > 0);
     drop(uml);
     // The port's VMM is gone for good, which deserves a warning, but nothing else.

@@ -35,7 +35,7 @@ fn packets_circle_through_testpmd() -> Result<()> {
             "{name}: from {rate} to {again} packets per second"
         );
         testpmd.stop()?;
-        switch.settle()?;
+        switch.wait_until_accounted()?;
         testpmd.kill();
         switch.wait_port("p1", "disconnected")?;
         // And again on the same ports.
@@ -64,7 +64,7 @@ fn a_played_controller_tells_flows_apart() -> Result<()> {
     plane.join_by_udp_ports((0..100).map(udp_ports))?;
     ensure!(plane.flows()? == 200, "a flow for each way");
     let mut guest = PollingGuest::connect(&ports.map(|port| plane.socket(port)), 1514)?;
-    plane.is_our_guest(&ports)?;
+    plane.register_guest(&ports)?;
     let of_flows = |flows| Traffic {
         flows,
         ..Traffic::new(64)
@@ -148,7 +148,7 @@ fn a_receiver_that_stalls_delays_nobody() -> Result<()> {
         }
         sender.stop()?;
         sender.start_loop(100)?;
-        switch.settle()?;
+        switch.wait_until_accounted()?;
         dropped = switch.counters("stalled")?.egress_dropped;
     }
     lab.note(format!("{dropped:?}"));

@@ -114,10 +114,10 @@ pub fn transfers(from: &dyn Endpoint, to: &dyn Endpoint, address: &str, megabyte
 /// Ends a test: all packets accounted for, guests gone, a clean stop of the switch. Returns the last
 /// counters.
 pub fn finish(switch: Switch, guests: impl IntoIterator<Item = Guest>) -> Result<Stats> {
-    let stats = switch.settle()?;
+    let stats = switch.wait_until_accounted()?;
     drop(guests.into_iter().collect::<Vec<_>>());
     // Again with all guests gone: packets that were queued for them count too.
-    switch.settle()?;
+    switch.wait_until_accounted()?;
     let warnings = switch.status()?.warnings;
     ensure!(warnings.is_empty(), "{warnings:?}");
     switch.stop()?;

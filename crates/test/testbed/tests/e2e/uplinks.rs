@@ -70,7 +70,7 @@ fn tcp_in_a_kernels_tunnel_passes_an_uplink() -> Result<()> {
     let total = switch.stats()?.total;
     ensure!(total.segments > 1000, "nothing was cut: {total:?}");
     ensure!(refused(&switch)? == 0, "{total:?}");
-    switch.settle()?;
+    switch.wait_until_accounted()?;
     switch.stop()
 }
 
@@ -110,7 +110,7 @@ fn large_datagrams_pass_an_uplink_and_a_tap() -> Result<()> {
     let total = switch.stats()?.total;
     ensure!(total.segments >= 420, "nothing was cut: {total:?}");
     ensure!(refused(&switch)? == 0, "{total:?}");
-    switch.settle().context("in the end")?;
+    switch.wait_until_accounted().context("in the end")?;
     switch.stop()
 }
 

@@ -314,7 +314,7 @@ impl Network {
     pub fn stop(self) -> Result<()> {
         match self.switch {
             Running::Hyperswitch(switch) => {
-                switch.settle()?;
+                switch.wait_until_accounted()?;
                 switch.stop()
             }
             Running::ByPorts(plane, _) => plane.into_inner().unwrap_or_else(PoisonError::into_inner).stop(),
@@ -357,7 +357,7 @@ fn our_work(report: &WorkReport) -> Work {
 fn by_ports(ports: &[&str]) -> Result<(Controlled, usize)> {
     let mut plane = Controlled::start(ports)?;
     plane.join_by_udp_ports((0..MOST_FLOWS / 2).map(udp_ports))?;
-    plane.is_our_guest(ports)?;
+    plane.register_guest(ports)?;
     let flows = plane.flows()?;
     Ok((plane, flows))
 }

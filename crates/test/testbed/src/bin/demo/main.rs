@@ -156,7 +156,7 @@ impl Demo {
         let parties = self.parties();
         let rows = measure::all_pairs(self, &parties, say)?;
         say("asking the switch what it saw");
-        let stats = self.switch.settle();
+        let stats = self.switch.wait_until_accounted();
         let ports = self.switch.ports()?;
         println!("\n{}", table::results(&parties, &rows));
         let conserved = match &stats {

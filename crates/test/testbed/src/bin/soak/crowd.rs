@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 use testbed::ping::reachable;
-use testbed::switch::{PATIENCE, Role};
+use testbed::switch::{Role, TIMEOUT};
 use testbed::{Endpoint, Switch};
 
 /// One in so many events is the death or the hang of one of the switch's processes.
@@ -192,7 +192,7 @@ impl Crowd {
 fn reach_each_other(endpoints: &[(&dyn Endpoint, u8)]) -> Result<()> {
     let reaches_all = |from: &dyn Endpoint, own: u8| {
         let mut others = endpoints.iter().filter(|(_, number)| *number != own);
-        others.try_for_each(|(_, number)| reachable(from, &v4(*number), PATIENCE))
+        others.try_for_each(|(_, number)| reachable(from, &v4(*number), TIMEOUT))
     };
     thread::scope(|scope| {
         let threads: Vec<_> = endpoints

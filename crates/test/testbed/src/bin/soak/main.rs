@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use testbed::Switch;
 
 /// How long the processes of the switch may take to give back what they held for visitors.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs the switch among guests that come and go, and checks that it stays what it was.
 #[derive(Debug, Parser)]
@@ -108,7 +108,7 @@ fn soak(arguments: &Arguments, seed: u64) -> Result<()> {
     let mut crowd = Crowd::new(seed, arguments.events);
     println!("warming up");
     crowd.roll_call(&switch, &pair)?;
-    switch.settle()?;
+    switch.wait_until_accounted()?;
     let before = Footprint::of(&switch)?;
 
     let end = Instant::now() + Duration::from_secs(60 * arguments.minutes);
@@ -128,18 +128,18 @@ fn soak(arguments: &Arguments, seed: u64) -> Result<()> {
 
     println!("all are called up once more");
     crowd.roll_call(&switch, &pair)?;
-    switch.settle()?;
+    switch.wait_until_accounted()?;
     print_placement(&switch)?;
     check_footprint(&switch, &before)?;
     check_processes(&switch, &crowd)?;
     drop(pair);
-    switch.settle()?;
+    switch.wait_until_accounted()?;
     switch.stop()
 }
 
 /// The processes must come down to what they held before.
 fn check_footprint(switch: &Switch, before: &[Footprint]) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let now = Footprint::of(switch)?;
         let grown: Vec<String> = before

@@ -9,7 +9,7 @@ use std::time::Duration;
 use testbed::{Endpoint, Guest, GuestOptions, IperfOptions, Switch, UmlGuest, iperf, udp_rr};
 
 /// Seconds in sequence in which something must have arrived.
-const PATIENCE: usize = 5;
+const SILENT_SECONDS: usize = 5;
 
 /// Seconds of one stream.
 const STREAM: u32 = 10;
@@ -129,16 +129,19 @@ impl Pair {
             .with_context(|| format!("{}\n{}", sockets(&self.a), sockets(&self.b)))?;
         let stopped = result
             .intervals
-            .windows(PATIENCE)
+            .windows(SILENT_SECONDS)
             .any(|seconds| seconds.iter().all(|&rate| rate == 0.0));
-        ensure!(!stopped, "nothing arrived for {PATIENCE} s: {result:?}");
+        ensure!(!stopped, "nothing arrived for {SILENT_SECONDS} s: {result:?}");
         Ok(())
     }
 
     fn round_trips(&self) -> Result<()> {
-        let time = Duration::from_secs(PATIENCE as u64);
+        let time = Duration::from_secs(SILENT_SECONDS as u64);
         let result = udp_rr::wait(udp_rr::start(&self.b, &v4(1), 200, time)?, time)?;
-        ensure!(result.transactions > 0, "no answer for {PATIENCE} s: {result:?}");
+        ensure!(
+            result.transactions > 0,
+            "no answer for {SILENT_SECONDS} s: {result:?}"
+        );
         Ok(())
     }
 }

@@ -49,7 +49,7 @@ const LATE: Duration = Duration::from_millis(5);
 /// The first of the makers' stations, each at a port of its own.
 const STATION: u32 = 20;
 /// A frame must have arrived by then.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Guests {
     makers: PollingGuest,
@@ -178,7 +178,7 @@ fn one_way(guest: &mut PollingGuest, from: usize, frame: &Frame) -> Result<Durat
     let destination = &frame.bytes()[HEADER_LEN..][..6];
     while !arrived {
         ensure!(
-            begin.elapsed() < PATIENCE,
+            begin.elapsed() < TIMEOUT,
             "a packet of a bystander does not arrive"
         );
         guest.receive(1 - from, 64, |bytes| arrived |= bytes.starts_with(destination))?;

@@ -65,7 +65,7 @@ const SAMPLES: usize = 25;
 const SAMPLES_FOR_P99: usize = 200;
 /// Packets of a window that have not arrived by then are lost; a single one is waited for longer.
 const LATE: Duration = Duration::from_millis(100);
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Makes flows that have not been seen.
 struct NewFlows {
@@ -130,7 +130,7 @@ fn one_way_times(guest: &mut PollingGuest, flows: &mut NewFlows, samples: usize)
             let begin = Instant::now();
             guest.send(0, &frame)?;
             guest.flush(0);
-            let arrived = wait_for(guest, 1, &frame.bytes()[HEADER_LEN..][..6], PATIENCE)?;
+            let arrived = wait_for(guest, 1, &frame.bytes()[HEADER_LEN..][..6], TIMEOUT)?;
             ensure!(arrived == 1, "a packet arrives {arrived} times");
             times.push(begin.elapsed().as_secs_f64() * 1e6);
             // The flow gets into the tables, and the switch goes to sleep or not, as it likes.

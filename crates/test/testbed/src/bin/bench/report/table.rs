@@ -81,17 +81,14 @@ fn capital(text: &str) -> String {
         .unwrap_or_default()
 }
 
-/// One measure: a row per point, a column per contender and per ratio to a peer.
-fn table(text: &mut String, record: &Record, measure: &Measure) {
-    let contenders = record.contenders(&measure.name);
-    let Some((&first, _)) = contenders.split_first() else {
-        return;
-    };
-    let peers: Vec<&str> = contenders
-        .iter()
-        .copied()
-        .filter(|name| first.starts_with(HYPERSWITCH.name) && *name != first)
-        .collect();
+/// The title of a table, and its first row.
+fn head(
+    text: &mut String,
+    record: &Record,
+    measure: &Measure,
+    (contenders, peers): (&[&str], &[&str]),
+    cache_line: bool,
+) {
     let direction = match measure.better {
         Better::Higher => "more",
         Better::Lower => "less",
@@ -103,19 +100,33 @@ fn table(text: &mut String, record: &Record, measure: &Measure) {
         measure.unit,
         record.axis
     );
-    for name in &contenders {
+    for name in contenders {
         let _ = write!(text, " {name} |");
     }
-    for peer in &peers {
+    for peer in peers {
         let _ = write!(text, " better than {peer} |");
     }
-    let cache_line = record.points.iter().any(|point| !point.cache_line.is_empty());
     if cache_line {
         *text += " cache line's round trip, ns |";
     }
     *text += "\n|---|";
     *text += &"---|".repeat(contenders.len() + peers.len() + usize::from(cache_line));
     *text += "\n";
+}
+
+/// One measure: a row per point, a column per contender and per ratio to a peer.
+fn table(text: &mut String, record: &Record, measure: &Measure) {
+    let contenders = record.contenders(&measure.name);
+    let Some((&first, _)) = contenders.split_first() else {
+        return;
+    };
+    let peers: Vec<&str> = contenders
+        .iter()
+        .copied()
+        .filter(|name| first.starts_with(HYPERSWITCH.name) && *name != first)
+        .collect();
+    let cache_line = record.points.iter().any(|point| !point.cache_line.is_empty());
+    head(text, record, measure, (&contenders, &peers), cache_line);
     for point in record.points_of(&measure.name) {
         let _ = write!(text, "| {point} |");
         for name in &contenders {

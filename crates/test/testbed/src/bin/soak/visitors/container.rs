@@ -6,7 +6,7 @@ use crate::pair::{Pair, traffic, v4};
 use anyhow::{Context, Result};
 use fastrand::Rng;
 use testbed::ping::reachable;
-use testbed::switch::PATIENCE;
+use testbed::switch::TIMEOUT;
 use testbed::{Endpoint, Namespace, Running, Switch};
 
 /// See the module's description.
@@ -62,7 +62,7 @@ impl Visitor for Container {
         let namespace = self.namespace.as_ref().context("it is here")?;
         self.traffic.clear();
         switch.wait_port(self.port, "running")?;
-        reachable(namespace, &v4(1), PATIENCE)?;
+        reachable(namespace, &v4(1), TIMEOUT)?;
         pair.fetch(namespace)?;
         let running = traffic(0.005).map(|command| namespace.start(&command));
         self.traffic = running.into_iter().collect::<Result<_>>()?;

@@ -7,7 +7,7 @@ use fastrand::Rng;
 use std::thread;
 use std::time::{Duration, Instant};
 use testbed::ping::reachable;
-use testbed::switch::PATIENCE;
+use testbed::switch::TIMEOUT;
 use testbed::{Endpoint, Guest, Switch, UmlGuest};
 
 /// See the module's description.
@@ -48,7 +48,7 @@ fn switch_off(guest: &mut Guest) -> Result<()> {
         return Ok(());
     }
     drop(guest.start("poweroff -f")?);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !guest.has_ended() {
         if Instant::now() >= deadline && guest.console_tail().contains(HALTED) {
             println!("{} has halted and stays", guest.name());
@@ -85,7 +85,7 @@ impl Visitor for VirtualMachine {
     fn work(&mut self, _: &Switch, pair: &Pair, random: &mut Rng) -> Result<()> {
         let guest = self.guest.as_mut().context("it is here")?;
         guest.wait_ready()?;
-        reachable(guest, &v4(1), PATIENCE)?;
+        reachable(guest, &v4(1), TIMEOUT)?;
         pair.fetch(guest)?;
         let interval = random.choice([0.002, 0.05, 1.0]).unwrap_or(1.0);
         for command in traffic(interval) {

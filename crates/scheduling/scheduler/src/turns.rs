@@ -11,7 +11,8 @@ use crate::timers::Due;
 use placement::VnicId;
 use std::sync::Arc;
 
-/// The forwarder of one thread, which serves rings. Numbers of rings that do not exist (any more) have no effect.
+/// The forwarder of one thread, which serves rings. Numbers of rings that do not exist (any more) have no
+/// effect.
 pub trait Rings {
     /// The vNICs whose rings these are.
     type Homes: Homes;
@@ -25,15 +26,17 @@ pub trait Rings {
     /// Serves a ring for one turn, which is bounded. If work is left, the ring is put on the schedule again.
     fn serve(&mut self, ring: RingId, schedule: &mut Schedule);
 
-    /// The ring's guest kicked. Returns how many packets have gone through the ring so far; `None` if there is no such ring.
-    fn kicked(&mut self, ring: RingId) -> Option<u64>;
+    /// The ring's guest kicked. Returns how many packets have gone through the ring so far; `None` if there
+    /// is no such ring.
+    fn on_kick(&mut self, ring: RingId) -> Option<u64>;
 
     /// Whether there is something to do at a polled transmit ring that no thread holds.
     fn has_work(&mut self, ring: RingId) -> bool;
 
-    /// Looks at a polled transmit ring, the one number `looked` in its round, and serves it for one turn if there is something to do, as
-    /// [`has_work`](Self::has_work) and [`serve`](Self::serve) do. If there is something at other polled rings as well, all of them are
-    /// queued instead, since the order is not the forwarder's to choose. True if something was served or queued.
+    /// Looks at a polled transmit ring, the one number `looked` in its round, and serves it for one turn if
+    /// there is something to do, as [`has_work`](Self::has_work) and [`serve`](Self::serve) do. If there is
+    /// something at other polled rings as well, all of them are queued instead, since the order is not the
+    /// forwarder's to choose. True if something was served or queued.
     fn serve_found(&mut self, ring: RingId, looked: usize, schedule: &mut Schedule) -> bool {
         if !self.has_work(ring) {
             return false;
@@ -46,8 +49,8 @@ pub trait Rings {
         true
     }
 
-    /// Has the guest kick again for a transmit ring; true if something came meanwhile. False if another thread holds the
-    /// ring: that thread polls it from then on.
+    /// Has the guest kick again for a transmit ring; true if something came meanwhile. False if another
+    /// thread holds the ring: that thread polls it from then on.
     fn enable_kicks(&mut self, ring: RingId) -> bool;
 
     /// The ring's guest has kicked in vain too often: its kicks are not received for a moment.
@@ -104,7 +107,8 @@ impl<R: Rings> Scheduler<R> {
         true
     }
 
-    /// Runs a piece of work and accounts for it. The time since the last charge is busy if packets were moved.
+    /// Runs a piece of work and accounts for it. The time since the last charge is busy if packets were
+    /// moved.
     #[inline]
     pub fn accounted<T>(&mut self, account: &Account, work: impl FnOnce(&mut Scheduler<R>) -> T) -> T {
         let result = work(self);
@@ -121,9 +125,9 @@ impl<R: Rings> Scheduler<R> {
     }
 
     /// Handles a kick: the guest's ring is served here, or by a worker that suits better.
-    pub(crate) fn kicked(&mut self, ring: RingId) {
+    pub(crate) fn on_kick(&mut self, ring: RingId) {
         self.rings.refresh();
-        let Some(packets) = self.rings.kicked(ring) else {
+        let Some(packets) = self.rings.on_kick(ring) else {
             return;
         };
         // While the ring waits for its turn, further kicks are none of its guest's fault.

@@ -1,22 +1,23 @@
-//! Exponential back-off of a method that may fail. After a failure the method is not tried for a while, which doubles with each
-//! failure. So fruitless trials take a bounded, small part of all time, and a method that has become right is found out again.
+//! Exponential back-off of a method that may fail. After a failure the method is not tried for a while, which
+//! doubles with each failure. So fruitless trials take a bounded, small part of all time, and a method that
+//! has become right is found out again.
 
 /// The longest pause between trials, as a multiple of the first one.
 const MOST: u64 = 64;
 
 /// See the module's description. Times are in nanoseconds of any one clock.
 #[derive(Debug)]
-pub(crate) struct Trial {
+pub(crate) struct Backoff {
     first_ns: u64,
     /// The time of the last failure, and the time for which the method is not tried from then on.
     failed_ns: Option<u64>,
     pause_ns: u64,
 }
 
-impl Trial {
-    /// A trial that is not repeated for `first_ns` at first.
-    pub const fn new(first_ns: u64) -> Trial {
-        Trial {
+impl Backoff {
+    /// A method that is not repeated for `first_ns` at first.
+    pub const fn new(first_ns: u64) -> Backoff {
+        Backoff {
             first_ns,
             failed_ns: None,
             pause_ns: first_ns,
@@ -58,21 +59,21 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_bound_and_are_forgotten() {
-        let mut trial = Trial::new(10);
-        assert!(trial.may(0) && !trial.failed_within(0, 5));
+        let mut backoff = Backoff::new(10);
+        assert!(backoff.may(0) && !backoff.failed_within(0, 5));
         let (mut now_ns, mut pauses) = (100, Vec::new());
         for _ in 0..9 {
-            trial.failed(now_ns);
-            let pause = (0..).find(|ns| trial.may(now_ns + ns)).unwrap();
+            backoff.failed(now_ns);
+            let pause = (0..).find(|ns| backoff.may(now_ns + ns)).unwrap();
             pauses.push(pause);
             now_ns += pause;
         }
         assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 640, 640]);
-        trial.succeeded(now_ns);
-        assert!(trial.failed_within(now_ns, 641) && !trial.failed_within(now_ns, 640));
-        trial.succeeded(now_ns + 640);
-        assert!(!trial.failed_within(now_ns + 640, u64::MAX / 2));
-        trial.failed(now_ns + 640);
-        assert!(trial.may(now_ns + 650), "as at first");
+        backoff.succeeded(now_ns);
+        assert!(backoff.failed_within(now_ns, 641) && !backoff.failed_within(now_ns, 640));
+        backoff.succeeded(now_ns + 640);
+        assert!(!backoff.failed_within(now_ns + 640, u64::MAX / 2));
+        backoff.failed(now_ns + 640);
+        assert!(backoff.may(now_ns + 650), "as at first");
     }
 }

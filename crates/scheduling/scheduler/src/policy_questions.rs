@@ -1,5 +1,6 @@
-//! Questions of a forwarding thread to the placement policy: which thread serves a kick, which one copies, when a driver is
-//! notified, and when to give way. Threads that are no workers do not ask, nor do workers that float.
+//! Questions of a forwarding thread to the placement policy: which thread serves a kick, which one copies,
+//! when a driver is notified, and when to give way. Threads that are no workers do not ask, nor do workers
+//! that float.
 
 use crate::executor::Executor;
 use crate::home::{Home, Homes};
@@ -16,9 +17,9 @@ pub const UNKNOWN_BACKLOG: Backlog = Backlog {
 
 /// The thread that copies to a receiver.
 pub enum Copier {
-    /// This thread copies all packets.
+    /// The thread copies all packets itself.
     Here,
-    /// This thread copies so many packets, and another one, which is to be told, copies the others.
+    /// The thread copies so many packets, and another one, which is to be told, copies the others.
     Elsewhere(usize, Arc<Executor>),
     /// Another thread, which copies to this receiver already.
     Busy,
@@ -59,7 +60,8 @@ impl Schedule {
         })
     }
 
-    /// Leaves a transmit ring to a better worker, if there is one. If that happens again and again, later kicks go there at once.
+    /// Leaves a transmit ring to a better worker, if there is one. If that happens again and again, later
+    /// kicks go there at once.
     pub(crate) fn sent_on(&self, vnic: VnicId, homes: &impl Homes) -> bool {
         let placement = &self.crew.placement;
         let Some(home) = homes.home(vnic).filter(|_| placement.knows_vcpus()) else {
@@ -86,27 +88,29 @@ impl Schedule {
         Some(placement.policy.must_give_way(&view, here, Duty::Helping))
     }
 
-    /// Hands a transmit ring that is polled, and so gets no kicks, to a helper, if its guest has waited for this core often enough since
-    /// `since_ns`, from when on this worker had no break in which a helper would have gone to sleep.
+    /// Hands a transmit ring that is polled, and so gets no kicks, to a helper, if its guest has waited for
+    /// this core often enough since `since_ns`, from when on this worker had no break in which a helper would
+    /// have gone to sleep.
     pub(crate) fn handed_off(&self, home: &Home, homes: &impl Homes, since_ns: u64) -> bool {
         let placement = &self.crew.placement;
         let Some(here) = self.here() else { return false };
         let view = placement.view(homes);
-        let times = home.waits_for_core(placement.now_ns(), since_ns);
+        let times = home.count_wait(placement.now_ns(), since_ns);
         let helper = placement.policy.hand_off(&view, here, home.vnic(), times);
         let helper = helper.and_then(|helper| placement.find(helper, homes));
         let handed_off = helper.is_some_and(|helper| helper.hand(RingId::transmit(home.vnic())));
         if handed_off {
-            home.has_core();
+            home.forget_waits();
         }
         handed_off
     }
 
-    /// Whether the guest must have threads that are not known: it waits for this core time and again, and all that are known sleep.
+    /// Whether the guest must have threads that are not known: it waits for this core time and again, and all
+    /// that are known sleep.
     pub(crate) fn misses_threads(&self, home: &Home, homes: &impl Homes) -> bool {
         let placement = &self.crew.placement;
         matches!(placement.view(homes).vcpu(home.vnic()), VcpuState::Blocked(_))
-            && home.suspects_threads(placement.now_ns())
+            && home.suspect_threads(placement.now_ns())
     }
 
     /// Leaves work for another core's guest to another thread, if this core is wanted.
@@ -178,8 +182,8 @@ impl Schedule {
         told
     }
 
-    /// The time until which a notification owed to a receiver's driver is put off, if its guest runs and was notified a moment
-    /// ago. `None`: the caller notifies it now.
+    /// The time until which a notification owed to a receiver's driver is put off, if its guest runs and was
+    /// notified a moment ago. `None`: the caller notifies it now.
     pub fn put_off_notification(&self, receiver: &Home, homes: &impl Homes) -> Option<u64> {
         let placement = &self.crew.placement;
         if !placement.knows_vcpus() || self.me.is_none() {
@@ -196,8 +200,9 @@ impl Schedule {
         None
     }
 
-    /// The time in nanoseconds for which the call that `sender` is owed for sent frames may be put off. 0 unless the sender has this
-    /// worker to itself: where guests share a core, one that is interrupted later sends less before the others' turn.
+    /// The time in nanoseconds for which the call that `sender` is owed for sent frames may be put off. 0
+    /// unless the sender has this worker to itself: where guests share a core, one that is interrupted later
+    /// sends less before the others' turn.
     pub fn completion_interval_ns(&mut self, sender: VnicId, homes: &impl Homes, now_ns: u64) -> u64 {
         if self.me.is_none() || !self.sole_sender.served(sender, now_ns) {
             return 0;
