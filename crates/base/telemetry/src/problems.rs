@@ -91,7 +91,7 @@ impl<P: Clone + Eq + Display> Problems<P> {
         for name in gone {
             lines.extend(self.note_absence(&name, now_ms));
         }
-        if self.left_out > 0 && self.may_say(now_ms) {
+        if self.left_out > 0 && self.admit_line(now_ms) {
             lines.push(format!(
                 "{} lines about problems of {}s are left out; `hyperswitch status` shows all problems",
                 std::mem::take(&mut self.left_out),
@@ -115,7 +115,7 @@ impl<P: Clone + Eq + Display> Problems<P> {
     fn note(&mut self, name: &str, problem: &P, now_ms: u64) -> Option<String> {
         let kind = self.kind;
         let Some(known) = self.known.get_mut(name) else {
-            let told = self.may_say(now_ms);
+            let told = self.admit_line(now_ms);
             self.left_out += u64::from(!told);
             let known = Known {
                 problem: problem.clone(),
@@ -145,7 +145,7 @@ impl<P: Clone + Eq + Display> Problems<P> {
         }
         let minutes = now_ms.saturating_sub(known.since_ms) / 60_000;
         known.told_ms = Some(now_ms);
-        if !self.may_say(now_ms) {
+        if !self.admit_line(now_ms) {
             self.left_out += 1;
             return None;
         }
@@ -165,7 +165,7 @@ impl<P: Clone + Eq + Display> Problems<P> {
         let seconds = since_ms.saturating_sub(known.since_ms).div_ceil(1_000);
         // Only ends of what was told.
         known.told_ms?;
-        if !self.may_say(now_ms) {
+        if !self.admit_line(now_ms) {
             self.left_out += 1;
             return None;
         }
@@ -176,7 +176,7 @@ impl<P: Clone + Eq + Display> Problems<P> {
     }
 
     /// Takes the allowance for a line, if there is one.
-    fn may_say(&mut self, now_ms: u64) -> bool {
+    fn admit_line(&mut self, now_ms: u64) -> bool {
         let earned = now_ms.saturating_sub(self.earned_ms) / EACH_MS;
         self.allowance = (self.allowance + earned).min(BURST);
         self.earned_ms += earned * EACH_MS;

@@ -25,9 +25,9 @@ const MAX_TOGETHER: usize = 64;
 const LONG: usize = 16 * 1024;
 
 thread_local! {
-    /// This thread's receive buffer; empty before the first message.
+    /// Receive buffer of this thread; empty before the first message.
     static RECEIVED: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-    /// This thread's send buffer.
+    /// Send buffer of this thread.
     static SENT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -40,7 +40,7 @@ pub fn encoded_len<T: Serialize>(part: &T) -> usize {
     postcard::experimental::serialized_size(part).unwrap_or(usize::MAX)
 }
 
-/// This thread's send buffer.
+/// Takes the send buffer of this thread.
 fn empty_buffer() -> Vec<u8> {
     let mut bytes = SENT.take();
     bytes.clear();

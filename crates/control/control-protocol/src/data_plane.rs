@@ -82,7 +82,7 @@ pub enum Request {
     PortThreads {
         /// The port; the built-in controller may name those of others, too.
         port: PortId,
-        /// Their slots in the memory of [`VmState`](crate::supervisor::ToChild::VmState).
+        /// Slots of the threads in the memory of [`VmState`](crate::supervisor::ToChild::VmState).
         slots: Vec<u16>,
     },
     /// Answer: [`Answer::Ports`].
@@ -103,7 +103,7 @@ pub enum Request {
     },
     /// Removes a flow; no error if there is none. Answer: [`Answer::Ended`].
     FlowDel {
-        /// Its switch.
+        /// Switch of the flow.
         switch: SwitchId,
         /// The flow.
         id: FlowId,
@@ -115,7 +115,7 @@ pub enum Request {
     },
     /// Answer: [`Answer::FlowStats`] with one, or none if there is no such flow.
     FlowGet {
-        /// Its switch.
+        /// Switch of the flow.
         switch: SwitchId,
         /// The flow.
         id: FlowId,
@@ -222,21 +222,21 @@ pub enum FromDataPlane {
     PortState {
         /// The port.
         port: PortId,
-        /// Its state now.
+        /// State of the port now.
         state: PortState,
         /// As in [`PortInfo`].
         peer: Option<u32>,
         /// As in [`PortInfo`].
         shortfall: Option<String>,
     },
-    /// The same of another controller's port, for the built-in controller, which registers the threads of all ports' guests
-    /// ([`PortThreads`](Request::PortThreads)). A port that was removed is disconnected.
+    /// State of another controller's port, for the built-in controller, which registers the threads of all
+    /// ports' guests ([`PortThreads`](Request::PortThreads)). A port that was removed is disconnected.
     ForeignPort {
         /// The port.
         port: PortId,
         /// How it is connected.
         connection: Connection,
-        /// Its state now.
+        /// State of the port now.
         state: PortState,
         /// As in [`PortInfo`].
         peer: Option<u32>,
@@ -306,20 +306,20 @@ pub enum Detail {
 /// A flow that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedFlow {
-    /// Its identifier.
+    /// Identifier of the flow.
     pub id: FlowId,
-    /// Its last statistics.
+    /// Last statistics of the flow.
     pub stats: FlowStats,
 }
 
 /// Specification of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortSpec {
-    /// Its number.
+    /// Number of the port.
     pub port: PortId,
     /// The switch it belongs to.
     pub switch: SwitchId,
-    /// Its name, for messages.
+    /// Name of the port, for messages.
     pub name: String,
     /// How its VMM or driver domain is reached.
     pub connection: Connection,
@@ -343,7 +343,7 @@ pub enum Connection {
     Listener,
     /// Connected streams arrive by `PortAttach`.
     Attached,
-    /// The same, from our own driver domain, whose descriptors need no gate.
+    /// Attached connections from our own driver domain, whose descriptors need no gate.
     Driver,
 }
 
@@ -365,11 +365,11 @@ pub enum PortState {
 /// which that thread runs or ran last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GuestState {
-    /// It runs on this core.
+    /// The guest runs on this core.
     Running(u32),
-    /// It is ready to run on this core.
+    /// The guest is ready to run on this core.
     Runnable(u32),
-    /// It is blocked, and ran on this core last.
+    /// The guest is blocked, and ran on this core last.
     Blocked(u32),
     /// Not known.
     #[default]
@@ -429,7 +429,7 @@ pub struct Upcall {
     pub cause: UpcallCause,
     /// The packet's key, as it is now.
     pub key: FlowKey,
-    /// Its other metadata, if it has any.
+    /// Metadata beside the key, if the packet has any.
     pub context: Option<Box<Context>>,
     /// The packet.
     pub packet: Packet,
@@ -487,7 +487,7 @@ pub enum TraceStep {
     Parsed(FlowKey),
     /// One subtable of the megaflow table was searched.
     Subtable {
-        /// Its mask.
+        /// Mask of the subtable.
         mask: FlowMask,
         /// Whether a flow matched.
         hit: bool,

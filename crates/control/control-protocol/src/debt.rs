@@ -27,7 +27,7 @@ impl Debt {
         }
     }
 
-    /// It has said something: it works.
+    /// Notes that the process has said something: it works.
     pub fn heard(&mut self) {
         self.due_ms = None;
     }

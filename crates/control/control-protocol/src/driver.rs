@@ -44,14 +44,14 @@ pub enum ToDriver {
 pub enum FromDriver {
     /// An interface changed state.
     State {
-        /// Its port.
+        /// Port of the interface.
         port: PortId,
         /// The state.
         state: InterfaceState,
     },
     /// An interface was opened, or its addresses changed. After a list, all are told again.
     Addresses {
-        /// Its port.
+        /// Port of the interface.
         port: PortId,
         /// As the kernel has them.
         addresses: InterfaceAddresses,
@@ -121,7 +121,7 @@ pub enum InterfaceKind {
     /// A TAP of the controller's, whose descriptor came with the message. It is never opened by name, so that it may be in any
     /// network namespace.
     Given {
-        /// Its interface index when it was made, for the controller's successor.
+        /// Interface index when it was made, for the controller's successor.
         index: u32,
     },
 }

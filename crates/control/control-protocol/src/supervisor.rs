@@ -119,8 +119,8 @@ pub struct ProcessStatus {
 /// Messages of a process to the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromChild {
-    /// It has given up the rights that it does not need, except for these: sentences without a full stop, for users. Sent once,
-    /// before anything else reaches the process.
+    /// The child has given up the rights that it does not need, except for these: sentences without a full
+    /// stop, for users. Sent once, before anything else reaches the process.
     Isolated(Vec<String>),
     /// Answer to [`ToChild::Ping`].
     Pong(u32),
@@ -140,9 +140,9 @@ pub const ANSWER_MS: u64 = 250;
 /// read it when the thread has long gone on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StuckThread {
-    /// Its number.
+    /// Number of the thread.
     pub tid: u32,
-    /// Its progress so far; another number means that it went on in between.
+    /// Progress of the thread so far; another number means that it went on in between.
     pub beats: u32,
     /// When this was so, in milliseconds of `CLOCK_MONOTONIC`.
     pub at_ms: u64,

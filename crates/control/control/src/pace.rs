@@ -6,7 +6,6 @@
 //! each kind takes a tenth of the time at most, on any machine and however much there is to do, and the first piece after a
 //! pause is done at once. Decisions about packets never wait for it.
 
-use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// From one piece of work to the next, as a multiple of the time that it took.
@@ -41,41 +40,6 @@ impl Pace {
     }
 }
 
-/// Items of work in order, each once.
-#[derive(Clone, Debug)]
-pub(crate) struct Queue<T> {
-    order: VecDeque<T>,
-    queued: BTreeSet<T>,
-}
-
-impl<T> Default for Queue<T> {
-    fn default() -> Self {
-        Queue {
-            order: VecDeque::new(),
-            queued: BTreeSet::new(),
-        }
-    }
-}
-
-impl<T: Clone + Ord> Queue<T> {
-    /// Adds it, unless it is there.
-    pub fn add(&mut self, item: T) {
-        if self.queued.insert(item.clone()) {
-            self.order.push_back(item);
-        }
-    }
-
-    pub fn next(&mut self) -> Option<T> {
-        let item = self.order.pop_front()?;
-        self.queued.remove(&item);
-        Some(item)
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.order.is_empty()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,15 +61,5 @@ mod tests {
         // One long piece is followed by one long pause.
         pace.worked(Duration::from_millis(300), 2000);
         assert_eq!(pace.due_ms() / 10, 500);
-    }
-
-    #[test]
-    fn what_waits_is_not_queued_again() {
-        let mut queue = Queue::default();
-        [3, 1, 3, 1, 2].into_iter().for_each(|item| queue.add(item));
-        assert_eq!(queue.next(), Some(3));
-        queue.add(3);
-        assert_eq!([(); 4].map(|()| queue.next()), [Some(1), Some(2), Some(3), None]);
-        assert!(queue.is_empty());
     }
 }

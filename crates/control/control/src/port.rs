@@ -19,7 +19,7 @@ pub(crate) struct PortRun {
     pub id: Option<PortId>,
     /// Whether the data plane in use has it.
     pub added: bool,
-    /// Its state as the data plane reported it last.
+    /// State of the port as the data plane reported it last.
     pub state: PortState,
     /// The process behind it, as the data plane reported it last.
     pub peer: Option<u32>,

@@ -27,7 +27,7 @@ pub enum Refusal {
     PortOfSwitch {
         /// The port.
         port: String,
-        /// Its switch.
+        /// Switch of the port.
         switch: String,
     },
     /// A port of host or uplink has no configuration of its own.
@@ -35,7 +35,7 @@ pub enum Refusal {
     ConfiguredBySwitch {
         /// The port.
         port: String,
-        /// Its switch.
+        /// Switch of the port.
         switch: String,
     },
     /// The file has lost a switch to which requests have added ports.
@@ -43,7 +43,7 @@ pub enum Refusal {
     RuntimePorts {
         /// The switch.
         switch: String,
-        /// Its ports.
+        /// Ports of the switch.
         ports: Vec<String>,
     },
     /// The path does not fit a socket address (`sun_path`, unix(7)).
@@ -51,7 +51,7 @@ pub enum Refusal {
     LongSocketPath {
         /// The port.
         port: String,
-        /// Its socket.
+        /// Socket of the port.
         path: PathBuf,
     },
     /// Two ports are to have the same socket.
@@ -59,7 +59,7 @@ pub enum Refusal {
     SocketTaken {
         /// The port.
         port: String,
-        /// Its socket.
+        /// Socket of the port.
         path: PathBuf,
         /// The user of the socket.
         user: String,
@@ -136,7 +136,7 @@ pub enum Refusal {
 /// Why a port is not connected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// Its socket cannot be opened.
+    /// The port's socket cannot be opened.
     #[error("cannot listen on {}: {error}", .path.display())]
     Listen {
         /// The socket.

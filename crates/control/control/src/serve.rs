@@ -93,8 +93,8 @@ impl Control {
             Request::Placement => self.ask_user(token, data_plane::Request::Work, vec![], Question::Work),
             Request::Trace { port, frame } => self.trace(token, &port, frame.0),
             Request::Capture { port, snap_length } => self.capture(token, &port, snap_length, fds),
-            Request::Patience { seconds } => {
-                self.users.set_patience(token, seconds);
+            Request::Timeout { seconds } => {
+                self.users.set_timeout(token, seconds);
                 reply(Ok(Reply::Done))
             }
             Request::Reload => {

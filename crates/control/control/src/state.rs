@@ -50,7 +50,7 @@ pub struct DesiredSwitch {
 /// A port as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredPort {
-    /// Its switch.
+    /// Switch of the port.
     pub switch: String,
     /// Where it comes from.
     pub origin: Origin,
@@ -73,7 +73,7 @@ pub struct DesiredPort {
 pub enum Link {
     /// A VMM connects to this socket.
     Listen(SocketPath),
-    /// We connect to a VMM's socket.
+    /// The data plane connects to a VMM's socket.
     Connect(SocketPath),
     /// A driver domain's interface.
     Interface(InterfaceSpec),

@@ -12,11 +12,12 @@
 
 use crate::data_plane::DataPlane;
 use crate::l2::{LearningSwitch, Readiness, SwitchRules};
-use crate::pace::{Pace, Queue};
+use crate::pace::Pace;
 use crate::pending::Pending;
 use crate::provider::{Chain, FlowChange};
 use control_protocol::data_plane::{Detail, Execute, Request, Upcall, UpcallCause};
 use flow::{DropReason, Flow, FlowId, FlowStats, PortId, SwitchId};
+use pacing::Turns;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -41,7 +42,7 @@ pub(crate) struct SwitchRun {
     pub id: Option<SwitchId>,
     pub chain: Chain<LearningSwitch>,
     /// Ports that were connected or disconnected.
-    changed: Queue<PortId>,
+    changed: Turns<PortId>,
     pace: Pace,
 }
 
@@ -102,7 +103,7 @@ impl Switches {
         let run = SwitchRun {
             id: None,
             chain: Chain::new(LearningSwitch::new(rules)),
-            changed: Queue::default(),
+            changed: Turns::default(),
             pace: Pace::default(),
         };
         self.runs.insert(name.into(), run);
@@ -280,7 +281,7 @@ impl Switches {
                 continue;
             }
             let start = Instant::now();
-            if let Some(port) = run.changed.next() {
+            if let Some(port) = run.changed.take() {
                 run.l2_mut().set_readiness(port, readiness(port));
             }
             let changes = run.l2_mut().refresh_stale(PIECE, now_ms);

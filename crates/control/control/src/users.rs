@@ -23,10 +23,10 @@ const MAX_CONNECTIONS: usize = 64;
 
 /// Milliseconds within which a request is answered, if need be by an error that there is no answer: less than the time for which a user
 /// waits who has not said otherwise.
-const PATIENCE_MS: u64 = 4_500;
+const TIMEOUT_MS: u64 = 4_500;
 
 /// Most seconds that a user may set instead.
-const MAX_PATIENCE: u32 = 86_400;
+const MAX_TIMEOUT: u32 = 86_400;
 
 /// Identifies a connection.
 pub type Token = u64;
@@ -51,7 +51,7 @@ struct Connection {
     /// Set while a request is under way: when to give up on it.
     deadline_ms: Option<u64>,
     active_ms: u64,
-    patience_ms: u64,
+    timeout_ms: u64,
 }
 
 /// All connections of users.
@@ -122,7 +122,7 @@ impl Users {
                     output,
                     deadline_ms: None,
                     active_ms: now_ms,
-                    patience_ms: PATIENCE_MS,
+                    timeout_ms: TIMEOUT_MS,
                 },
             );
         }
@@ -160,7 +160,7 @@ impl Users {
             return None;
         };
         self.served = token;
-        connection.deadline_ms = Some(now_ms + connection.patience_ms);
+        connection.deadline_ms = Some(now_ms + connection.timeout_ms);
         let request =
             serde_json::from_slice(&connection.input[connection.taken..end]).map_err(Refusal::Malformed);
         connection.taken = end + 1;
@@ -172,9 +172,9 @@ impl Users {
     }
 
     /// Later requests of this connection may take so long, less a moment for the error that they took longer.
-    pub fn set_patience(&mut self, token: Token, seconds: u32) {
+    pub fn set_timeout(&mut self, token: Token, seconds: u32) {
         if let Some(connection) = self.connections.get_mut(&token) {
-            connection.patience_ms = u64::from(seconds.clamp(1, MAX_PATIENCE)) * 1_000 - 500;
+            connection.timeout_ms = u64::from(seconds.clamp(1, MAX_TIMEOUT)) * 1_000 - 500;
         }
     }
 

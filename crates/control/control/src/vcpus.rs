@@ -11,12 +11,13 @@
 //!
 //! Correctness does not depend on it: the state of a thread that is not registered is unknown.
 
-use crate::pace::{Pace, Queue};
+use crate::pace::Pace;
 use control_protocol::data_plane::{PortState, Request};
 use control_protocol::driver::thread_name;
 use control_protocol::supervisor::VmStates;
 use flow::PortId;
 use management::VmStateStatus;
+use pacing::Turns;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -35,7 +36,7 @@ pub(crate) struct Vcpus {
     /// When the last check for ended threads was.
     looked_ms: u64,
     /// Ports whose guests' threads are to be looked up.
-    waiting: Queue<PortId>,
+    waiting: Turns<PortId>,
     pace: Pace,
     guests: BTreeMap<PortId, Guest>,
     /// The driver domain's process.
@@ -71,12 +72,12 @@ struct Guest {
     looked_at: Option<(u32, bool)>,
 }
 
-/// The other end of a port's rings.
+/// The process at the other end of a port's rings.
 #[derive(Clone, Copy, Debug, Default)]
 struct End {
     /// The guest's VMM.
     peer: Option<u32>,
-    /// It is the driver domain.
+    /// The peer is the driver domain.
     is_interface: bool,
     is_connected: bool,
     /// Whether the driver of the rings runs.
@@ -129,7 +130,7 @@ impl Vcpus {
         Vcpus {
             registry: Err(Unpublished::Unsaid),
             looked_ms: 0,
-            waiting: Queue::default(),
+            waiting: Turns::default(),
             pace: Pace::default(),
             guests: BTreeMap::new(),
             driver: None,
@@ -231,7 +232,7 @@ impl Vcpus {
         if !self.pace.is_due(now_ms) {
             return None;
         }
-        let id = self.waiting.next()?;
+        let id = self.waiting.take()?;
         let start = Instant::now();
         let request = self.look_up(id);
         self.pace.worked(start.elapsed(), now_ms);

@@ -83,17 +83,17 @@ impl Client {
             limit,
             stream: reach(run_dir, limit, deadline)?,
         };
-        client.extend_patience(deadline)?;
+        client.extend_timeout(deadline)?;
         Ok(client)
     }
 
     /// The control process gives up by itself earlier than users who have said that they wait longer.
-    fn extend_patience(&mut self, deadline: Instant) -> Result<(), ClientError> {
+    fn extend_timeout(&mut self, deadline: Instant) -> Result<(), ClientError> {
         if self.limit <= OWN_LIMIT {
             return Ok(());
         }
         let seconds = u32::try_from(self.limit.as_secs()).unwrap_or(u32::MAX);
-        while let Err(error) = self.attempt(&Request::Patience { seconds }, deadline) {
+        while let Err(error) = self.attempt(&Request::Timeout { seconds }, deadline) {
             self.reach_again(error, deadline)?;
         }
         Ok(())
@@ -119,7 +119,7 @@ impl Client {
             match self.attempt(request, deadline) {
                 Err(error) if request.changes_nothing() => {
                     self.reach_again(error, deadline)?;
-                    self.extend_patience(deadline)?;
+                    self.extend_timeout(deadline)?;
                 }
                 Err(ClientError::Broken(error)) if has_ended(&error) => {
                     return Err(ClientError::Ended(who(supervision(&self.run_dir))));
@@ -178,13 +178,13 @@ impl Client {
         let mut answer = Vec::new();
         let mut told = None;
         while !answer.ends_with(b"\n") {
-            let patience = left(deadline);
-            let patience = if told.is_none() {
-                patience.min(SILENCE)
+            let timeout = left(deadline);
+            let timeout = if told.is_none() {
+                timeout.min(SILENCE)
             } else {
-                patience
+                timeout
             };
-            self.stream.get_mut().set_read_timeout(Some(patience))?;
+            self.stream.get_mut().set_read_timeout(Some(timeout))?;
             match self.stream.read_until(b'\n', &mut answer) {
                 Ok(_) if answer.ends_with(b"\n") => {}
                 Ok(_) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),

@@ -105,7 +105,7 @@ pub enum Request {
     /// [`Reply::Reloaded`](crate::Reply::Reloaded), with what a reload would change.
     ReloadPlan,
     /// Later requests of this connection may take so long before they are given up, at most a day.
-    Patience {
+    Timeout {
         /// At least 1.
         seconds: u32,
     },
@@ -133,7 +133,7 @@ impl Request {
             | Request::PortDel { .. }
             | Request::PortSet { .. }
             | Request::Capture { .. }
-            | Request::Patience { .. }
+            | Request::Timeout { .. }
             | Request::Reload => false,
         }
     }

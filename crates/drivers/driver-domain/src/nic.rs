@@ -138,29 +138,10 @@ impl Nic {
         };
         let (len, tag) = match self {
             Nic::Tap(tap) => (memory.read_from(tap.as_fd(), &[room]), None),
-            Nic::Uplink(uplink) | Nic::Device(uplink, _) => {
-                let mut control = [0; CONTROL_LEN];
-                let spans = [
-                    Span {
-                        offset: start,
-                        len: uplink.header_len(),
-                    },
-                    Span {
-                        offset: start + VNET_HEADER_LEN,
-                        len: room.len - VNET_HEADER_LEN,
-                    },
-                ];
-                match memory.recv(uplink.as_fd(), &spans, &mut control) {
-                    Ok(received) => {
-                        let missing = VNET_HEADER_LEN - uplink.header_len();
-                        (
-                            Ok(received.bytes + missing),
-                            vlan_tag(&control[..received.control]),
-                        )
-                    }
-                    Err(error) => (Err(error), None),
-                }
-            }
+            Nic::Uplink(uplink) | Nic::Device(uplink, _) => match receive_at(uplink, memory, room) {
+                Ok((len, tag)) => (Ok(len), tag),
+                Err(error) => (Err(error), None),
+            },
         };
         let len = match len {
             Ok(len) => len,
@@ -288,6 +269,25 @@ fn without_count(spans: &[Span], header_len: usize) -> Option<([Span; MAX_SPANS]
     let rest = &spans[1..];
     parts.get_mut(2..2 + rest.len())?.copy_from_slice(rest);
     Some((parts, 2 + rest.len()))
+}
+
+/// Receives a frame from a packet socket into `room`; returns its length with a whole virtio-net header, and
+/// the VLAN tag that the kernel took out.
+fn receive_at(uplink: &Uplink, memory: &SharedMemory, room: Span) -> io::Result<(usize, Option<VlanTag>)> {
+    let mut control = [0; CONTROL_LEN];
+    let spans = [
+        Span {
+            offset: room.offset,
+            len: uplink.header_len(),
+        },
+        Span {
+            offset: room.offset + VNET_HEADER_LEN,
+            len: room.len - VNET_HEADER_LEN,
+        },
+    ];
+    let received = memory.recv(uplink.as_fd(), &spans, &mut control)?;
+    let missing = VNET_HEADER_LEN - uplink.header_len();
+    Ok((received.bytes + missing, vlan_tag(&control[..received.control])))
 }
 
 #[cfg(test)]

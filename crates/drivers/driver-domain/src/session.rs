@@ -86,13 +86,12 @@ impl Session {
 
         let mut receive = DriverQueue::new(memory.clone(), receive_layout, GUEST_BASE, event_idx);
         for number in 0..usize::from(buffers) {
+            let offset = buffers_at + number * buffer_len;
             let buffer = Span {
-                offset: buffers_at + number * buffer_len,
+                offset,
                 len: buffer_len,
             };
-            receive
-                .add(buffer, Access::Writable)
-                .expect("as many buffers as descriptors");
+            (receive.add(buffer, Access::Writable)).expect("as many buffers as descriptors");
         }
         // The device is not running yet, and gets its first kick when it is.
         let _ = receive.publish();
@@ -101,10 +100,8 @@ impl Session {
 
         connection.share(&memory)?;
         let (receive_bell, transmit_bell) = (Bells::new()?, Bells::new()?);
-        connection.start([
-            (&receive_layout, &receive_bell),
-            (&transmit_layout, &transmit_bell),
-        ])?;
+        let receives = (&receive_layout, &receive_bell);
+        connection.start([receives, (&transmit_layout, &transmit_bell)])?;
         receive_bell.kick.ring();
         Ok(Session {
             receive_bell,

@@ -185,7 +185,13 @@ fn set_up(socket: &OwnedFd, index: i32) -> Result<usize, SetupError> {
     option(socket, libc::PACKET_IGNORE_OUTGOING, 1).map_err(|error| ("PACKET_IGNORE_OUTGOING", error))?;
     // A smaller buffer only drops earlier.
     let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER);
+    bind(socket, index).map_err(|error| ("bind", error))?;
+    join_all(socket, index).map_err(|error| ("promiscuous mode", error))?;
+    Ok(header_len)
+}
 
+/// Binds the socket to frames of all kinds of an interface.
+fn bind(socket: &OwnedFd, index: i32) -> io::Result<()> {
     // SAFETY: `sockaddr_ll` is plain data for which zeros are valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = u16::try_from(libc::AF_PACKET).expect("address families are small");
@@ -199,8 +205,11 @@ fn set_up(socket: &OwnedFd, index: i32) -> Result<usize, SetupError> {
             socklen(size_of::<libc::sockaddr_ll>()),
         )
     };
-    check(result).map_err(|error| ("bind", error))?;
+    check(result)
+}
 
+/// Puts the interface into promiscuous mode for as long as the socket is open.
+fn join_all(socket: &OwnedFd, index: i32) -> io::Result<()> {
     let membership = libc::packet_mreq {
         mr_ifindex: index,
         mr_type: u16::try_from(libc::PACKET_MR_PROMISC).expect("PACKET_MR_PROMISC is 1"),
@@ -217,8 +226,7 @@ fn set_up(socket: &OwnedFd, index: i32) -> Result<usize, SetupError> {
             socklen(size_of::<libc::packet_mreq>()),
         )
     };
-    check(result).map_err(|error| ("promiscuous mode", error))?;
-    Ok(header_len)
+    check(result)
 }
 
 fn option(socket: &OwnedFd, name: libc::c_int, value: usize) -> io::Result<()> {

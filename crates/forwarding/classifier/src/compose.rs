@@ -354,7 +354,7 @@ impl Subject for Composer<'_> {
         Ok(())
     }
 
-    fn is_sampled(&mut self, _: u32) -> bool {
+    fn draw_sample(&mut self, _: u32) -> bool {
         self.composable = false;
         false
     }

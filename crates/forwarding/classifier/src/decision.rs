@@ -73,7 +73,7 @@ impl Shape {
 /// A meter, and what is done to packets that it lets pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metered {
-    /// Its number. It is the first operation of the program.
+    /// Number of the meter, which is the first operation of the program.
     pub meter: u32,
     /// [`Shape::Plain`] or [`Shape::Edited`].
     pub then: Shape,
@@ -104,11 +104,11 @@ pub struct Decision {
 /// The flows to whose statistics counts are added.
 #[derive(Debug)]
 enum Counts {
-    /// Those of the decision itself, which is a flow's own.
+    /// Counts of the decision itself, which is a flow's own.
     Own,
-    /// Those of this decision, which is a flow's own.
+    /// Counts of the given decision, which is a flow's own.
     Of(Arc<Decision>),
-    /// Those of these flows.
+    /// Counts of these flows.
     Parts(Parts),
 }
 

@@ -54,7 +54,7 @@ impl FlowEntry {
         prefetch(&raw const self.dependents, Access::Write);
     }
 
-    /// Its compiled actions.
+    /// Compiled actions of the flow.
     #[inline]
     pub fn program(&self) -> &Program {
         self.decision.program()

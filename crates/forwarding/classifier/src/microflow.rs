@@ -388,7 +388,7 @@ fn way_of(set: &Set, hash: u64, key: &ExactKey, mask: impl Fn(usize) -> u64 + Co
     }
 }
 
-/// That way, and the other one.
+/// The slot of that way, and the slot of the other way.
 #[inline]
 fn in_order(set: &mut Set, way: usize) -> [&mut Slot; WAYS] {
     let [first, second] = set;

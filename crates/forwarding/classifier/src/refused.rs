@@ -6,7 +6,7 @@ use std::fmt;
 /// A flow was refused. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Its actions cannot be run.
+    /// Actions that cannot be run.
     Actions(BadActions),
     /// There is no such stage.
     NoSuchStage(Stage),
@@ -16,7 +16,7 @@ pub enum Refused {
     Missing(FlowId),
     /// The table holds as many flows as it may.
     Flows {
-        /// That number.
+        /// Greatest number of flows.
         limit: usize,
     },
     /// The compiled actions of the table's flows are as large as they may be.
@@ -35,7 +35,7 @@ pub enum Refused {
     Masks {
         /// The port, or `None` for flows that do not name one port.
         in_port: Option<PortId>,
-        /// That number of masks.
+        /// Greatest number of masks.
         limit: usize,
     },
 }

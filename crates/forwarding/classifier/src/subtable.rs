@@ -491,7 +491,7 @@ mod tests {
         }
     }
 
-    /// It takes at most twice the memory, and grows often enough.
+    /// A growing table takes at most twice the memory, and grows often enough.
     #[test]
     fn a_full_table_grows_to_less_than_twice_its_size() {
         let mut mask = FlowMask::ANY;

@@ -91,7 +91,7 @@ pub trait Subject {
     /// Told where in its program the meter is that did not let the packet pass.
     fn stopped(&mut self, _at: usize) {}
     /// Whether the packet is one of the sample: `probability` in 2^32.
-    fn is_sampled(&mut self, probability: u32) -> bool;
+    fn draw_sample(&mut self, probability: u32) -> bool;
     /// Sets the packet aside; a copy of it stays.
     fn save(&mut self) -> Self::Saved;
     /// Takes a packet up again that was set aside.
@@ -238,7 +238,7 @@ impl<S: Subject, T: Tables> Run<'_, S, T> {
                 probability,
                 otherwise,
             } => {
-                if !self.subject.is_sampled(probability) {
+                if !self.subject.draw_sample(probability) {
                     self.place.at = otherwise as usize;
                 }
             }

@@ -352,7 +352,7 @@ fn a_full_set_keeps_what_was_used_last_and_takes_the_place_of_the_dead() {
     insert(&mut cache, &key(1, 0), &entry(0));
     insert(&mut cache, &key(1, 1), &entry(1));
     assert!(hit(&mut cache, &key(1, 0)));
-    // A newcomer needs patience, and then takes the place of the one used less recently.
+    // A newcomer has to wait, and then takes the place of the one used less recently.
     insert(&mut cache, &key(1, 2), &entry(2));
     assert!(!hit(&mut cache, &key(1, 2)));
     insist(&mut cache, &key(1, 2), &entry(2));

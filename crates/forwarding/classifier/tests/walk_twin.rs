@@ -397,7 +397,7 @@ impl Subject for OnFrame {
         self.stopped.push(at);
     }
 
-    fn is_sampled(&mut self, probability: u32) -> bool {
+    fn draw_sample(&mut self, probability: u32) -> bool {
         probability > 0
     }
 

@@ -26,7 +26,7 @@ pub(crate) trait Sink {
     /// Nowhere.
     fn dropped(&mut self, packet: &Packet, reason: DropReason);
     /// Whether headers of one more packet that lie behind its head may be copied from the guest's memory.
-    fn may_copy_headers(&mut self) -> bool;
+    fn admit_header_copy(&mut self) -> bool;
     /// A slot for a copy of the head, if there is one.
     fn spare(&mut self) -> Option<Unique<Packet>>;
     /// The counters of the port that the packets come from.
@@ -167,7 +167,7 @@ impl<K: Sink> OnPacket<'_, K> {
         if let Some(key) = current.packet().key() {
             return Ok(key);
         }
-        if !self.sink.may_copy_headers() {
+        if !self.sink.admit_header_copy() {
             return Err(DropReason::DeepHeaders);
         }
         self.own()?.whole_key().map(|(key, _)| key)
@@ -366,7 +366,7 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
         self.stopped.push(at);
     }
 
-    fn is_sampled(&mut self, probability: u32) -> bool {
+    fn draw_sample(&mut self, probability: u32) -> bool {
         probability > 0 && self.random.u32(..) <= probability
     }
 

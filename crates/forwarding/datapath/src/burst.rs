@@ -7,7 +7,7 @@ use lock_free::Unique;
 use std::sync::Arc;
 use vnic::{BURST, Packet};
 
-/// The packets that are switched together, and the results of the stages. Its memory is reused.
+/// The packets that are switched together, and what was found about them. Its memory is reused.
 pub(crate) struct Burst {
     pub packets: Vec<Unique<Packet>>,
     /// For each packet its key, and the decision about it.

@@ -12,13 +12,13 @@
 use crate::ended::Ended;
 use crate::events::Events;
 use crate::injection::Injection;
-use crate::miss::Turns;
 use crate::state::Datapath;
 use crate::switches::Switches;
 use classifier::FlowEntry;
 use control_protocol::data_plane::{Answer, FromDataPlane, ToDataPlane, Upcall};
 use control_protocol::{Channel, ChannelError, Debt};
 use flow::{ControllerId, DropReason, PortId};
+use pacing::Turns;
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::VecDeque;
@@ -44,7 +44,7 @@ pub(crate) struct Controller {
     outbox: VecDeque<FromDataPlane>,
     /// Messages did not all fit: the controller is to read first.
     is_blocked: bool,
-    turns: Turns,
+    turns: Turns<PortId>,
     /// Upcalls that it was sent and has not answered, besides those that were written off.
     unanswered: u64,
     debt: Debt,
@@ -289,7 +289,7 @@ impl Controller {
     /// The next packet for it, one port after the other.
     fn next_miss(&mut self, datapath: &Datapath) -> Option<Upcall> {
         while self.greeted {
-            let id = self.turns.next()?;
+            let id = self.turns.take()?;
             let Some(port) = datapath.port(id) else {
                 continue;
             };

@@ -9,7 +9,7 @@
 use crate::cycles::support::guest::{ALL, Guest, Layout, RECEIVE, Setup, TRANSMIT};
 use crate::cycles::support::memory::Memory;
 use crate::cycles::support::ring::Ring;
-use crate::cycles::support::{PATIENCE, frames, session::Said};
+use crate::cycles::support::{TIMEOUT, frames, session::Said};
 use crate::cycles::{insert_with, port_with};
 use crate::pipeline::Pipeline;
 use crate::port::Port;
@@ -186,7 +186,7 @@ fn go_on(memories: &[Vec<u8>], state: usize) -> usize {
     let expected = plane.guests[SENDER].transmit.next;
     let posted = usize::from(plane.guests[SLOW].receive.next);
     plane.guests[SLOW].post(posted..usize::from(ENTRIES));
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while plane.guests[SENDER].transmit.used_index() != expected {
         assert!(Instant::now() < end, "state {state}: chains do not come back");
         plane.forward();

@@ -24,7 +24,7 @@ const NS_PER_US: u64 = 1000;
 /// Longest tick of the clock that waits are measured with.
 const TICK_MS: u64 = 10;
 
-/// What all stages of one turn share.
+/// What all functions of one turn share.
 pub(crate) struct Step<'a> {
     pub ports: &'a Ports,
     pub schedule: &'a mut Schedule,
@@ -146,7 +146,7 @@ impl Step<'_> {
                 side.stop();
                 Err(vanished())
             } else {
-                if side.wait() == Wait::Stalled && side.has_buffers() {
+                if side.wait() == Wait::Stalled && side.look_for_buffers() {
                     port.vnic.set_stalled(false);
                 }
                 side.run(self.now_ms, Turn::new(DELIVERY_BUDGET, self.ends), &mut observer)

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Longest time for which an answer waits, in milliseconds. A thread flushes every few milliseconds, unless it does not get a
 /// core.
-const PATIENCE_MS: u64 = 5_000;
+const LONGEST_MS: u64 = 5_000;
 
 /// Most answers that wait.
 const MAX_WAITING: usize = 4096;
@@ -33,7 +33,7 @@ impl Ended {
         self.0.push_back(Waiting {
             serial,
             period: periods.begin(),
-            until_ms: now_ms + PATIENCE_MS,
+            until_ms: now_ms + LONGEST_MS,
             flows,
         });
     }

@@ -7,14 +7,14 @@
 //! their time has come. A state that was sent already is sent again only when the guest's threads should be looked up anew.
 //! So one entry is kept per port, and the last state is always sent.
 
-use crate::miss::Turns;
 use crate::port::Port;
 use crate::state::Datapath;
-use crate::token_bucket::TokenBucket;
 use control_protocol::data_plane::{Connection, FromDataPlane, PortState};
 use flow::{ControllerId, PortId};
+use pacing::{TokenBucket, Turns};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Events of a port per second; so many at once after a pause.
 pub(crate) const EVENTS_PER_SECOND: u32 = 20;
@@ -27,7 +27,7 @@ const INTERVAL_MS: u64 = 1000 / EVENTS_PER_SECOND as u64;
 pub(crate) struct Events {
     ports: HashMap<PortId, Told>,
     /// Ports whose state may be sent now.
-    ready: Turns,
+    ready: Turns<PortId>,
     /// Ports whose state may be sent later, and when.
     later: BTreeSet<(u64, PortId)>,
 }
@@ -70,14 +70,14 @@ impl Events {
     /// A port has changed.
     pub fn note(&mut self, port: PortId, now_ms: u64) {
         let told = self.ports.entry(port).or_insert_with(|| Told {
-            bucket: TokenBucket::new(EVENTS_PER_SECOND),
+            bucket: TokenBucket::new(EVENTS_PER_SECOND, EVENTS_PER_SECOND),
             changed: false,
             last: None,
         });
         if std::mem::replace(&mut told.changed, true) {
             return;
         }
-        if told.bucket.take(now_ms) {
+        if told.bucket.take(Duration::from_millis(now_ms)) {
             self.ready.add(port);
         } else {
             self.later.insert((now_ms + INTERVAL_MS, port));
@@ -90,7 +90,7 @@ impl Events {
             self.later.remove(&(due, port));
             if let Some(told) = self.ports.get_mut(&port) {
                 // It has waited for this event; further ones are not saved up meanwhile.
-                told.bucket.take(now_ms);
+                told.bucket.take(Duration::from_millis(now_ms));
                 self.ready.add(port);
             }
         }
@@ -108,7 +108,7 @@ impl Events {
 
     /// The next message for the controller, one port after the other.
     pub fn next(&mut self, controller: ControllerId, datapath: &Datapath) -> Option<FromDataPlane> {
-        while let Some(port) = self.ready.next() {
+        while let Some(port) = self.ready.take() {
             if let Some(now) = self.read(port, controller, datapath) {
                 return Some(if controller.owns(port) {
                     FromDataPlane::PortState {
@@ -188,7 +188,7 @@ mod tests {
         let mut looks = 0;
         for now_ms in start_ms..end_ms {
             events.wake(now_ms);
-            while let Some(port) = events.ready.next() {
+            while let Some(port) = events.ready.take() {
                 looks += 1;
                 events.ports.get_mut(&port).unwrap().changed = false;
                 events.note(PORT, now_ms);
@@ -215,9 +215,9 @@ mod tests {
     fn what_changes_again_takes_no_more_room() {
         let mut events = Events::default();
         (0..10_000).for_each(|now_ms| events.note(PORT, now_ms));
-        assert_eq!((events.later.len(), events.ready.next()), (0, Some(PORT)));
+        assert_eq!((events.later.len(), events.ready.take()), (0, Some(PORT)));
         events.note(PORT, 10_000);
-        assert_eq!((events.later.len(), events.ready.next()), (0, None));
+        assert_eq!((events.later.len(), events.ready.take()), (0, None));
     }
 
     #[test]
@@ -226,6 +226,6 @@ mod tests {
         events.note(PORT, 0);
         assert_eq!(looks(&mut events, 0, 10), 20);
         events.note(PortId(2), 10);
-        assert_eq!(events.ready.next(), Some(PortId(2)));
+        assert_eq!(events.ready.take(), Some(PortId(2)));
     }
 }

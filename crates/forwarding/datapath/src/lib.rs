@@ -11,7 +11,7 @@
 //! | `state`, `report` | ports, switches and flow tables, which all threads share; the work of forwarding threads |
 //! | `channel`, `controller` | the channel thread, which serves controllers in turn; answers and events for one of them |
 //! | `requests`, `refusal`, `injection` | a controller's requests; why one is refused; slots for packets that it sends |
-//! | `miss`, `token_bucket` | packets for the control process, and how many of them |
+//! | `miss` | packets for the control process, and how many of them |
 //! | `switches`, `ownership` | a controller's switches; the ports that its flows may name |
 //! | `ended`, `grace` | answers with last statistics of flows; when all threads have flushed their counts |
 //! | `events`, `notices` | changes of ports, for controllers; how other threads pass them to the channel thread |
@@ -59,7 +59,6 @@ mod requests;
 mod sinks;
 mod state;
 mod switches;
-mod token_bucket;
 mod trace;
 #[cfg(test)]
 mod worker_cycles;

@@ -1,4 +1,4 @@
-//! The stage that finds what is to be done with each packet of a burst.
+//! Finds what is to be done with each packet of a burst.
 //!
 //! 1. Packets in sequence whose keys are equal in all bits that any flow of the port looks at are a train, and have one
 //!    look at the microflow cache. All trains are found before the first look, so that their slots come from memory at one time.

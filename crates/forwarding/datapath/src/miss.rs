@@ -5,11 +5,12 @@
 //! floods misses, and a control process that is slow or gone, cost that guest its own new flows and no other guest anything.
 //! Since deciding costs processor time, which all guests share, the rate of a port's misses is bounded too.
 
-use crate::token_bucket::TokenBucket;
 use control_protocol::data_plane::{Packet as WirePacket, Upcall, UpcallCause, UpcallId};
 use flow::{Context, DropReason, FlowKey, PortId, SwitchId};
+use pacing::TokenBucket;
 use parking_lot::Mutex;
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
+use std::time::Duration;
 use vnic::Packet;
 use wire::{MAX_HEADERS, parse};
 
@@ -54,7 +55,7 @@ impl MissQueue {
     /// An empty queue that takes so many packets per second.
     pub fn new(per_second: u32) -> MissQueue {
         MissQueue(Mutex::new(Misses {
-            bucket: TokenBucket::new(per_second),
+            bucket: TokenBucket::new(per_second, per_second),
             waiting: VecDeque::new(),
             sent: VecDeque::new(),
             bytes: 0,
@@ -64,7 +65,7 @@ impl MissQueue {
 
     /// Takes so many packets per second from now on.
     pub fn set_rate(&self, per_second: u32) {
-        self.0.lock().bucket.set_rate(per_second);
+        self.0.lock().bucket.set(per_second, per_second);
     }
 
     /// Queues a copy of `packet`, writing off answers that are overdue (their number is returned, to be counted).
@@ -87,7 +88,7 @@ impl MissQueue {
         if misses.waiting.len() + misses.sent.len() >= MAX_PACKETS || bytes > MAX_BYTES {
             return (Queued::Refused(DropReason::MissQueueFull), lost);
         }
-        if !misses.bucket.take(now_ms) {
+        if !misses.bucket.take(Duration::from_millis(now_ms)) {
             return (Queued::Refused(DropReason::MissRate), lost);
         }
         let frame = packet.to_bytes(usize::MAX);
@@ -112,14 +113,8 @@ impl MissQueue {
             context: (!context.is_none()).then(|| Box::new(*context)),
             packet,
         });
-        (
-            if misses.waiting.len() == 1 {
-                Queued::First
-            } else {
-                Queued::Behind
-            },
-            lost,
-        )
+        let is_first = misses.waiting.len() == 1;
+        (if is_first { Queued::First } else { Queued::Behind }, lost)
     }
 
     /// The next packet to send, and whether another one waits behind it.
@@ -178,31 +173,5 @@ impl Misses {
         let ended = self.sent.remove(place);
         self.bytes -= ended.as_ref().map_or(0, |sent| sent.bytes);
         ended.is_some()
-    }
-}
-
-/// Serves ports in turn.
-#[derive(Debug, Default)]
-pub(crate) struct Turns {
-    order: VecDeque<PortId>,
-    waiting: HashSet<PortId>,
-}
-
-impl Turns {
-    /// Queues a port, unless it is queued.
-    pub fn add(&mut self, port: PortId) {
-        if self.waiting.insert(port) {
-            self.order.push_back(port);
-        }
-    }
-
-    pub fn next(&mut self) -> Option<PortId> {
-        let port = self.order.pop_front()?;
-        self.waiting.remove(&port);
-        Some(port)
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.order.is_empty()
     }
 }

@@ -3,6 +3,7 @@
 //! One session thread per port speaks vhost-user. Before a VMM's connection stands a gate: a thread with a descriptor table
 //! of its own, which receives the VMM's descriptors (`vnic::gate`).
 
+use pacing::{TokenBucket, since_first};
 use parking_lot::Mutex;
 use rustix::fd::AsFd;
 use rustix::net::{Shutdown, shutdown};
@@ -13,7 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vnic::gate::Allowance;
-use vnic::{DeviceConfig, Host, Rate, Session, Vnic};
+use vnic::{DeviceConfig, Host, Session, Vnic};
 
 /// Session threads parse one message at a time and recurse nowhere.
 const SESSION_STACK: usize = 256 * 1024;
@@ -31,7 +32,7 @@ const MAX_GATES: usize = 4;
 const MAX_CLOSING: usize = 2 * MAX_GATES;
 
 /// How long a connection waits until one of them has ended: on a full host a gate may not have run yet.
-const GATE_PATIENCE: Duration = Duration::from_secs(2);
+const GATE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const GATE_PAUSE: Duration = Duration::from_millis(10);
 
@@ -114,11 +115,11 @@ impl Peer {
         listener.set_nonblocking(false)?;
         let accepting = listener.try_clone()?;
         self.spawn(Some(listener), move |peer, outer, ending| {
-            let mut rate = Rate::new(CONNECTS.0, CONNECTS.1);
+            let mut bucket = TokenBucket::new(CONNECTS.0, CONNECTS.1);
             while !ending.load(Ordering::Acquire) {
                 match accepting.accept() {
                     Ok((connection, _)) => {
-                        while !rate.take(Instant::now()) && !ending.load(Ordering::Acquire) {
+                        while !bucket.take(since_first(Instant::now())) && !ending.load(Ordering::Acquire) {
                             std::thread::sleep(ACCEPT_PAUSE);
                         }
                         peer.serve(&host, connection, outer, ending);
@@ -216,7 +217,7 @@ impl Peer {
         host: &dyn Host,
         ending: &AtomicBool,
     ) -> std::io::Result<(Line, UnixStream)> {
-        if !self.has_room(MAX_GATES, Some(GATE_PATIENCE), ending) {
+        if !self.has_room(MAX_GATES, Some(GATE_TIMEOUT), ending) {
             self.refuse(connection, host, ending)?;
             let text = "files that came with earlier ones cannot be closed";
             return Err(std::io::Error::other(text));
@@ -252,9 +253,9 @@ impl Peer {
         closing
     }
 
-    /// Waits until there are fewer gates than that, at most for `patience`; false if there are not.
-    fn has_room(&self, most: usize, patience: Option<Duration>, ending: &AtomicBool) -> bool {
-        let deadline = patience.map(|patience| Instant::now() + patience);
+    /// Waits until there are fewer gates than that, at most for `timeout`; false if there are not.
+    fn has_room(&self, most: usize, timeout: Option<Duration>, ending: &AtomicBool) -> bool {
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
         while self.gates.load(Ordering::Relaxed) >= most {
             let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             if is_late || ending.load(Ordering::Acquire) {

@@ -1,7 +1,7 @@
 //! The walk of a packet: from a transmit ring to receive rings.
 //!
-//! `Pipeline::switch` takes bursts from a port's transmit ring and runs each through the stages, a whole
-//! burst per stage:
+//! `Pipeline::switch` takes bursts from a port's transmit ring and runs each through its functions, a whole
+//! burst per function:
 //!
 //! 1. *fetch* (`vnic::TransmitSide::fetch`): chains are translated, headers copied to private slots;
 //! 2. *parse*: keys from the private heads;
@@ -59,7 +59,7 @@ pub(crate) struct Pipeline {
     flushed_ms: u64,
 }
 
-/// The stages, and what they keep from burst to burst.
+/// What the functions keep from burst to burst.
 struct Walk {
     look_up: LookUp,
     burst: Burst,
@@ -139,7 +139,7 @@ impl Rings for Pipeline {
         true
     }
 
-    fn kicked(&mut self, ring: RingId) -> Option<u64> {
+    fn on_kick(&mut self, ring: RingId) -> Option<u64> {
         let account = &self.homes().get(port_of(ring))?.vnic.account;
         account.kicks.fetch_add(1, Ordering::Relaxed);
         let packets = if ring.is_transmit() {
@@ -338,10 +338,7 @@ impl Walk {
         step.schedule.progress.bursts += 1;
         step.schedule.progress.packets += self.burst.packets.len() as u64;
         if self.copies_twice {
-            let packets = &mut self.burst.packets;
-            sender
-                .transmit
-                .with(|side| side.iter_mut().for_each(|side| side.detach(packets)));
+            self.detach(sender);
         }
         self.parse(port, step.now_ms);
         if port.vnic.is_disabled() {
@@ -358,6 +355,14 @@ impl Walk {
             None => self.act(sender, step),
         }
         step.deliver_all(Some(port.id()));
+    }
+
+    /// Copies what the burst's packets still have in the sender's memory.
+    #[cold]
+    #[inline(never)]
+    fn detach(&mut self, sender: &mut Sender<'_>) {
+        let packets = &mut self.burst.packets;
+        (sender.transmit).with(|side| side.iter_mut().for_each(|side| side.detach(packets)));
     }
 
     /// Makes the keys. Packets whose offload fields contradict the frame are dropped.
@@ -385,7 +390,7 @@ impl Walk {
             }
             let is_read = |unseen| port.flows.may_look_at(unseen);
             packet
-                .parse_again(key, is_read, || port.may_copy_headers(now_ms))
+                .parse_again(key, is_read, || port.admit_header_copy(now_ms))
                 .err()
         });
     }

@@ -4,15 +4,16 @@ use crate::capture::Captures;
 use crate::miss::MissQueue;
 use crate::notices::Notices;
 use crate::peer::Peer;
-use crate::token_bucket::TokenBucket;
 use classifier::{MegaflowTable, PortFlows};
 use control_protocol::data_plane::{Connection, Costly, GuestState, PortInfo, PortSpec, PortState};
 use flow::{Filters, PortId, SwitchId};
+use pacing::TokenBucket;
 use parking_lot::Mutex;
 use rustix::fd::BorrowedFd;
 use scheduler::{Crew, Executor, Home, RingId};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
+use std::time::Duration;
 use vm_state::{Slot, ThreadState};
 use vnic::{DeviceConfig, Host, RECEIVE_QUEUE, Vnic};
 
@@ -69,7 +70,7 @@ impl Port {
             switch,
             flows,
             misses: MissQueue::new(spec.miss_rate),
-            deep_headers: Mutex::new(TokenBucket::new(DEEP_HEADERS_PER_SECOND)),
+            deep_headers: Mutex::new(TokenBucket::new(DEEP_HEADERS_PER_SECOND, DEEP_HEADERS_PER_SECOND)),
             captures: Captures::default(),
             home: Home::new(placement::VnicId(spec.port.0), own),
             spec: Mutex::new(spec),
@@ -178,8 +179,8 @@ impl Port {
     }
 
     /// Whether the headers of one more packet may be copied from behind its head.
-    pub fn may_copy_headers(&self, now_ms: u64) -> bool {
-        self.deep_headers.lock().take(now_ms)
+    pub fn admit_header_copy(&self, now_ms: u64) -> bool {
+        self.deep_headers.lock().take(Duration::from_millis(now_ms))
     }
 
     /// Stops serving a guest that broke the rules, until it sets its rings up again.

@@ -305,16 +305,7 @@ impl Serving<'_> {
         };
         let mut page: Vec<_> = {
             let Some(switch) = self.controller.switches.get(switch) else {
-                return match detail {
-                    Detail::Terse => Answer::FlowStats {
-                        flows: Vec::new(),
-                        more: false,
-                    },
-                    Detail::Full => Answer::Flows {
-                        flows: Vec::new(),
-                        more: false,
-                    },
-                };
+                return no_flows(detail);
             };
             let flows = switch.flows.lock();
             if after.is_none() {
@@ -420,6 +411,21 @@ impl Serving<'_> {
     fn capture(&mut self, port: PortId, snap_length: u32, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         let fd = fds.into_iter().next().ok_or(Refusal::NoDescriptor("a capture"))?;
         self.port(port)?.captures.add(Channel::from(fd), snap_length)
+    }
+}
+
+/// The page of a switch that has no flows, or does not exist.
+fn no_flows(detail: Detail) -> Answer {
+    let more = false;
+    match detail {
+        Detail::Terse => Answer::FlowStats {
+            flows: Vec::new(),
+            more,
+        },
+        Detail::Full => Answer::Flows {
+            flows: Vec::new(),
+            more,
+        },
     }
 }
 

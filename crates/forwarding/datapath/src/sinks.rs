@@ -145,8 +145,8 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
         let _ = self.miss(stage, packet, (Some(key), context));
     }
 
-    fn may_copy_headers(&mut self) -> bool {
-        self.port.may_copy_headers(self.now_ms)
+    fn admit_header_copy(&mut self) -> bool {
+        self.port.admit_header_copy(self.now_ms)
     }
 
     fn pass_meter(&mut self, meter: u32, packet: &Packet) -> Result<(), DropReason> {

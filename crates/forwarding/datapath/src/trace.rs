@@ -54,13 +54,8 @@ pub(crate) fn trace(
         pool: &mut pool,
         steps: &mut steps,
     };
-    apply(
-        start,
-        &flows,
-        (packet, Some(key)),
-        &mut Means::default(),
-        &mut notes,
-    );
+    let packet = (packet, Some(key));
+    apply(start, &flows, packet, &mut Means::default(), &mut notes);
     Ok(steps)
 }
 
@@ -103,7 +98,7 @@ impl Sink for Notes<'_> {
     }
 
     /// Frames of a trace lie in our memory.
-    fn may_copy_headers(&mut self) -> bool {
+    fn admit_header_copy(&mut self) -> bool {
         true
     }
 

@@ -99,8 +99,8 @@ impl Rings for Driven {
         }
     }
 
-    fn kicked(&mut self, ring: RingId) -> Option<u64> {
-        self.pipeline.kicked(ring)
+    fn on_kick(&mut self, ring: RingId) -> Option<u64> {
+        self.pipeline.on_kick(ring)
     }
 
     fn has_work(&mut self, ring: RingId) -> bool {

@@ -14,7 +14,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 use support::session::{SET_VRING_KICK, Session, words};
-use support::{Bystanders, PATIENCE, Switch};
+use support::{Bystanders, Switch, TIMEOUT};
 
 /// Longer than anything else waits.
 const LINGER: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ fn send_over(stream: UnixStream) -> (Session, TcpStream) {
 fn ends_at_once(mut switch: Switch, bystanders: Bystanders, port: u32) {
     let start = Instant::now();
     switch.done(Request::PortDel { port: PortId(port) });
-    assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+    assert!(start.elapsed() < TIMEOUT / 2, "{:?}", start.elapsed());
     bystanders.alive();
     switch.add(port);
     bystanders.finish(&mut switch);

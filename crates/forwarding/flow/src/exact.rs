@@ -156,7 +156,7 @@ impl ExactKey {
         key.words
     }
 
-    /// The same for keys of other packets.
+    /// The exact key's mask for keys of packets that are not of the usual form.
     pub fn long_mask(mask: &FlowMask) -> [u64; Self::WORDS] {
         let mut words = [0; Self::WORDS];
         words.copy_from_slice(&mask.0.words[..Self::WORDS]);

@@ -60,7 +60,7 @@ impl ControllerId {
     /// Open vSwitch's control plane.
     pub const OVS: ControllerId = ControllerId(1);
 
-    /// Its port of that number, below [`PORTS`](Self::PORTS); `None` for numbers that are not.
+    /// The controller's port of that number, below [`PORTS`](Self::PORTS); `None` for numbers that are not.
     pub const fn port(self, number: u32) -> Option<PortId> {
         if number < ControllerId::PORTS {
             Some(PortId(self.0 as u32 * ControllerId::PORTS + number))

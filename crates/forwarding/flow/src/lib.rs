@@ -90,7 +90,7 @@ pub enum PutMode {
     Create,
     /// One must exist, and is replaced.
     Modify(Statistics),
-    /// Those that exist are replaced.
+    /// Flows that exist are replaced.
     CreateOrModify(Statistics),
 }
 
@@ -99,7 +99,7 @@ pub enum PutMode {
 pub struct FlowStats {
     /// Packets that matched.
     pub packets: u64,
-    /// Their bytes, Ethernet header included, without virtio-net header.
+    /// Bytes of these packets, Ethernet header included, without virtio-net header.
     pub bytes: u64,
     /// Milliseconds since the last match; `None` when nothing ever matched.
     pub idle_ms: Option<u64>,

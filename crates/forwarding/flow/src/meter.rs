@@ -54,11 +54,11 @@ pub struct MeterBand {
 pub struct MeterStats {
     /// Packets that came to it.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
     /// Of these, packets that its band dropped.
     pub dropped_packets: u64,
-    /// Their bytes.
+    /// Bytes of the dropped packets.
     pub dropped_bytes: u64,
     /// Milliseconds since it was used last, or set.
     pub idle_ms: u64,

@@ -349,6 +349,13 @@ impl Parser<'_> {
     /// Follows extension headers from one of type `next` at `at`; `None` when the chain leaves the packet or
     /// the head. Every header is at least 8 bytes long, so the head bounds the loop.
     fn extension_headers(&mut self, mut next: u8, mut at: usize) -> Option<Chain> {
+        let ends = |protocol, fragment, l4| {
+            Some(Chain {
+                protocol,
+                fragment,
+                l4,
+            })
+        };
         let mut fragment = 0;
         loop {
             match next {
@@ -368,11 +375,7 @@ impl Parser<'_> {
                     self.parsed.layers.fragment = true;
                     let later = offset_and_more & 0xfff8 != 0;
                     if later {
-                        return Some(Chain {
-                            protocol: proto::FRAGMENT,
-                            fragment: FRAG_LATER,
-                            l4: at,
-                        });
+                        return ends(proto::FRAGMENT, FRAG_LATER, at);
                     }
                     // A fragment that is the whole packet (RFC 6946) is none.
                     if offset_and_more != 0 {
@@ -382,11 +385,7 @@ impl Parser<'_> {
                     at += 8;
                 }
                 protocol if at <= self.end => {
-                    return Some(Chain {
-                        protocol,
-                        fragment,
-                        l4: at,
-                    });
+                    return ends(protocol, fragment, at);
                 }
                 _ => return None,
             }

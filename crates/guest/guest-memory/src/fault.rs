@@ -197,10 +197,10 @@ mod tests {
                 });
             }
             let mut seen = [0u32; 2];
-            let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
             // Enough looks, and both were there at some of them.
             for look in 0.. {
-                if std::time::Instant::now() > patience
+                if std::time::Instant::now() > deadline
                     || look >= 100_000 && seen.iter().all(|&count| count > 100)
                 {
                     break;

@@ -10,8 +10,11 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-/// Length of a wait, and number of waits, for memory that a port at its bound has given up to be unmapped.
-const PATIENCE: (Duration, u32) = (Duration::from_millis(10), 100);
+/// How long to wait between two looks whether memory that a port at its bound has given up is unmapped.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// How often to look.
+const LOOKS: u32 = 100;
 
 /// Why a region cannot be mapped.
 #[derive(Debug, thiserror::Error)]
@@ -169,11 +172,11 @@ impl Account {
 
     fn charge_soon(&self, bytes: u64) -> Result<Charge, MapError> {
         let mut result = self.charge(bytes);
-        for _ in 0..PATIENCE.1 {
+        for _ in 0..LOOKS {
             if !(result.as_ref().is_err_and(|bound| bound.is_own()) && unmap::is_waiting()) {
                 break;
             }
-            std::thread::sleep(PATIENCE.0);
+            std::thread::sleep(PAUSE);
             result = self.charge(bytes);
         }
         result.map_err(|bound| MapError::Budget { bytes, bound })

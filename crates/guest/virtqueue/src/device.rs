@@ -527,8 +527,8 @@ impl DeviceQueue {
     }
 
     /// The notification that [`publish`](Self::publish) asked for is put off: it and
-    /// [`wants_notification`](Self::wants_notification) go on asking for it until the driver has looked at
-    /// the used ring, or [`notified`](Self::notified).
+    /// [`look_for_notification`](Self::look_for_notification) go on asking for it until the driver has looked
+    /// at the used ring, or [`notified`](Self::notified).
     pub fn put_off_notification(&mut self) {
         self.signalled_used = self.signalled_before;
     }
@@ -539,7 +539,7 @@ impl DeviceQueue {
     }
 
     /// Whether the driver still wants a notification that was [put off](Self::put_off_notification).
-    pub fn wants_notification(&mut self) -> bool {
+    pub fn look_for_notification(&mut self) -> bool {
         self.seen_suppression = u16::from_le(self.suppression().load(Ordering::Relaxed));
         self.is_wanted(self.signalled_used)
     }

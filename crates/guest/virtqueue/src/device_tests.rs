@@ -377,24 +377,24 @@ fn a_notification_that_is_put_off_is_wanted_until_the_driver_has_looked() {
     for _ in 0..3 {
         assert!(give_back(&mut queue), "still");
         queue.put_off_notification();
-        assert!(queue.wants_notification());
+        assert!(queue.look_for_notification());
         assert_eq!(queue.suppression_seen(), 1);
     }
     // The driver has taken two of them, and waits for one behind the third.
     used_event(4);
-    assert!(!queue.wants_notification());
+    assert!(!queue.look_for_notification());
     assert_eq!(queue.suppression_seen(), 4);
     assert!(give_back(&mut queue), "used index 5");
     queue.put_off_notification();
     queue.notified();
-    assert!(!give_back(&mut queue) && !queue.wants_notification());
+    assert!(!give_back(&mut queue) && !queue.look_for_notification());
     // A driver without event indices says that it has looked by wanting none.
     let mut plain = guest.queue(false);
     assert!(give_back(&mut plain));
     plain.put_off_notification();
-    assert!(plain.wants_notification());
+    assert!(plain.look_for_notification());
     guest.put(AVAILABLE, &AVAIL_F_NO_INTERRUPT.to_le_bytes());
-    assert!(!plain.wants_notification());
+    assert!(!plain.look_for_notification());
 }
 
 proptest! {

@@ -17,7 +17,7 @@
 //! | slow | a packet has waited for buffers longer than it may, or the receiver has held up others for longer than it may | nothing; copies wait for [`COPY_AGE_US`] | everything, for [`MAX_AGE_US`] |
 //!
 //! The receiver earns the time that a packet may wait: [`CREDIT_US`] for each packet that it took since it
-//! last let one wait, within the bounds of [`PATIENCE_US`]. So a guest that takes a ring full at once and
+//! last let one wait, within the bounds of [`WAIT_US`]. So a guest that takes a ring full at once and
 //! then has to wait for its core is in time, and a guest that posts a buffer now and then is not.
 //!
 //! A guest that takes a ring full and then nothing for a while, again and again, is in time as well. Where
@@ -38,21 +38,20 @@
 mod fair_queue;
 
 use crate::Packet;
-use crate::transmit::{BURST, MAX_SLOTS};
+use crate::turn::MAX_SLOTS;
 use fair_queue::{FairQueue, Waiting};
-use flow::{DropReason, PortId};
+use flow::DropReason;
 use lock_free::Shared;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// How long packets may wait for a receiver that is not slow, at least and at most, in microseconds: longer
 /// than it takes to wake a guest on a free core, and than a guest usually waits for a contended core.
-const PATIENCE_US: (u64, u64) = (1000, 20_000);
+const WAIT_US: (u64, u64) = (1000, 20_000);
 
 /// Part of that which a receiver earns with each packet, in microseconds.
 const CREDIT_US: u64 = 100;
 
 /// Part of the time in which a receiver may take nothing while it holds packets of senders that serve
-/// several, after a first wait of the longest patience. Time up to the least patience is not counted.
+/// several, after it first waited for the longest time. Time up to the shortest is not counted.
 const HELD_ONE_IN: u64 = 16;
 
 /// How long a packet of a sender that serves several waits in the sender's memory, in microseconds. A sender
@@ -73,66 +72,11 @@ const MAX_AGE_US: u64 = 1_000_000;
 /// After how long without packets that waited so long a receiver is no longer slow, in microseconds.
 const FORGOTTEN_US: u64 = 10_000_000;
 
-/// For how long a sender counts as one that serves several, after it sent to others in turn, in milliseconds.
-const SEVERAL_MS: u64 = 10_000;
-
 /// Most packets that wait for one receiver: all slots of eight senders.
 const CAPACITY: usize = 8 * MAX_SLOTS as usize;
 
 /// Time between two reviews of the age of all packets that wait, in microseconds.
 const REVIEW_US: u64 = 10_000;
-
-/// A sender's state for other threads, as its transmit side published it last.
-#[derive(Debug)]
-pub struct Lender {
-    /// The port it last sent to.
-    last: AtomicU32,
-    /// When that was another one than before; 0 for never (the data plane's clock, milliseconds).
-    changed_ms: AtomicU64,
-    /// More than a burst was under way when packets were fetched last.
-    has_many: AtomicBool,
-}
-
-impl Default for Lender {
-    fn default() -> Self {
-        Lender {
-            last: AtomicU32::new(u32::MAX),
-            changed_ms: AtomicU64::new(0),
-            has_many: AtomicBool::new(false),
-        }
-    }
-}
-
-impl Lender {
-    /// The sender sends to that port. Called once per burst.
-    #[inline]
-    pub fn sends_to(&self, port: PortId, now_ms: u64) {
-        let last = self.last.load(Relaxed);
-        if last != port.0 {
-            self.last.store(port.0, Relaxed);
-            if last != u32::MAX {
-                self.changed_ms.store(now_ms.max(1), Relaxed);
-            }
-        }
-    }
-
-    /// Says how many of the sender's packets are under way. Called once per burst.
-    #[inline]
-    pub(crate) fn set_under_way(&self, packets: usize) {
-        self.has_many.store(packets > BURST, Relaxed);
-    }
-
-    /// Whether more than a burst of the sender's packets are under way.
-    #[inline]
-    pub(crate) fn has_many(&self) -> bool {
-        self.has_many.load(Relaxed)
-    }
-
-    fn serves_several(&self, now_ms: u64) -> bool {
-        let changed_ms = self.changed_ms.load(Relaxed);
-        changed_ms != 0 && now_ms.saturating_sub(changed_ms) < SEVERAL_MS
-    }
-}
 
 /// The time by the clocks that are in use.
 #[derive(Clone, Copy, Debug)]
@@ -189,12 +133,12 @@ impl Backlog {
 
     /// Packets begin to wait, after the receiver took so many since they did so last.
     pub fn begins(&mut self, taken: u64) {
-        let (least, most) = PATIENCE_US;
+        let (least, most) = WAIT_US;
         self.patience_us = taken.saturating_mul(CREDIT_US).clamp(least, most);
     }
 
     /// A packet is waiting, or was delivered after it waited.
-    pub fn has_waited(&mut self, since_us: u64, now: Now) {
+    pub fn record_wait(&mut self, since_us: u64, now: Now) {
         if now.since(since_us) <= self.patience_us {
             return;
         }
@@ -245,7 +189,7 @@ impl Backlog {
             copied: 0,
         };
         match now {
-            Some(now) if !self.settle(&mut waiting, now, 0, &mut refuse) => {
+            Some(now) if !self.keep_or_refuse(&mut waiting, now, 0, &mut refuse) => {
                 refuse(waiting.packet, DropReason::ReceiverSlow);
             }
             _ => self.queue.push(waiting),
@@ -255,7 +199,7 @@ impl Backlog {
     /// Copies a packet that waits for buffers if its sender lends it no longer. False if there is no room for
     /// the copy of a packet for a slow receiver. `reserved`: bytes of copies that are not in the queue at
     /// present.
-    fn settle(
+    fn keep_or_refuse(
         &mut self,
         waiting: &mut Waiting,
         now: Now,
@@ -297,7 +241,7 @@ impl Backlog {
     /// Adds up for how long the receiver, which has taken nothing since `last_us`, holds up senders that
     /// serve several.
     fn charge(&mut self, last_us: u64, now: Now) {
-        let (least, most) = PATIENCE_US;
+        let (least, most) = WAIT_US;
         let held_us = now.since(self.charged_us.max(last_us + least));
         if held_us == 0 {
             return;
@@ -360,7 +304,7 @@ impl Backlog {
         while let Some(mut waiting) = packets.pop() {
             let since_us = *waiting.since_us.get_or_insert(now.us);
             let is_overdue = self.is_overdue(&waiting.packet, since_us, last_us, now);
-            if !is_overdue && self.settle(&mut waiting, now, packets.copied(), &mut refuse) {
+            if !is_overdue && self.keep_or_refuse(&mut waiting, now, packets.copied(), &mut refuse) {
                 self.queue.push(waiting);
             } else {
                 refuse(waiting.packet, DropReason::ReceiverSlow);
@@ -378,6 +322,7 @@ fn is_shared(packet: &Packet, now: Now) -> bool {
 mod tests {
     use super::*;
     use crate::testing::Source;
+    use flow::PortId;
 
     const START: Now = Now {
         ms: 5000,
@@ -452,7 +397,7 @@ mod tests {
             (Source::SLOTS - 1, Source::SLOTS - 100)
         );
         let watch_us = backlog.watch_us(&oldest, true, later(2 * LENT_US));
-        assert!(watch_us.is_some_and(|us| us > PATIENCE_US.0 && us < 2 * PATIENCE_US.0));
+        assert!(watch_us.is_some_and(|us| us > WAIT_US.0 && us < 2 * WAIT_US.0));
         // Nor is it lent more than there is room for, and in time it loses nothing.
         assert_eq!(push(&mut backlog, &mut source, 1000, later(2 * LENT_US)), 1000);
         assert!(review(&mut backlog, later(3 * LENT_US)).is_empty());
@@ -463,13 +408,13 @@ mod tests {
 
     #[test]
     fn patience_is_earned() {
-        let (least, most) = PATIENCE_US;
+        let (least, most) = WAIT_US;
         for (taken, patience_us) in [(0, least), (1, least), (50, 5000), (256, most), (u64::MAX, most)] {
             let mut backlog = Backlog::default();
             backlog.begins(taken);
-            backlog.has_waited(START.us, later(patience_us));
+            backlog.record_wait(START.us, later(patience_us));
             assert!(!backlog.is_slow(later(patience_us)), "{taken}");
-            backlog.has_waited(START.us, later(patience_us + 1));
+            backlog.record_wait(START.us, later(patience_us + 1));
             assert!(backlog.is_slow(later(patience_us + 1)), "{taken}");
         }
     }
@@ -481,8 +426,8 @@ mod tests {
         alone.account.lender.sends_to(PortId(9), START.ms);
         assert_eq!(push(&mut backlog, &mut one, 1000, START), 1000);
         assert_eq!(push(&mut backlog, &mut alone, 20, START), 20);
-        let now = later(PATIENCE_US.0 + 1);
-        backlog.has_waited(START.us, now);
+        let now = later(WAIT_US.0 + 1);
+        backlog.record_wait(START.us, now);
         assert_eq!(review(&mut backlog, now), vec![PortId(1); 1000 - MOST_SMALL]);
         assert_eq!(one.free(), Source::SLOTS);
         assert_eq!(push(&mut backlog, &mut one, 10, now), 0);
@@ -510,7 +455,7 @@ mod tests {
             assert_eq!(push(&mut backlog, &mut alone, 1, START), 1);
         }
         let middle = later(COPY_AGE_US / 2);
-        backlog.has_waited(START.us, middle);
+        backlog.record_wait(START.us, middle);
         assert_eq!(push(&mut backlog, &mut one, 5, middle), 5);
         let now = later(COPY_AGE_US + 1);
         assert_eq!(review(&mut backlog, now), [PortId(1); 10]);
@@ -556,7 +501,7 @@ mod tests {
             push(&mut backlog, &mut source, packets, start);
             for us in (0..nap_us).step_by(LENT_US as usize) {
                 let now = later(time * every_us + us);
-                backlog.has_waited(start.us, now);
+                backlog.record_wait(start.us, now);
                 backlog.review(start.us, now, |packet, _| drop(packet));
             }
             while backlog.pop().is_some() {}
@@ -578,25 +523,12 @@ mod tests {
     #[test]
     fn being_slow_is_forgotten() {
         let mut backlog = new_backlog();
-        let now = later(2 * PATIENCE_US.0);
-        backlog.has_waited(START.us, now);
+        let now = later(2 * WAIT_US.0);
+        backlog.record_wait(START.us, now);
         assert!(backlog.is_slow(now));
-        let then = later(2 * PATIENCE_US.0 + FORGOTTEN_US);
+        let then = later(2 * WAIT_US.0 + FORGOTTEN_US);
         assert!(!backlog.is_slow(then));
-        backlog.has_waited(then.us, then);
+        backlog.record_wait(then.us, then);
         assert!(!backlog.is_slow(then), "this one did not wait");
-    }
-
-    #[test]
-    fn who_sends_to_one_port_serves_one() {
-        let lender = Lender::default();
-        for _ in 0..3 {
-            lender.sends_to(PortId(5), 100);
-            assert!(!lender.serves_several(100));
-        }
-        lender.sends_to(PortId(6), 100);
-        assert!(lender.serves_several(100));
-        lender.sends_to(PortId(6), 100 + SEVERAL_MS);
-        assert!(!lender.serves_several(100 + SEVERAL_MS));
     }
 }

@@ -1,6 +1,6 @@
 //! A port's counters while packets flow.
 
-use crate::backlog::Lender;
+use crate::lender::Lender;
 use flow::{DropReason, PortCounters};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

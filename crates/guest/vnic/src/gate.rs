@@ -103,8 +103,8 @@ impl Gate {
             } else {
                 PollFlags::empty()
             };
-            let patience = (!is_free).then_some(pause);
-            let [said, answered] = wait([(&self.vmm, interest), (&self.session, PollFlags::IN)], patience);
+            let timeout = (!is_free).then_some(pause);
+            let [said, answered] = wait([(&self.vmm, interest), (&self.session, PollFlags::IN)], timeout);
             if answered && !self.pass_reply() {
                 return Ok(());
             }
@@ -191,13 +191,13 @@ impl Gate {
                 return Err("a message was begun and not completed");
             }
             let pause = self.pacer.pause();
-            let (interest, patience) = if pause.is_zero() {
+            let (interest, timeout) = if pause.is_zero() {
                 (PollFlags::IN, left)
             } else {
                 (PollFlags::empty(), pause.min(left))
             };
             let streams = [(&self.vmm, interest), (&self.session, PollFlags::empty())];
-            match wait(streams, Some(patience)) {
+            match wait(streams, Some(timeout)) {
                 [_, true] => return Ok(false),
                 [true, _] if interest.is_empty() => return Ok(false),
                 [true, _] if self.pacer.begin() => {}
@@ -288,9 +288,9 @@ fn close(vmm: UnixStream, kept: Vec<OwnedFd>, mut pacer: Pacer) {
     }
 }
 
-/// Waits until one of the streams is ready or closed, at most `patience`; returns which.
-fn wait<const N: usize>(streams: [(&UnixStream, PollFlags); N], patience: Option<Duration>) -> [bool; N] {
-    let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
+/// Waits until one of the streams is ready or closed, at most `timeout`; returns which.
+fn wait<const N: usize>(streams: [(&UnixStream, PollFlags); N], timeout: Option<Duration>) -> [bool; N] {
+    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     let mut fds = streams.map(|(stream, flags)| PollFd::new(stream, flags));
     match poll(&mut fds, timeout.as_ref()) {
         Ok(_) => fds.each_ref().map(|fd| !fd.revents().is_empty()),

@@ -15,8 +15,8 @@
 //! | `transmit`, `packet` | from the guest's ring to packet slots; a packet on its way |
 //! | `receive`, `backlog` | from the internal receive queue into the guest's buffers; packets that wait for buffers |
 //! | `call`, `call_cost`, `call_thread` | calls, what they cost, and the thread that makes costly ones |
-//! | `turn`, `pause`, `rate` | bounds of a turn at a ring, of costly work, of events |
-//! | `counters` | a port's counters while packets flow |
+//! | `turn`, `pause` | bounds of a turn at a ring, and of costly work |
+//! | `counters`, `lender` | a port's counters while packets flow; what receivers know of a sender |
 //!
 //! A guest can be wrong in two ways. A bad chain costs that packet. A bad ring, or memory that vanished,
 //! stops the interface until the guest sets it up again. Neither is visible to other interfaces.
@@ -31,10 +31,10 @@ mod counters;
 mod descriptor;
 pub mod features;
 pub mod gate;
+mod lender;
 mod packet;
 mod pause;
 mod quirk;
-mod rate;
 mod receive;
 mod session;
 mod shortfall;
@@ -48,11 +48,10 @@ pub use call::Call;
 pub use call_thread::start as call_apart;
 pub use counters::Counters;
 pub use packet::{MAX_FRAME, Packet};
-pub use rate::Rate;
 pub use receive::{Observer, ReceiveSide, STALL_TIMEOUT_MS, Wait};
 pub use session::{DeviceConfig, Host, Session, SessionError};
-pub use transmit::{BURST, Fetched, TransmitSide};
-pub use turn::Turn;
+pub use transmit::{Fetched, TransmitSide};
+pub use turn::{BURST, Turn};
 pub use virtqueue::QueueError;
 pub use virtqueue::net::{RECEIVE_QUEUE, TRANSMIT_QUEUE};
 pub use vnic::{Refused, Vnic};

@@ -354,7 +354,7 @@ impl ReceiveSide {
                 Outcome::Delivered { segments } => {
                     self.count_delivered(packet, segments, observer);
                     if let Some(since_us) = next.since_us {
-                        self.backlog.has_waited(since_us, now(now_ms));
+                        self.backlog.record_wait(since_us, now(now_ms));
                     }
                 }
                 Outcome::Partly { done } => {
@@ -365,7 +365,7 @@ impl ReceiveSide {
                 Outcome::Dropped(reason) => self.give_up(packet, reason, observer),
                 Outcome::NoBuffers { done } => {
                     next.done = done;
-                    match self.must_wait(now(now_ms), &mut next) {
+                    match self.decide_wait(now(now_ms), &mut next) {
                         Ok(MustWait::Never(reason)) => self.give_up(&next.packet, reason, observer),
                         Ok(wait) => {
                             waits = matches!(wait, MustWait::Yes);
@@ -454,7 +454,7 @@ impl ReceiveSide {
 
     /// After a failed delivery: asks for a kick if there are still no buffers, and advances `wait`. Returns
     /// whether the packet is to be dropped instead, and why.
-    fn must_wait(&mut self, now: Now, packet: &mut Pending) -> Result<MustWait, QueueError> {
+    fn decide_wait(&mut self, now: Now, packet: &mut Pending) -> Result<MustWait, QueueError> {
         let Some(ring) = &mut self.ring else {
             return Ok(MustWait::Yes);
         };
@@ -475,7 +475,7 @@ impl ReceiveSide {
             wait => wait,
         };
         let since_us = *packet.since_us.get_or_insert(now.us);
-        self.backlog.has_waited(since_us, now);
+        self.backlog.record_wait(since_us, now);
         // Fewer buffers than needed may be there; only new ones are a reason to try again.
         if ring.queue.enable_kicks()? {
             return Ok(MustWait::No);
@@ -604,7 +604,7 @@ impl ReceiveSide {
     }
 
     /// Ends a stall if the guest has posted buffers; to be asked when it kicked.
-    pub fn has_buffers(&mut self) -> bool {
+    pub fn look_for_buffers(&mut self) -> bool {
         let some = self
             .ring
             .as_mut()

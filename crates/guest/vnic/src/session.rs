@@ -241,18 +241,18 @@ impl Session {
     }
 
     /// The front end wants what the port has.
-    fn suffices(&self, wish: Wish) {
+    fn clear_shortfall(&self, wish: Wish) {
         if self.vnic.shortfalls.set(wish, None) {
             self.host.changed();
         }
     }
 
     /// The front end has given its memory: it goes on, with what it was not refused.
-    fn goes_on(&mut self) {
+    fn on_memory(&mut self) {
         self.progress.has_memory = true;
         for wish in [Wish::Queues, Wish::Mtu] {
             if !self.progress.refused.contains(&wish) {
-                self.suffices(wish);
+                self.clear_shortfall(wish);
             }
         }
     }
@@ -339,7 +339,7 @@ impl Session {
 
     fn replace_memory(&mut self, memory: GuestMemory) -> Result<()> {
         self.memory = Arc::new(memory);
-        self.goes_on();
+        self.on_memory();
         if self.vnic.move_to(&self.memory, DRAIN_MS).is_err() {
             // A ring lies outside the new memory: it must not go on in memory that the VMM has taken back. It
             // starts again, or is refused, below, and once more when there is memory for it.
@@ -362,7 +362,7 @@ impl Session {
     fn set_net_mtu(&mut self, mtu: u64) -> Result<()> {
         let most = self.vnic.mtu();
         if mtu <= most.into() {
-            self.suffices(Wish::Mtu);
+            self.clear_shortfall(Wish::Mtu);
             return Ok(());
         }
         Err(self.lacks(

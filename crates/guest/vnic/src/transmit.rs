@@ -11,7 +11,7 @@ use crate::Call;
 use crate::counters::{Counters, add_alone};
 use crate::features::{Features, RING_EVENT_IDX, RING_INDIRECT_DESC};
 use crate::packet::{InChain, MAX_FRAME, Packet};
-use crate::turn::{BURST_WORK, DESCRIPTOR_WORK};
+use crate::turn::{BURST, BURST_WORK, DESCRIPTOR_WORK, MAX_SLOTS};
 use completion::Completion;
 use flow::{DropReason, PortId};
 use guest_memory::GuestMemory;
@@ -20,13 +20,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use virtqueue::{ChainError, DeviceQueue, Direction, QueueAddresses, QueueError};
 use wire::{Snapshot, VnetHeader};
-
-/// Most packets handled in one go.
-pub const BURST: usize = 32;
-
-/// Most packets of one port that may be under way; bounds memory per port and how much of a guest's ring a
-/// slow receiver can hold.
-pub(crate) const MAX_SLOTS: u32 = 256;
 
 /// Slots kept for copies with another head.
 const EXTRA_SLOTS: u32 = 64;
@@ -344,14 +337,14 @@ impl TransmitSide {
         let wanted = if self.queue.has_unpublished() {
             self.queue.publish()
         } else if self.owes_call {
-            self.queue.wants_notification()
+            self.queue.look_for_notification()
         } else {
             return;
         };
         if wanted {
             self.queue.put_off_notification();
         } else {
-            self.completion.settled();
+            self.completion.clear();
             self.call.notify(false, &self.account.transmit_calls);
         }
         self.owes_call = wanted;

@@ -10,6 +10,13 @@
 
 use cpu::Deadline;
 
+/// Most packets handled in one go.
+pub const BURST: usize = 32;
+
+/// Most packets of one port that may be under way; bounds memory per port and how much of a guest's ring a
+/// slow receiver can hold.
+pub(crate) const MAX_SLOTS: u32 = 256;
+
 /// Bytes that take at most as long to copy as a descriptor does to read and translate, when neither is in the
 /// cache.
 pub(crate) const DESCRIPTOR_WORK: u64 = 1024;

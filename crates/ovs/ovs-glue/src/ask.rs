@@ -21,7 +21,7 @@ pub enum AskError {
     /// The switch is not there, or does not answer.
     #[error("cannot ask the switch at {path}: {source}")]
     Unreachable {
-        /// Its socket.
+        /// Socket of the glue.
         path: PathBuf,
         /// Why not.
         source: rustix::io::Errno,

@@ -29,7 +29,7 @@ const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 /// Whether a datagram was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// It will reach the client if the client reads.
+    /// The message will reach the client if the client reads.
     Taken,
     /// There was no room; the client will be told so.
     Full,
@@ -55,11 +55,11 @@ pub(crate) struct Connection {
     pub port_id: Option<u32>,
     pub protocol: u32,
     pub groups: BTreeSet<u32>,
-    /// It waits for the rest of an answer.
+    /// The client waits for the rest of an answer.
     pub is_asking: bool,
     /// The rest is to be asked for once there is room.
     pub wants_more: bool,
-    /// It has sent the next request, or more, before this one was answered.
+    /// The client has sent the next request, or more, before this one was answered.
     pub is_early: bool,
     /// The event that the server waits for at the moment.
     pub watched: EventFlags,

@@ -31,11 +31,11 @@ pub const LOCAL: PortNo = PortNo(0);
 /// A port to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSpec {
-    /// Its number.
+    /// Number of the port.
     pub number: PortNo,
-    /// Its name, 1 to 15 bytes, unique among the ports of all datapaths.
+    /// Name of the port, 1 to 15 bytes, unique among the ports of all datapaths.
     pub name: String,
-    /// Its kind.
+    /// Kind of the port.
     pub kind: Kind,
     /// A tunnel's options.
     pub options: Option<Options>,
@@ -62,7 +62,7 @@ pub enum FlowId {
 /// A flow as installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowSpec {
-    /// Its name.
+    /// Name of the flow.
     pub id: FlowId,
     /// What it matches.
     pub matches: Box<Match>,
@@ -84,11 +84,11 @@ pub struct Seen {
 /// A flow and its statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Its name.
+    /// Name of the flow.
     pub id: FlowId,
-    /// Its match and actions, if they were asked for.
+    /// Match and actions of the flow, if they were asked for.
     pub rule: Option<Rule>,
-    /// Its statistics.
+    /// Statistics of the flow.
     pub seen: Seen,
 }
 
@@ -104,9 +104,9 @@ pub struct Rule {
 /// How to treat a flow that may be there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutMode {
-    /// It must not be there (`EEXIST`).
+    /// The flow must not be there (`EEXIST`).
     Create,
-    /// It is made, or its actions are replaced; statistics are kept.
+    /// The flow is made, or its actions are replaced; statistics are kept.
     CreateOrModify,
 }
 
@@ -119,7 +119,7 @@ pub enum UpcallKind {
     Action {
         /// The socket it names, where sockets are not named per processor.
         socket: u32,
-        /// Its user data.
+        /// User data of the action.
         userdata: Option<Vec<u8>>,
         /// The tunnel key that the packet would leave with.
         egress_tunnel: Option<Tunnel>,
@@ -139,7 +139,7 @@ pub struct Upcall {
     pub kind: UpcallKind,
     /// The frame, at most 65,531 bytes.
     pub packet: Vec<u8>,
-    /// Its key.
+    /// Key of the packet.
     pub key: Box<Key>,
     /// Longest fragment it came in.
     pub mru: Option<u16>,
@@ -204,7 +204,7 @@ pub enum Question {
     SetFlow {
         /// The flow.
         id: FlowId,
-        /// Its new actions.
+        /// New actions of the flow.
         actions: Option<Vec<Action>>,
         /// Whether it counts from zero again.
         clear: bool,
@@ -239,7 +239,7 @@ pub enum Question {
 /// The answer to a question, unless it is an error number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is done.
+    /// The request was carried out.
     Done,
     /// To [`Question::Flow`] and [`Question::RemoveFlow`].
     Flow(Flow),
@@ -280,8 +280,8 @@ pub trait Datapath {
     fn next_carrier(&mut self) -> Option<(DatapathId, PortNo, bool)>;
     /// The next port whose other end is to be its own network device. It is answered by [`Datapath::attach_device`].
     fn next_device(&mut self) -> Option<(DatapathId, PortNo)>;
-    /// That is the device of a port: its interface index, and a descriptor of the TAP. Without one it is the device that
-    /// the port had already.
+    /// Gives a port its device: its interface index, and a descriptor of the TAP. Without one it is the
+    /// device that the port had already.
     fn attach_device(&mut self, datapath: DatapathId, port: PortNo, index: u32, device: Option<OwnedFd>);
     /// The next port whose own network device, which was attached, has gone: the process that had it says so.
     fn next_gone(&mut self) -> Option<(DatapathId, PortNo)>;
@@ -291,7 +291,7 @@ pub trait Datapath {
     fn renew_device(&mut self, datapath: DatapathId, port: PortNo);
     /// Counters of a port since it was made, seen from the switch, as they were when it was last asked for them.
     fn port_stats(&self, datapath: DatapathId, port: PortNo) -> PortStats;
-    /// The same in all detail, since the present data plane has the port.
+    /// Statistics of a port in all detail, since the present data plane has the port.
     fn port_counters(&self, datapath: DatapathId, port: PortNo) -> PortCounters;
 
     /// Asks. The answer comes once, whatever happens to the data plane.

@@ -148,7 +148,7 @@ enum Upcalls {
     None,
     /// There may be some whose sockets have room.
     More,
-    /// Their sockets have no room.
+    /// Sockets of clients have no room.
     Wait,
 }
 

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// The state of such a device, as the host's administrator or ovs-vswitchd has set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceState {
-    /// Its interface index, in the namespace where it is.
+    /// Interface index, in the namespace where the device is.
     pub index: u32,
     /// The namespace where it is, by its number in the glue's; `None`: in the glue's.
     pub namespace: Option<i32>,

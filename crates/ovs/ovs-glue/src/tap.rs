@@ -36,7 +36,7 @@ pub struct TapPlaceholders {
     taps: BTreeMap<String, OpenTap>,
     /// Devices of others whose changes are told, by name.
     followed: BTreeMap<String, u32>,
-    /// Those that an earlier process lent, with the indices they had.
+    /// Devices that an earlier process lent, with the indices they had.
     lent: BTreeMap<String, u32>,
     watch: LinkWatch,
     /// Readable when the watch is, or a silent TAP has gone.
@@ -52,9 +52,9 @@ pub struct TapPlaceholders {
 struct OpenTap {
     /// `None`: the process to which an earlier one of ours lent it has it.
     tap: Option<Tap>,
-    /// Its number among events.
+    /// Number of the device among events.
     key: u64,
-    /// Its index in our namespace, also after it was moved.
+    /// Index in our namespace, also after the device was moved.
     index: u32,
     /// `None`: nothing was said yet.
     user: Option<User>,
@@ -65,7 +65,7 @@ struct OpenTap {
 enum User {
     /// The host speaks through it.
     Host,
-    /// It shows the state of a port whose other end is something else.
+    /// The device shows the state of a port whose other end is something else.
     Nobody,
 }
 
@@ -221,7 +221,8 @@ fn watch(events: &OwnedFd, tap: &Tap, key: u64) {
     }
 }
 
-/// Its descriptor may be lent, and with that would be waited for after it was closed here.
+/// Stops watching a device. The descriptor may be lent, and with that would be waited for after it was closed
+/// here.
 fn unwatch(events: &OwnedFd, open: &OpenTap) {
     if let (Some(tap), Some(User::Nobody)) = (&open.tap, open.user) {
         let _ = epoll::delete(events, tap);

@@ -17,7 +17,7 @@ const RETRY: Duration = Duration::from_millis(100);
 /// How often a waiting thread looks whether another one has read the answer.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long the glue may take to open a socket, to change its groups, or to make room for a request.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// How often an answer that is due may be looked for in vain. One look takes up to twice [`LOOK`]: 30 s.
 /// Looks are counted, so that time in which this process was itself stopped does not count.
 const LOOKS: u32 = 150;
@@ -115,9 +115,9 @@ pub unsafe fn submit(fd: c_int, socket: &Socket, parts: *const iovec, count: usi
     // SAFETY: the message describes the header and memory that the caller promised.
     let sent = unsafe { real::sendmsg(fd, &raw const message, flags | libc::MSG_NOSIGNAL) };
     if sent < 0 {
-        // The socket's own timeout, [`PATIENCE`]: the glue takes nothing out of it. A socket that shall not
+        // The socket's own timeout, [`TIMEOUT`]: the glue takes nothing out of it. A socket that shall not
         // wait fails at once.
-        if last_errno() == libc::EAGAIN && start.elapsed() >= PATIENCE {
+        if last_errno() == libc::EAGAIN && start.elapsed() >= TIMEOUT {
             end(HANGS);
         }
         end_if_lost();
@@ -302,7 +302,7 @@ fn exchange(first: Header, contents: &[u8]) -> Result<(OwnedFd, Header, u64), Er
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
     for direction in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
-        sockopt::set_socket_timeout(&socket, direction, Some(PATIENCE))?;
+        sockopt::set_socket_timeout(&socket, direction, Some(TIMEOUT))?;
     }
     let path = std::env::var_os(ovs_frame::SOCKET_VARIABLE).filter(|path| !path.is_empty());
     let path = path.unwrap_or_else(|| ovs_frame::DEFAULT_SOCKET.into());

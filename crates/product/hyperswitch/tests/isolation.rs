@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Instance {
     process: Child,
@@ -68,7 +68,7 @@ impl Instance {
 
     /// Waits until a line of `port show` says something.
     fn wait_for(&self, port: &str, said: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let shown = self.ask(&["port", "show", port]);
             if shown.contains(said) {
@@ -81,7 +81,7 @@ impl Instance {
 
     /// The processes, once each has reported the rights that it could not give up.
     fn processes(&self) -> Vec<serde_json::Value> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let status: serde_json::Value =
                 serde_json::from_str(&self.status(&["--json"])).unwrap_or_default();
@@ -263,7 +263,7 @@ fn no_user_leads_the_switch_to_another_one_s_vmm() {
     std::fs::remove_file(a.join("vm.sock")).unwrap();
     let own = ["vm.sock", "vm3.sock"].map(|name| vmm(&a.join(name), 1001));
     assert_eq!(instance.add("vm3", "client", &link.join("vm3.sock")), "");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     for vmm in own {
         while vmm.accept().is_err() {
             assert!(Instant::now() < deadline, "{}", instance.status(&[]));

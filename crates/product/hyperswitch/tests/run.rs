@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running instance whose log is read along.
 struct Instance {
@@ -50,7 +50,7 @@ impl Instance {
 
     /// The next line of the log with these words in it.
     fn says(&mut self, words: &str) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match self
                 .log
@@ -77,7 +77,7 @@ impl Instance {
     }
 
     fn end(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(status) = self.process.try_wait().unwrap() {
                 while let Ok(line) = self.log.recv_timeout(Duration::from_millis(100)) {
@@ -104,7 +104,7 @@ fn alive(pid: i32) -> bool {
 }
 
 fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "never happened: {what}");
         std::thread::sleep(Duration::from_millis(10));
@@ -215,7 +215,7 @@ fn the_service_manager_hears_of_ready_and_stopping() {
     let (directory, run_dir) = in_run_dir("run");
     let socket = directory.path().join("notify");
     let manager = UnixDatagram::bind(&socket).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    manager.set_read_timeout(Some(TIMEOUT)).unwrap();
     let hears = || {
         let mut bytes = [0; 64];
         let length = manager.recv(&mut bytes).unwrap();
@@ -881,7 +881,7 @@ fn the_service_manager_s_watchdog_wakes_the_supervisor_alone() {
     let (directory, run_dir) = in_run_dir("run");
     let socket = directory.path().join("notify");
     let manager = UnixDatagram::bind(&socket).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    manager.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut instance = Instance::start(&run_dir, |command| {
         command
             .env("NOTIFY_SOCKET", &socket)

@@ -10,10 +10,12 @@
 //! is late are flows that exist already.
 
 use flow::PortId;
+use pacing::TokenBucket;
 use std::collections::HashMap;
+use std::time::Duration;
 
 /// Seconds' worth of work that a port may save up.
-const SAVED_SECONDS: u64 = 4;
+const SAVED_SECONDS: u32 = 4;
 
 /// Counts since the switch was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,21 +26,13 @@ pub struct MoveCounts {
     pub deferred: u64,
 }
 
-/// The token bucket of a port.
-#[derive(Clone, Copy, Debug)]
-struct TokenBucket {
-    /// In thousandths of a flow.
-    tokens: u64,
-    filled_ms: u64,
-}
-
 /// What learning has cost lately.
 #[derive(Clone, Debug, Default)]
 pub struct Moves {
     /// The token buckets of ports that have spent tokens.
     buckets: HashMap<PortId, TokenBucket>,
     /// Flows per second and port; `None` for no limit.
-    limit: Option<u64>,
+    limit: Option<u32>,
     counts: MoveCounts,
 }
 
@@ -50,7 +44,7 @@ impl Moves {
     /// Flows that may be re-examined at once because of any one port, per second; four times as many after a
     /// pause.
     pub fn set_limit(&mut self, flows_per_second: u64) {
-        self.limit = Some(flows_per_second.clamp(1, 1 << 20));
+        self.limit = Some(flows_per_second.clamp(1, 1 << 20) as u32);
     }
 
     /// A station was seen at one more port.
@@ -63,18 +57,11 @@ impl Moves {
         let Some(limit) = self.limit.filter(|_| flows > 0) else {
             return flows;
         };
-        let most = limit * SAVED_SECONDS * 1000;
-        let full = TokenBucket {
-            tokens: most,
-            filled_ms: now_ms,
-        };
-        let bucket = self.buckets.entry(port).or_insert(full);
-        let passed = now_ms.saturating_sub(bucket.filled_ms).min(1 << 32);
-        bucket.tokens = (bucket.tokens + passed * limit).min(most);
-        bucket.filled_ms = bucket.filled_ms.max(now_ms);
-        let whole = usize::try_from(bucket.tokens / 1000).unwrap_or(usize::MAX);
-        let now = flows.min(whole);
-        bucket.tokens -= now as u64 * 1000;
+        let full = || TokenBucket::new(limit * SAVED_SECONDS, limit);
+        let bucket = self.buckets.entry(port).or_insert_with(full);
+        bucket.set(limit * SAVED_SECONDS, limit);
+        let taken = bucket.take_up_to(flows as u64, Duration::from_millis(now_ms));
+        let now = usize::try_from(taken).unwrap_or(flows);
         self.counts.deferred += (flows - now) as u64;
         now
     }

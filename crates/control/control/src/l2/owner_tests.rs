@@ -76,16 +76,16 @@ fn an_owner_that_sends_all_the_time_misses_nothing() {
 /// What happens to a world in which rivals claim the owner's address.
 #[derive(Clone, Debug)]
 enum Event {
-    /// This rival sends from the address.
+    /// A rival sends from the address.
     Rival(u32),
     Owner,
     /// The third party sends to the address, from one of many stations.
     Frame(u64),
     Wait(u64),
     Age,
-    /// This rival's driver starts or stops, or its VMM disconnects.
+    /// A rival's driver starts or stops, or its VMM disconnects.
     Ready(u32, Readiness),
-    /// This rival's port is deleted, or made anew.
+    /// A rival's port is deleted, or made again.
     Port(u32, bool),
     RestartDataPlane,
 }
@@ -187,7 +187,7 @@ fn a_move_is_quick_and_soon_over() {
     world.check();
 }
 
-/// The same in a switch that drops frames for contested addresses.
+/// A switch can drop frames for contested addresses, too.
 #[test]
 fn frames_for_a_contested_address_can_be_dropped() {
     let mut world = world(SwitchRules {

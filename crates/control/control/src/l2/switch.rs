@@ -4,10 +4,10 @@ use super::decide::{Decision, Destination, Source};
 use super::flows::{Flows, MASK, Record, flow_id};
 use super::mac_table::{MacTable, Station};
 use super::moves::{MoveCounts, Moves};
-use crate::pace::Queue;
 use crate::provider::{FLOW_IDLE_MS, FlowChange, REINSTALL_MS};
 use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowStats, PortId, Stage};
 use management::{ContestedMacs, VlanConfig};
+use pacing::Turns;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// As [`FLOW_IDLE_MS`], for flows that drop.
@@ -70,7 +70,7 @@ pub struct MacEntry {
     pub port: PortId,
     /// Milliseconds since it was seen; `None` for a configured address.
     pub age_ms: Option<u64>,
-    /// It is on other ports as well.
+    /// The station is on other ports as well.
     pub contested: bool,
 }
 
@@ -86,7 +86,7 @@ pub struct LearningSwitch {
     moves: Moves,
     flows: Flows,
     /// Flows that may have to change, and were not re-examined yet.
-    stale: Queue<FlowId>,
+    stale: Turns<FlowId>,
     flow_limit: usize,
 }
 
@@ -101,12 +101,12 @@ impl LearningSwitch {
             macs: MacTable::default(),
             moves: Moves::default(),
             flows: Flows::default(),
-            stale: Queue::default(),
+            stale: Turns::default(),
             flow_limit: usize::MAX,
         }
     }
 
-    /// Its rules.
+    /// Rules of the switch.
     pub fn rules(&self) -> &SwitchRules {
         &self.rules
     }
@@ -306,7 +306,7 @@ impl LearningSwitch {
 
     /// Re-examines some of the flows that are stale, those that have waited for longest.
     pub fn refresh_stale(&mut self, most: usize, now_ms: u64) -> Vec<FlowChange> {
-        let some: Vec<FlowId> = (0..most).map_while(|_| self.stale.next()).collect();
+        let some: Vec<FlowId> = (0..most).map_while(|_| self.stale.take()).collect();
         self.reconsider(&some, now_ms)
     }
 
@@ -327,7 +327,7 @@ impl LearningSwitch {
             carried && !statics.contains_key(&station.mac)
         };
         self.macs.remove_where(|station, port| !possible(station, port));
-        self.stale = Queue::default();
+        self.stale = Turns::default();
         let all: Vec<FlowId> = self.flows.iter().map(|(id, _)| id).collect();
         self.reconsider(&all, now_ms)
     }

@@ -171,7 +171,7 @@ fn the_thread_of_an_interface_is_found_in_the_driver_domain() {
     thread.unwrap().join().unwrap();
 }
 
-/// They belong to another controller, which cannot register threads.
+/// Ports of another controller, which cannot register threads, get theirs registered.
 #[test]
 fn guests_of_others_ports_are_looked_up_too() {
     let Ok(publisher) = Publisher::attach() else {

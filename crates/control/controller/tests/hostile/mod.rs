@@ -27,10 +27,10 @@ pub trait Victim {
 }
 
 /// What goes wrong with the test itself.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn until<T>(what: &str, victim: &mut impl Victim, mut check: impl FnMut(&mut dyn Victim) -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         victim.go_on();
         if let Some(found) = check(victim) {
@@ -220,7 +220,7 @@ pub fn lists_without_end(victim: &mut impl Victim) {
             asked = hear(victim, &channel).unwrap();
         }
         let part = Answer::Ports { ports, more: true };
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !victim.has_replaced() {
             answer(&channel, asked.serial, part.clone());
             victim.go_on();
@@ -333,7 +333,7 @@ pub fn packets_without_end(victim: &mut impl Victim) {
         ));
         let before = victim.memory();
         let mut left = 3000;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while left > 0 && Instant::now() < end {
             match channel.try_send(&upcall(from, left, 60_000), &[]) {
                 Err(control_protocol::ChannelError::WouldBlock) => victim.go_on(),

@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Long enough for a loaded machine, short enough to notice a hang.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Whether the machine lets us test; says why not.
 pub fn can_run() -> bool {
@@ -106,7 +106,7 @@ impl Namespace {
     /// Sends TCP to a server in `to` for two seconds; returns bits per second.
     pub fn iperf(&self, to: &Namespace, address: &str, options: &str) -> f64 {
         let mut server = to.spawn("iperf3 -s -1");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while to.sh("ss -Hltn sport = 5201").is_empty() {
             assert!(Instant::now() < deadline, "the iperf3 server does not listen");
             std::thread::sleep(Duration::from_millis(20));
@@ -298,7 +298,7 @@ impl Driver {
 
     fn receive(&self, what: &str) -> FromDriver {
         let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
-        let timeout = Timespec::try_from(PATIENCE).unwrap();
+        let timeout = Timespec::try_from(TIMEOUT).unwrap();
         assert_eq!(
             poll(&mut fds, Some(&timeout)).unwrap(),
             1,

@@ -7,7 +7,7 @@ use crate::support::session::{
     ADD_MEM_REG, GET_FEATURES, RegionSpec, SET_LOG_BASE, SET_MEM_TABLE, SET_VRING_BASE, SET_VRING_CALL,
     SET_VRING_ERR, SET_VRING_KICK, SET_VRING_NUM, Said, Session, state, words,
 };
-use crate::support::{Bystanders, Guest, PATIENCE, Setup, Switch};
+use crate::support::{Bystanders, Guest, Setup, Switch, TIMEOUT};
 use control_protocol::data_plane::{Connection, PortState, Request};
 use flow::{Action, PortId};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
@@ -153,7 +153,7 @@ fn a_call_that_would_block_is_made_all_the_same() {
             counters.transmitted == u64::from(round)
         });
         // The counter is as full as before, or was emptied below: in either case somebody was called.
-        let timeout = rustix::event::Timespec::try_from(PATIENCE).unwrap();
+        let timeout = rustix::event::Timespec::try_from(TIMEOUT).unwrap();
         let mut fds = [PollFd::new(&call, PollFlags::IN)];
         assert_eq!(poll(&mut fds, Some(&timeout)), Ok(1), "round {round}");
         rustix::io::read(&call, &mut [0; 8]).unwrap();
@@ -227,7 +227,7 @@ fn a_flood_of_messages_has_a_rate() {
     let message = Session::message(GET_FEATURES, 1, &[]);
     let many: Vec<u8> = message.repeat(20_000);
     let flood = std::thread::spawn(move || {
-        session.stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        session.stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         drop(std::io::Write::write_all(&mut &session.stream, &many));
         session
     });
@@ -271,7 +271,7 @@ fn a_start_is_not_delayed() {
 fn half_a_message_times_out() {
     let mut switch = Switch::with_ports(2);
     let mut session = Session::new(switch.attach(1));
-    session.stream.set_read_timeout(Some(3 * PATIENCE)).unwrap();
+    session.stream.set_read_timeout(Some(3 * TIMEOUT)).unwrap();
     session.raw(&Session::message(GET_FEATURES, 1, &[])[..7], &[]);
     works_at(&mut switch, 2);
     assert_eq!(session.reply(), None, "closed");

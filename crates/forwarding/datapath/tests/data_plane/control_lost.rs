@@ -3,7 +3,7 @@
 use crate::support::frames::plain;
 use crate::support::memory::Memory;
 use crate::support::ring::Ring;
-use crate::support::{Guest, PATIENCE, Switch, eventually};
+use crate::support::{Guest, Switch, TIMEOUT, eventually};
 use control_protocol::data_plane::{Packet, Request, VERSION};
 use control_protocol::supervisor::{FromChild, Role};
 use flow::{Action, DropReason, PortId};
@@ -256,7 +256,7 @@ fn busy_guests_do_not_hold_up_requests() {
         let mut slowest = Duration::ZERO;
         let mut sent = 0;
         // On a busy machine it takes a while until the guest is.
-        while start.elapsed() < Duration::from_millis(700) || sent <= 1000 && start.elapsed() < PATIENCE {
+        while start.elapsed() < Duration::from_millis(700) || sent <= 1000 && start.elapsed() < TIMEOUT {
             let packet = Packet {
                 vnet_header: [0; 12],
                 frame: plain(3, 2, 700, 1),

@@ -2,7 +2,7 @@
 
 use crate::support::control::{Controller, SWITCH};
 use crate::support::frames::plain;
-use crate::support::{Guest, PATIENCE, Switch, eventually};
+use crate::support::{Guest, Switch, TIMEOUT, eventually};
 use control_protocol::Channel;
 use control_protocol::data_plane::{Answer, Connection, Packet, PortState, Request, ToDataPlane};
 use control_protocol::supervisor::ToChild;
@@ -313,7 +313,7 @@ fn one_that_reads_nothing_holds_up_nobody() {
             let last = switch.states.iter().rfind(|(id, _)| id.0 == 3);
             last.map(|(_, state)| state.clone())
         };
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while told(&switch) != Some(PortState::Disconnected) {
             assert!(Instant::now() < end, "events do not come");
             assert!(switch.upcall_within(Duration::from_millis(1)).is_none());

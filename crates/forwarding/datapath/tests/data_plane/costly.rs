@@ -6,7 +6,7 @@ use crate::support::mapper::Mapper;
 use crate::support::memory::USER_BASE;
 use crate::support::session::{RegionSpec, SET_VRING_CALL, SET_VRING_KICK, Said, Session, words};
 use crate::support::waiters::Waiters;
-use crate::support::{Guest, PATIENCE, Switch};
+use crate::support::{Guest, Switch, TIMEOUT};
 use control_protocol::data_plane::Request;
 use flow::{Action, PortId};
 use rustix::fd::{AsFd, OwnedFd};
@@ -22,7 +22,7 @@ fn one_packet(guest: &mut Guest, called: &mut dyn FnMut(&Guest) -> bool) {
     guest.receive.ask_for_call();
     guest.transmit.ask_for_call();
     guest.send(&frame);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     // The call for the frame that was sent may come first.
     let (mut is_called, mut has_come) = (false, false);
     while !(is_called && has_come) {
@@ -47,7 +47,7 @@ fn calls_are_apart_while_costly(bell: OwnedFd, end: &OwnedFd, called: &mut dyn F
     assert_eq!(switch.port(1).costly.call_us, None);
     assert_eq!(switch.counters(1).calls_apart, 0);
     let waiters = Waiters::of(end.as_fd(), 10, 250);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while switch.port(1).costly.call_us.is_none() {
         assert!(Instant::now() < until, "forwarding threads make costly calls");
         one_packet(&mut guest, called);
@@ -55,7 +55,7 @@ fn calls_are_apart_while_costly(bell: OwnedFd, end: &OwnedFd, called: &mut dyn F
     (0..20).for_each(|_| one_packet(&mut guest, called));
     assert!(switch.counters(1).calls_apart > 0);
     drop(waiters);
-    let until = Instant::now() + 6 * PATIENCE;
+    let until = Instant::now() + 6 * TIMEOUT;
     while switch.port(1).costly.call_us.is_some() {
         assert!(Instant::now() < until, "cheap calls are made apart");
         one_packet(&mut guest, called);
@@ -107,7 +107,7 @@ fn kick_descriptors_whose_lock_is_held_are_changed_seldom() {
         let ring = words(&[TRANSMIT.into()]);
         attacker.session.say(SET_VRING_KICK, &ring, &[kick.as_fd()])
     };
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while switch.port(1).costly.kick_us.is_none() {
         assert!(Instant::now() < until, "costly changes are not noticed");
         set();
@@ -119,7 +119,7 @@ fn kick_descriptors_whose_lock_is_held_are_changed_seldom() {
     end.store(true, Ordering::Relaxed);
     holder.join().unwrap();
     drop(waiters);
-    let until = Instant::now() + 6 * PATIENCE;
+    let until = Instant::now() + 6 * TIMEOUT;
     while switch.port(1).costly.kick_us.is_some() {
         assert!(Instant::now() < until, "changes remain refused");
         std::thread::sleep(Duration::from_millis(10));
@@ -167,7 +167,7 @@ fn files_whose_lock_is_held_are_mapped_seldom() {
     // Whoever waits for a pause is not waited for.
     let start = Instant::now();
     switch.done(Request::PortDel { port: PortId(1) });
-    assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+    assert!(start.elapsed() < TIMEOUT / 2, "{:?}", start.elapsed());
     maps.join().unwrap();
     drop(mapper);
     switch.add(1);

@@ -5,7 +5,7 @@
 
 use crate::support::control::SWITCH;
 use crate::support::memory::Memory;
-use crate::support::{Guest, Layout, PATIENCE, Setup, Switch};
+use crate::support::{Guest, Layout, Setup, Switch, TIMEOUT};
 use control_protocol::data_plane::{Request, Upcall};
 use flow::{Action, DropReason, FieldId, Flow, FlowId, FlowMask, PortId};
 use std::time::Instant;
@@ -261,7 +261,7 @@ impl Controller {
     fn send(&mut self, frame: &[u8], field: FieldId, forbidden: u128) {
         self.guest.send(frame);
         self.sent += 1;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             assert!(Instant::now() < end, "a packet is lost");
             let counters = self.switch.counters(1);

@@ -4,7 +4,7 @@
 use crate::support::frames::plain;
 use crate::support::guest::RECEIVE;
 use crate::support::session::{SET_VRING_ENABLE, state};
-use crate::support::{Guest, PATIENCE, Setup, Switch};
+use crate::support::{Guest, Setup, Switch, TIMEOUT};
 use control_protocol::data_plane::{FromDataPlane, PortState};
 use flow::PortId;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -65,13 +65,13 @@ fn a_miss_has_its_turn_while_ports_start_and_stop() {
         for guests in guests.chunks(30) {
             scope.spawn(|| toggle(guests, &stop, &toggles));
         }
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while toggles.load(Ordering::Relaxed) < 20_000 && Instant::now() < end {
             receive(&switch);
         }
         victim.send(&plain(ATTACKERS + 1, 1, 100, 1));
         // What counts is how much was put before the miss; how long that takes is up to the control process.
-        let (mut before, end) = (0, Instant::now() + PATIENCE);
+        let (mut before, end) = (0, Instant::now() + TIMEOUT);
         let upcall = loop {
             match receive(&switch) {
                 Some(FromDataPlane::Upcall(upcall)) => break upcall,
@@ -102,7 +102,7 @@ fn a_port_s_events_have_a_rate_and_the_last_state_is_told() {
     std::thread::scope(|scope| {
         let _stop = Stop(&stop);
         scope.spawn(|| toggle(&guests, &stop, &toggles));
-        while toggles.load(Ordering::Relaxed) < 2000 && start.elapsed() < PATIENCE {
+        while toggles.load(Ordering::Relaxed) < 2000 && start.elapsed() < TIMEOUT {
             assert_eq!(switch.upcall_within(Duration::from_millis(50)), None);
         }
     });
@@ -111,7 +111,7 @@ fn a_port_s_events_have_a_rate_and_the_last_state_is_told() {
         states.map(|(_, state)| state.clone()).collect::<Vec<_>>()
     };
     while told(&switch, 1).last() != Some(&PortState::Running) {
-        assert!(start.elapsed() < 3 * PATIENCE, "{:?}", told(&switch, 1).last());
+        assert!(start.elapsed() < 3 * TIMEOUT, "{:?}", told(&switch, 1).last());
         assert_eq!(switch.upcall_within(Duration::from_millis(50)), None);
     }
     let most = EVENTS_PER_SECOND * (start.elapsed().as_secs() + 2);
@@ -123,7 +123,7 @@ fn a_port_s_events_have_a_rate_and_the_last_state_is_told() {
     );
     // Another port has its own, and is told at once.
     drop(quiet);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while told(&switch, 2).last() != Some(&PortState::Disconnected) {
         assert!(Instant::now() < end, "{:?}", told(&switch, 2));
         assert_eq!(switch.upcall_within(Duration::from_millis(50)), None);

@@ -10,7 +10,7 @@ use crate::support::session::{
     RegionSpec, SET_MEM_TABLE, SET_VRING_BASE, SET_VRING_CALL, SET_VRING_ENABLE, SET_VRING_KICK,
     SET_VRING_NUM, Said, Session, state, words,
 };
-use crate::support::{Bystanders, Guest, Layout, PATIENCE, Setup, Switch};
+use crate::support::{Bystanders, Guest, Layout, Setup, Switch, TIMEOUT};
 use control_protocol::data_plane::PortState;
 use flow::DropReason;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -73,7 +73,7 @@ fn traced() -> (OwnedFd, OwnedFd) {
 #[track_caller]
 fn is_closed(trace: &OwnedFd) {
     let timeout = Timespec {
-        tv_sec: PATIENCE.as_secs().cast_signed(),
+        tv_sec: TIMEOUT.as_secs().cast_signed(),
         tv_nsec: 0,
     };
     let mut fds = [PollFd::new(trace, PollFlags::IN)];

@@ -217,10 +217,7 @@ fn completions_call_who_asks() {
         for seed in 0..30 {
             a.send(&plain(1, 2, 500, seed));
             b.expect_plain(&plain(1, 2, 500, seed));
-            assert!(
-                a.transmit.wait_for_call(crate::support::PATIENCE),
-                "no completion"
-            );
+            assert!(a.transmit.wait_for_call(crate::support::TIMEOUT), "no completion");
             a.all_sent();
         }
         switch.finish();

@@ -4,7 +4,7 @@
 use crate::support::frames::plain;
 use crate::support::guest::{LEAST, RECEIVE, TRANSMIT};
 use crate::support::ring::Ring;
-use crate::support::{Guest, PATIENCE, Setup, Switch, eventually};
+use crate::support::{Guest, Setup, Switch, TIMEOUT, eventually};
 use std::time::Duration;
 
 type Base = fn(&Ring) -> u16;
@@ -130,7 +130,7 @@ fn a_frame_that_waits_holds_up_no_later_chain_for_long() {
     a.send(&frame);
     a.send(&plain(1, 3, 1000, 1));
     b.expect_plain(&plain(1, 3, 1000, 1));
-    let end = std::time::Instant::now() + PATIENCE;
+    let end = std::time::Instant::now() + TIMEOUT;
     let waits = loop {
         let waits = switch.counters(1).in_flight();
         if a.outstanding() == 0 || waits == 0 {

@@ -5,7 +5,7 @@ use crate::support::guest::{ALL, INDIRECT, NEXT, TRANSMIT, WRITE};
 use crate::support::memory::Memory;
 use crate::support::ring::Ring;
 use crate::support::session::{GET_VRING_BASE, state};
-use crate::support::{Guest, PATIENCE, Setup, Switch, in_time};
+use crate::support::{Guest, Setup, Switch, TIMEOUT, in_time};
 use control_protocol::data_plane::Request;
 use flow::{Action, DropReason, PortId};
 use std::sync::Arc;
@@ -94,7 +94,7 @@ fn trickling(for_slow: impl Fn(u16) -> bool) {
         gateway.transmit.offer(head);
     }
     gateway.transmit.publish_and_kick();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut got = 0;
     while got < expected {
         got += u32::from(victim.receive_within(Duration::from_millis(5)).is_some());
@@ -247,7 +247,7 @@ fn indirect_tables_of_all_sizes() {
         a.receive.publish_and_kick();
         b.send(&plain(2, 1, 60, 7));
         let mut got = 0;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while got < 72 {
             assert!(Instant::now() < end, "{got} bytes in tables of {entries}");
             got += a.receive.take_used().map_or(0, |(_, len)| len);
@@ -279,7 +279,7 @@ fn bare_kicks_do_not_matter() {
         b.receive.kick();
     }
     b.post(60..160);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     // On a busy machine its time may have been up before.
     while b.receive_within(Duration::from_millis(100)).is_none() {
         assert!(Instant::now() < end, "nothing arrives");

@@ -1,7 +1,7 @@
 //! What guests do, as far as the data plane is told.
 
 use crate::support::frames::plain;
-use crate::support::{Guest, PATIENCE, Switch, eventually};
+use crate::support::{Guest, Switch, TIMEOUT, eventually};
 use control_protocol::data_plane::{Answer, GuestState, PortState, Request};
 use flow::{Action, PortId};
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
@@ -158,7 +158,7 @@ fn a_guest_that_frees_sent_frames_when_it_receives_is_not_called_for_them() {
         // Waiting for a call would be one.
         let sent = Instant::now();
         while a.try_receive().is_none() {
-            assert!(sent.elapsed() < PATIENCE, "no answer");
+            assert!(sent.elapsed() < TIMEOUT, "no answer");
             std::thread::yield_now();
         }
         if looks {

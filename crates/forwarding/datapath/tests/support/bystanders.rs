@@ -1,7 +1,7 @@
 //! Two guests that exchange packets all the time and want to lose none, whatever others do.
 
 use super::frames::plain;
-use super::{Guest, PATIENCE, Switch, guest::Layout};
+use super::{Guest, Switch, TIMEOUT, guest::Layout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -45,7 +45,7 @@ impl Bystanders {
     #[track_caller]
     pub fn alive(&self) {
         let before = self.rounds.load(Ordering::Relaxed);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while self.rounds.load(Ordering::Relaxed) < before + 2 {
             let died = self.thread.is_finished();
             assert!(!died && Instant::now() < end, "the bystanders do not get on");

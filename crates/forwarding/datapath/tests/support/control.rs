@@ -2,7 +2,7 @@
 //! control process.
 
 use super::frames::mac;
-use super::{PATIENCE, eventually};
+use super::{TIMEOUT, eventually};
 use control_protocol::data_plane::{
     Answer, Connection, Detail, EndedFlow, Execute, FromDataPlane, Packet, PortInfo, PortSpec, PortState,
     Request, ToDataPlane, Upcall, UpcallCause, UpcallId, VERSION,
@@ -290,7 +290,7 @@ impl Controller {
             serial: self.serial,
             request,
         };
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while let Err(error) = self.control.as_ref().unwrap().try_send(&message, fds) {
             assert!(
                 matches!(error, ChannelError::WouldBlock),
@@ -312,7 +312,7 @@ impl Controller {
 
     /// The next answer, with its number.
     pub fn any_answer(&mut self) -> (u32, Result<Answer, RequestError>) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             match self.take(end) {
                 Some(FromDataPlane::Answer { serial, result }) => return (serial, result),
@@ -364,9 +364,9 @@ impl Controller {
         Errno::from_raw_os_error(error.errno)
     }
 
-    /// The next upcall within `patience`.
-    pub fn upcall_within(&mut self, patience: Duration) -> Option<Upcall> {
-        let end = Instant::now() + patience;
+    /// The next upcall within `timeout`.
+    pub fn upcall_within(&mut self, timeout: Duration) -> Option<Upcall> {
+        let end = Instant::now() + timeout;
         loop {
             if let Some(upcall) = self.upcalls.pop_front() {
                 return Some(upcall);
@@ -378,7 +378,7 @@ impl Controller {
 
     #[track_caller]
     pub fn upcall(&mut self) -> Upcall {
-        self.upcall_within(PATIENCE).expect("an upcall")
+        self.upcall_within(TIMEOUT).expect("an upcall")
     }
 
     #[track_caller]
@@ -446,7 +446,7 @@ impl Controller {
     /// Waits until the port's counters satisfy `done`.
     #[track_caller]
     pub fn until(&mut self, port: u32, what: &str, done: impl Fn(&PortCounters) -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let counters = self.counters(port);
             if done(&counters) {
@@ -467,7 +467,7 @@ impl Controller {
 
     #[track_caller]
     pub fn until_state(&mut self, port: u32, done: impl Fn(&PortState) -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let state = self.port(port).state;
             if done(&state) {
@@ -579,7 +579,7 @@ impl Controller {
         if self.control.is_none() {
             self.connect();
         }
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let ports = loop {
             while let Some(upcall) = self.upcall_within(Duration::from_millis(0)) {
                 self.discard(upcall.id, DropReason::Policy);

@@ -4,7 +4,7 @@
 //! [`Ring`]. Notifications are honoured to the letter in both directions: kicks are sent only when asked for, and
 //! a buffer that was used without the call that was asked for is a failure.
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use super::control::Controller;
 use super::memory::{FILE_OFFSET, GUEST_BASE, Memory, USER_BASE};
 use super::ring::Ring;
@@ -347,8 +347,8 @@ impl Guest {
         Some((header, bytes))
     }
 
-    pub fn receive_within(&mut self, patience: Duration) -> Option<(VnetHeader, Vec<u8>)> {
-        let end = Instant::now() + patience;
+    pub fn receive_within(&mut self, timeout: Duration) -> Option<(VnetHeader, Vec<u8>)> {
+        let end = Instant::now() + timeout;
         loop {
             if let Some(packet) = self.try_receive() {
                 self.receive.refuse_calls();
@@ -364,7 +364,7 @@ impl Guest {
 
     /// Waits for a frame, whatever else comes: its header.
     pub fn wait_for(&mut self, frame: &[u8]) -> Option<VnetHeader> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let received = || self.receive_within(end.saturating_duration_since(Instant::now()));
         let mut all = std::iter::from_fn(received);
         all.find_map(|(header, got)| (got == frame).then_some(header))
@@ -372,7 +372,7 @@ impl Guest {
 
     #[track_caller]
     pub fn receive(&mut self) -> (VnetHeader, Vec<u8>) {
-        self.receive_within(PATIENCE).expect("a packet")
+        self.receive_within(TIMEOUT).expect("a packet")
     }
 
     #[track_caller]
@@ -425,7 +425,7 @@ impl Guest {
 
     #[track_caller]
     pub fn all_sent(&mut self) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while self.outstanding() > 0 {
             assert!(
                 Instant::now() < end,
@@ -456,7 +456,7 @@ impl Guest {
         let pieces = Self::pieces(layout, self.header_len, bytes.len());
         let indirect = matches!(layout, Layout::Indirect(_));
         let needed = if indirect { 1 } else { pieces.len() };
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while self.free.len() < needed || self.places.is_empty() {
             self.reap();
             self.transmit.publish_and_kick();
@@ -520,7 +520,7 @@ impl Guest {
     /// Waits until the device has given `head` back.
     #[track_caller]
     pub fn expect_back(&mut self, head: u16) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             match self.transmit.take_used() {
                 Some((used, _)) => return assert_eq!(used, head),

@@ -1,6 +1,6 @@
 //! What the tests of the data plane stand on: the real `datapath::run` on a thread, a control process that does what
 //! the test says, and guests that speak real vhost-user and own real rings, so that they can write any
-//! bytes anywhere. Every wait has an end; what takes longer than [`PATIENCE`] hangs and fails.
+//! bytes anywhere. Every wait has an end; what takes longer than [`TIMEOUT`] hangs and fails.
 
 #![allow(
     dead_code,
@@ -27,7 +27,7 @@ pub use guest::{Guest, Layout, Setup};
 use std::time::{Duration, Instant};
 
 /// Long enough for a loaded machine, short enough to notice a hang.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Whether attacks last long and are held to bounds of time (`make test-attack`).
 pub fn is_long() -> bool {
@@ -44,7 +44,7 @@ pub fn in_time(attempt: impl FnMut() -> bool) {
 /// Waits until `done`, or fails.
 #[track_caller]
 pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !done() {
         assert!(Instant::now() < end, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(1));

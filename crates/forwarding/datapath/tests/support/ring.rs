@@ -165,14 +165,14 @@ impl Ring {
     }
 
     /// Sleeps until called; false when the time is up and there is nothing.
-    pub fn wait_for_call(&self, patience: Duration) -> bool {
+    pub fn wait_for_call(&self, longest: Duration) -> bool {
         let _ = rustix::io::read(&self.call, &mut [0; 8]);
         if self.ask_for_call() {
             return true;
         }
         let timeout = Timespec {
-            tv_sec: patience.as_secs().cast_signed(),
-            tv_nsec: patience.subsec_nanos().into(),
+            tv_sec: longest.as_secs().cast_signed(),
+            tv_nsec: longest.subsec_nanos().into(),
         };
         let mut fds = [PollFd::new(&self.call, PollFlags::IN)];
         let called = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&timeout))).unwrap() > 0;

@@ -1,7 +1,7 @@
 //! The front end's side of vhost-user, message by message and without any checks, so that everything can be
 //! said in any order.
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::{IoSlice, Read};
@@ -76,8 +76,8 @@ pub fn state(index: u32, number: u32) -> Vec<u8> {
 
 impl Session {
     pub fn new(stream: UnixStream) -> Session {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         Session { stream }
     }
 

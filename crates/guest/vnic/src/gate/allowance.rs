@@ -12,7 +12,7 @@
 
 use super::HEADER;
 use crate::pause::{Forgiven, LONG_WORK, Pace};
-use crate::rate::Rate;
+use pacing::{TokenBucket, since_first};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -38,7 +38,8 @@ const FORGIVEN: Forgiven = Forgiven {
 /// Different things of which it is known that they were said: more than two rings have.
 const MOST_KNOWN: usize = 64;
 
-static ALL: LazyLock<Mutex<Rate>> = LazyLock::new(|| Mutex::new(Rate::new(ALL_PER_SECOND, ALL_PER_SECOND)));
+static ALL: LazyLock<Mutex<TokenBucket>> =
+    LazyLock::new(|| Mutex::new(TokenBucket::new(ALL_PER_SECOND, ALL_PER_SECOND)));
 
 // Requests that change something, numbered as in the vhost-user specification, "Front-end message types".
 const SET_FEATURES: u32 = 2;
@@ -70,10 +71,10 @@ impl Said {
         let ring = payload.first().copied().unwrap_or(0);
         match request {
             SET_MEM_TABLE | SET_VRING_KICK | SET_VRING_CALL => {
-                self.is_new(request, ring, payload) != New::First
+                self.remember(request, ring, payload) != New::First
             }
-            SET_FEATURES => self.is_new(request, 0, payload) == New::Changed,
-            SET_VRING_ADDR | SET_VRING_ENABLE => self.is_new(request, ring, payload) == New::Changed,
+            SET_FEATURES => self.remember(request, 0, payload) == New::Changed,
+            SET_VRING_ADDR | SET_VRING_ENABLE => self.remember(request, ring, payload) == New::Changed,
             RESET_OWNER | GET_VRING_BASE | RESET_DEVICE | REM_MEM_REG => true,
             ADD_MEM_REG => {
                 self.regions += 1;
@@ -83,7 +84,7 @@ impl Said {
         }
     }
 
-    fn is_new(&mut self, request: u32, ring: u8, payload: &[u8]) -> New {
+    fn remember(&mut self, request: u32, ring: u8, payload: &[u8]) -> New {
         let mut hasher = DefaultHasher::new();
         payload.hash(&mut hasher);
         let hash = hasher.finish();
@@ -119,15 +120,15 @@ enum New {
 #[derive(Debug)]
 struct Bound {
     /// Messages that take no token of all ports.
-    own: Rate,
-    most: Rate,
+    own: TokenBucket,
+    most: TokenBucket,
 }
 
 impl Bound {
     fn new(burst: u32) -> Bound {
         Bound {
-            own: Rate::new(burst / 2, OWN_PER_SECOND),
-            most: Rate::new(burst, PER_SECOND),
+            own: TokenBucket::new(burst / 2, OWN_PER_SECOND),
+            most: TokenBucket::new(burst, PER_SECOND),
         }
     }
 }
@@ -157,11 +158,12 @@ impl Allowance {
         self.charge_with(&ALL, is_change, now)
     }
 
-    fn charge_with(&mut self, all: &Mutex<Rate>, is_change: bool, now: Instant) -> Duration {
+    fn charge_with(&mut self, all: &Mutex<TokenBucket>, is_change: bool, now: Instant) -> Duration {
         let bounds = [
             Some(&mut self.messages),
             Some(&mut self.changes).filter(|_| is_change),
         ];
+        let now = since_first(now);
         let (mut wait, mut is_own) = (Duration::ZERO, true);
         for bound in bounds.into_iter().flatten() {
             wait = wait.max(bound.most.reserve(now));
@@ -235,7 +237,7 @@ mod tests {
     }
 
     /// How long `count` messages of a VMM take that sends each as soon as it may.
-    fn time(allowance: &mut Allowance, all: &Mutex<Rate>, count: usize, is_change: bool) -> Duration {
+    fn time(allowance: &mut Allowance, all: &Mutex<TokenBucket>, count: usize, is_change: bool) -> Duration {
         let (start, mut wait) = (Instant::now(), Duration::ZERO);
         for _ in 0..count {
             wait += allowance.charge_with(all, is_change, start + wait);
@@ -245,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_start_is_not_delayed_and_changes_without_end_are() {
-        let all = || Mutex::new(Rate::new(ALL_PER_SECOND, ALL_PER_SECOND));
+        let all = || Mutex::new(TokenBucket::new(ALL_PER_SECOND, ALL_PER_SECOND));
         let mut allowance = Allowance::default();
         assert_eq!(time(&mut allowance, &all(), 2048, false), Duration::ZERO);
         assert!(time(&mut allowance, &all(), 4096, false) > Duration::from_secs(20));
@@ -264,7 +266,7 @@ mod tests {
     fn gates_are_served_in_turn() {
         const PORTS: usize = 200;
         let start = Instant::now();
-        let all = Mutex::new(Rate::new(ALL_PER_SECOND, ALL_PER_SECOND));
+        let all = Mutex::new(TokenBucket::new(ALL_PER_SECOND, ALL_PER_SECOND));
         let mut ports: Vec<_> = (0..PORTS)
             .map(|_| (Allowance::default(), Duration::ZERO, 0u32))
             .collect();

@@ -3,7 +3,8 @@
 use super::ReceiveRing;
 use super::cursor::copy_tail;
 use crate::packet::Packet;
-use crate::transmit::{BURST, HEAD_PREFETCH};
+use crate::transmit::HEAD_PREFETCH;
+use crate::turn::BURST;
 use guest_memory::{Access, GuestMemory, GuestRange};
 use lock_free::Unique;
 use wire::VnetHeader;

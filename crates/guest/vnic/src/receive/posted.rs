@@ -5,7 +5,7 @@
 //! if one does, the values are not read a second time. Only buffers that are one piece of memory are kept; a
 //! chain of several ends the search.
 
-use crate::transmit::BURST;
+use crate::turn::BURST;
 use guest_memory::GuestRange;
 use virtqueue::{DeviceQueue, QueueError};
 

@@ -96,7 +96,7 @@ impl VhostUserBackendReqHandlerMut for Session {
             );
             return Err(self.lacks(wish, text));
         };
-        self.suffices(wish);
+        self.clear_shortfall(wish);
         self.ring(index)?.addresses.size = size;
         Ok(())
     }

@@ -21,7 +21,7 @@ pub(super) struct Completion {
 impl Completion {
     /// The driver wants no call, or not yet.
     #[inline]
-    pub fn settled(&mut self) {
+    pub fn clear(&mut self) {
         self.due_ns = None;
     }
 
@@ -31,7 +31,7 @@ impl Completion {
     pub fn put_off(&mut self, received: u64, event: u16, now_ns: u64, interval_ns: u64) -> Option<u64> {
         if std::mem::replace(&mut self.event, event) != event {
             // The driver has looked since, and the call is owed for frames that were sent later.
-            self.settled();
+            self.clear();
         }
         if std::mem::replace(&mut self.received, received) != received {
             self.received_ns = now_ns;
@@ -64,9 +64,9 @@ mod tests {
         assert_eq!(completion.put_off(1, 0, 10_100, INTERVAL), Some(10_500));
         assert_eq!(completion.put_off(2, 0, 10_499, INTERVAL), Some(10_500));
         assert_eq!(completion.put_off(2, 0, 10_500, INTERVAL), None);
-        completion.settled();
+        completion.clear();
         assert_eq!(completion.put_off(2, 0, 10_600, INTERVAL), Some(11_100));
-        completion.settled();
+        completion.clear();
         assert_eq!(
             completion.put_off(2, 0, 10_999, INTERVAL),
             None,
@@ -79,7 +79,7 @@ mod tests {
         let mut completion = Completion::default();
         completion.put_off(1, 0, 10_000, INTERVAL);
         assert_eq!(completion.put_off(1, 7, 10_400, INTERVAL), Some(10_900));
-        completion.settled();
+        completion.clear();
         assert_eq!(completion.put_off(2, 7, 10_450, INTERVAL), Some(10_950));
     }
 

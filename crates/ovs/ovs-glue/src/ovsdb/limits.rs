@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// Burst of policing where none is said, in kilobits.
 const POLICING_BURST: u32 = 8000;
-/// The same in packets.
+/// Burst of policing in packets, where none is configured.
 const POLICING_BURST_PACKETS: u32 = 16_000;
 /// Least burst, in kilobits: the longest frame. One that is still to be segmented meets a meter whole, and where bursts were
 /// shorter, none would ever pass.
@@ -155,7 +155,7 @@ struct Config<'a> {
 }
 
 impl Config<'_> {
-    /// That of `linux-htb` and `linux-hfsc`, in bits and bits per second.
+    /// Limit of `linux-htb` and `linux-hfsc`, in bits and bits per second.
     fn limit(&self) -> Option<MeterBand> {
         let kilobits = |bits: u64| bits.div_ceil(1000);
         let rate = self.number("max-rate", kilobits).filter(|rate| *rate > 0)?;
@@ -163,7 +163,7 @@ impl Config<'_> {
         self.band(rate.max(least), self.number("burst", kilobits))
     }
 
-    /// That of `egress-policer`, in bytes and bytes per second.
+    /// Limit of `egress-policer`, in bytes and bytes per second.
     fn policer(&self) -> Option<MeterBand> {
         let kilobits = |bytes: u64| bytes.saturating_mul(8).div_ceil(1000);
         self.band(self.number("cir", kilobits)?, self.number("cbs", kilobits))

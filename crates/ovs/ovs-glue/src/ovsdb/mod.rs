@@ -26,7 +26,7 @@ const MAX_ROWS: usize = 10_000;
 /// The names by which answers about ports, and about limits, are recognised.
 const PORTS: &str = "ports";
 const LIMITS: &str = "limits";
-/// The same for answers after which all was told.
+/// Identifier of requests whose answers come after all was told.
 const TOLD: &str = "told";
 const KEY: &str = "vhost-user";
 const PATH_KEY: &str = "vhost-user-path";
@@ -65,7 +65,7 @@ pub enum DatabaseError {
     /// A system call failed.
     #[error("{0}")]
     Io(#[from] Errno),
-    /// It is gone.
+    /// The database is gone.
     #[error("it is gone")]
     Gone,
     /// A message is longer than any may be.
@@ -103,7 +103,7 @@ impl Database {
         self.ports_known && self.limits_known
     }
 
-    /// Its socket, if it is connected.
+    /// Socket to the database, if it is connected.
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(AsFd::as_fd)
     }

@@ -40,7 +40,7 @@ pub(super) struct Attachment {
     retry: Retry,
     /// Why it does not work, as was said last.
     problem: Option<String>,
-    /// It waits until the database has told all; its number among those that do.
+    /// The device waits until the database has told all; its number among those that do.
     held: Option<u64>,
 }
 

@@ -52,7 +52,7 @@ pub(super) struct Stored {
     rule: Box<[u8]>,
     /// What it had counted in data planes that have gone.
     before: Stats,
-    /// That, and what the present one told last.
+    /// Statistics of all data planes: `before`, and what the present one told last.
     stats: Stats,
     /// When the last packet came, by the monotonic clock in milliseconds.
     used: Option<NonZeroU64>,
@@ -268,7 +268,7 @@ impl Flows {
         })
     }
 
-    /// That place, if there are flows after it.
+    /// Place where a dump goes on, if there are flows after it.
     pub fn more_after(&self, place: u64) -> Option<u64> {
         let mut rest = self.flows.range(place.saturating_add(1)..);
         rest.next().map(|_| place)

@@ -140,7 +140,7 @@ impl Plane {
         self.limits.note(number, wanted);
     }
 
-    /// The same for a port that the data plane has from before, with whatever filters.
+    /// Limits a port that the data plane has from before, with whatever filters.
     pub(super) fn limit_anew(&mut self, number: PortNo) {
         self.limits.forget(number);
         self.limit(number);

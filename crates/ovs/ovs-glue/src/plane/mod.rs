@@ -75,7 +75,7 @@ const BURST: usize = 1024;
 pub struct Options {
     /// The switch.
     pub switch: SwitchId,
-    /// Its ports' numbers.
+    /// Numbers of the switch's ports.
     pub ports: Numbers,
     /// Misses per second of a port; ovs-vswitchd has limits of its own.
     pub miss_rate: u32,

@@ -47,11 +47,11 @@ impl Handed {
 /// What ovs-vswitchd does with packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// It says what is to be done with them.
+    /// ovs-vswitchd says what is to be done with them.
     Decides,
-    /// It counts them, or samples.
+    /// ovs-vswitchd counts them, or samples.
     Samples,
-    /// It passes them on to whoever needs all of their bytes: an OpenFlow controller.
+    /// ovs-vswitchd passes them on to an OpenFlow controller, which needs all of their bytes.
     PassesOn,
 }
 

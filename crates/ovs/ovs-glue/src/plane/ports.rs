@@ -20,12 +20,12 @@ use std::path::PathBuf;
 const MTU: u16 = 1500;
 const LEAST_MTU: u16 = 68;
 
-/// The other end of a port: a virtual machine, by vhost-user.
+/// What is at the other end of a port: a virtual machine, by vhost-user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plug {
-    /// Its VMM connects to `<name>.sock`.
+    /// The VMM connects to `<name>.sock`.
     Server,
-    /// Its VMM listens at this path, which fits a socket's address.
+    /// The VMM listens at this path, which fits a socket's address.
     Client(SocketPath),
 }
 
@@ -47,9 +47,9 @@ pub(super) enum End {
 pub struct Sockets {
     /// Where they are; no other user may write there.
     pub directory: PathBuf,
-    /// Their mode.
+    /// Mode of the sockets.
     pub mode: u32,
-    /// The other ends of ports, by name. Ports that are not named have none.
+    /// Virtual machines of ports, by name. Ports that are not named have none.
     pub plugs: BTreeMap<String, Plug>,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Port {
     pub end: End,
     attachment: Option<Attachment>,
     counters: PortCounters,
-    /// Its counters in data planes that have gone.
+    /// Counters of the port in data planes that have gone.
     before: Stats,
 }
 
@@ -90,9 +90,9 @@ pub(super) struct PlanePorts {
     pub ports: BTreeMap<PortNo, Port>,
     /// The requests to make a port that are not answered. What is told before is about an earlier port of this number.
     making: HashMap<PortNo, usize>,
-    /// Those that an earlier process left in the data plane.
+    /// Ports that an earlier process left in the data plane.
     pub told: HashMap<PortId, PortInfo>,
-    /// The data plane has told them.
+    /// Whether the data plane has told them.
     pub are_known: bool,
 }
 

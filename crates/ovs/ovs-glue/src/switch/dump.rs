@@ -43,7 +43,7 @@ struct Page {
 
 /// What comes next.
 pub(super) enum Piece {
-    /// This datagram, and whether it is the last.
+    /// A datagram, and whether it is the last.
     Ready(Vec<u8>, bool),
     /// Nothing before the data plane has answered this.
     Ask(DatapathId, Question),

@@ -36,7 +36,7 @@ const MAX_DATAPATHS: usize = 16;
 const GENERIC: u32 = 16;
 /// `NETLINK_NETFILTER`.
 const NETFILTER: u32 = 12;
-/// Its multicast groups (`NFNLGRP_MAX`).
+/// Multicast groups of netfilter (`NFNLGRP_MAX`).
 const NETFILTER_GROUPS: u32 = 9;
 
 /// A datapath as ovs-vswitchd knows it.
@@ -66,7 +66,7 @@ struct Vport {
 pub struct Switch<D, P> {
     /// The data plane.
     pub datapath: D,
-    /// Its ports' network devices.
+    /// Network devices of the ports.
     pub placeholders: P,
     capabilities: Capabilities,
     bridges: BTreeMap<DatapathId, Bridge>,
@@ -94,11 +94,11 @@ struct Outcome {
 
 /// The result of a request so far.
 enum Step {
-    /// It is done.
+    /// The request is done.
     Done(Outcome),
     /// The data plane is to be asked, and then it goes on.
     Ask(DatapathId, Question, Then),
-    /// It was none.
+    /// The message was no request.
     Unanswered,
 }
 

@@ -18,9 +18,9 @@ const ANY: u32 = u32::MAX;
 pub enum Next {
     /// There is none whose socket has room.
     Nothing,
-    /// It was counted as lost: there is no socket for it, or its message would be too long.
+    /// The packet was counted as lost: there is no socket for it, or its message would be too long.
     Lost,
-    /// Its datapath, its socket, and the message.
+    /// Datapath, socket, and message of the packet.
     Message(DatapathId, u32, Vec<u8>),
 }
 

@@ -1,6 +1,6 @@
 //! Bonds, mirrors and groups of OpenFlow: what a bridge does beyond learning.
 
-use crate::forwarding::{Guest, PATIENCE, begin};
+use crate::forwarding::{Guest, TIMEOUT, begin};
 use crate::world::World;
 use std::time::{Duration, Instant};
 use testbed::polling::Frame;
@@ -75,7 +75,7 @@ fn spreads<const N: usize>(
     mut guests: [&mut Guest; N],
     wanted: impl Fn([usize; N]) -> bool,
 ) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         let found = spread(a, many, to, &mut guests);
         if wanted(found) {
@@ -188,7 +188,7 @@ fn fragments_stay_together(version: u8, a: &mut Guest, b: &mut Guest, c: &mut Gu
         fragments(version, number)
             .iter()
             .for_each(|frame| a.send_frame(frame));
-        let (end, mut arrived) = (Instant::now() + PATIENCE, [0; 2]);
+        let (end, mut arrived) = (Instant::now() + TIMEOUT, [0; 2]);
         // One datagram after the other, as few packets may wait for ovs-vswitchd.
         while arrived[0] + arrived[1] < 3 {
             assert!(Instant::now() < end, "of datagram {number} {arrived:?} arrived");

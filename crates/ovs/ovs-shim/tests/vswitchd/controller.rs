@@ -1,6 +1,6 @@
 //! An OpenFlow controller: what no flow matches is its to decide about (OpenFlow 1.3.5).
 
-use crate::forwarding::{Guest, PATIENCE, all_arrive, begin};
+use crate::forwarding::{Guest, TIMEOUT, all_arrive, begin};
 use crate::world::World;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -82,7 +82,7 @@ impl Controller {
 
     /// Answers what there is to answer, until such a message comes.
     fn wait_for(&mut self, kind: u8) -> Vec<u8> {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             assert!(Instant::now() < end, "no message of kind {kind}");
             let Some(message) = self.message() else { continue };
@@ -139,7 +139,7 @@ impl Controller {
 
     /// Sends until it arrives by way of the controller. How many packets that took.
     fn reach(&mut self, a: &mut Guest, b: &mut Guest) -> usize {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         b.take();
         self.asked = 0;
         loop {

@@ -1,7 +1,7 @@
 //! Frames by which a guest tries to get past OpenFlow's rules: one that is allowed comes first, so that its
 //! decision is a flow, and then others that are forbidden and look alike as far as a switch cares to look.
 
-use crate::forwarding::{Guest, PATIENCE, SIZE, begin};
+use crate::forwarding::{Guest, SIZE, TIMEOUT, begin};
 use crate::world::World;
 use std::time::{Duration, Instant};
 use testbed::polling::Frame;
@@ -194,7 +194,7 @@ fn evade(world: &World, guests: [&mut Guest; 2], name: &str, allowed: &[u8], for
         );
         // A sound frame that is allowed arrives, however deep its headers are.
         let is_sound = SOUND.iter().any(|(_, make)| make(80) == allowed);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while is_sound && !seen.iter().any(|frame| frame == allowed) {
             seen = settled(a, b);
             assert!(Instant::now() < end, "{name}: {allowed:02x?} does not arrive");
@@ -207,7 +207,7 @@ fn evade(world: &World, guests: [&mut Guest; 2], name: &str, allowed: &[u8], for
 fn settled(a: &mut Guest, b: &mut Guest) -> Vec<Vec<u8>> {
     let mut seen: Vec<Vec<u8>> = Vec::new();
     for _ in 0..2 {
-        let (before, end) = (seen.len(), Instant::now() + PATIENCE);
+        let (before, end) = (seen.len(), Instant::now() + TIMEOUT);
         while !seen[before..].iter().any(|frame| is_marker(frame)) {
             a.send(b);
             std::thread::sleep(Duration::from_millis(5));

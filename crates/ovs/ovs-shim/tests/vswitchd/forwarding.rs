@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use testbed::polling::{Frame, PollingGuest};
 
 /// How long a packet may take on a machine that is busy.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// So many frames are sent to show that none arrives.
 const IN_VAIN: usize = 20;
 pub const SIZE: usize = 200;
@@ -28,7 +28,7 @@ impl Guest {
     pub fn connect(world: &World, name: &'static str, station: u32) -> Guest {
         let socket = world.guest_socket(name);
         world.until("the socket is there", |_| socket.exists());
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         let ports = loop {
             // It may be the socket of a data plane that is ending.
             match PollingGuest::connect(std::slice::from_ref(&socket), 2000) {
@@ -59,7 +59,7 @@ impl Guest {
     }
 
     pub fn send_frame(&mut self, frame: &Frame) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !self.ports.send(0, frame).unwrap() {
             assert!(Instant::now() < end, "nobody takes what {} sends", self.name);
         }
@@ -79,7 +79,7 @@ impl Guest {
     /// Sends until something arrives, and returns that.
     pub fn reach(&mut self, to: &mut Guest) -> Vec<u8> {
         to.take();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             self.send(to);
             std::thread::sleep(Duration::from_millis(2));
@@ -93,7 +93,7 @@ impl Guest {
     /// What is sent to one guest arrives, if it shall, and nothing of it at the other. ovs-vswitchd changes
     /// flows a moment after it has learned or was told: so it is tried until that is so.
     pub fn misses(&mut self, to: &mut Guest, arrives: bool, other: &mut Guest) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             other.take();
             for _ in 0..IN_VAIN {
@@ -112,7 +112,7 @@ impl Guest {
 
     /// Nothing that is sent to a guest arrives there.
     pub fn loses(&mut self, to: &mut Guest) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             to.take();
             for _ in 0..IN_VAIN {
@@ -197,7 +197,7 @@ fn tagged(world: &World, a: &mut Guest, b: &mut Guest, c: &mut Guest) {
 
 /// Sends until what arrives is as wanted: ovs-vswitchd changes its flows a moment after it has said so.
 pub fn reach_changed(a: &mut Guest, b: &mut Guest, wanted: impl Fn(&[u8]) -> bool) -> Vec<u8> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         let frame = a.reach(b);
         if wanted(&frame) {
@@ -439,7 +439,7 @@ pub fn process(world: &World, role: &str) -> serde_json::Value {
 /// A flow is there when its first packet arrives, so that none of those behind it is lost.
 pub fn all_arrive(count: usize, a: &mut Guest, b: &mut Guest) {
     b.take();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     (0..count).for_each(|_| a.send(b));
     let mut arrived = 0;
     while arrived < count {

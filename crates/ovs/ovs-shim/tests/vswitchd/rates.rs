@@ -1,6 +1,6 @@
 //! Rates at which packets arrive.
 
-use crate::forwarding::{Guest, PATIENCE};
+use crate::forwarding::{Guest, TIMEOUT};
 use std::time::{Duration, Instant};
 
 /// Of the packets of [`flood`], how many may arrive.
@@ -30,7 +30,7 @@ impl Rate {
     /// Sends as fast as it can until what was sent, what arrived of it, and what the rate would let pass are
     /// so.
     fn until(self, a: &mut Guest, b: &mut Guest, wanted: impl Fn(f64, f64, f64) -> bool) -> String {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let begin = Instant::now();
             let (sent, arrived) = flood(a, b, Duration::from_secs(1));

@@ -4,7 +4,7 @@
 //! of a flow that is there. Meanwhile another guest sends as much as it can of what costs most. By default
 //! everything must get through; with `HYPERSWITCH_ATTACK=1` for longer, and soon.
 
-use crate::forwarding::PATIENCE;
+use crate::forwarding::TIMEOUT;
 use crate::world::World;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,7 +64,7 @@ impl Guests {
         ];
         for (guest, station, listener) in pairs {
             let hello = Frame::udp(200, station, BYSTANDER);
-            let end = Instant::now() + PATIENCE;
+            let end = Instant::now() + TIMEOUT;
             while arrives(listener, &hello, Duration::from_millis(100)).is_none() {
                 assert!(Instant::now() < end, "station {station} says nothing");
                 send(guest, &hello);
@@ -152,14 +152,14 @@ fn delays(
 fn delay(from: &mut PollingGuest, to: &mut PollingGuest, frame: &Frame) -> Duration {
     let sent = Instant::now();
     send(from, frame);
-    assert!(arrives(to, frame, PATIENCE).is_some(), "a packet is lost");
+    assert!(arrives(to, frame, TIMEOUT).is_some(), "a packet is lost");
     sent.elapsed()
 }
 
 fn connect(world: &World, name: &str) -> PollingGuest {
     let socket = world.guest_socket(name);
     world.until("the socket is there", |_| socket.exists());
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         match PollingGuest::connect(std::slice::from_ref(&socket), LARGE) {
             Ok(guest) => return guest,
@@ -169,7 +169,7 @@ fn connect(world: &World, name: &str) -> PollingGuest {
 }
 
 fn send(guest: &mut PollingGuest, frame: &Frame) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !guest.send(0, frame).unwrap() {
         assert!(Instant::now() < end, "nobody takes what is sent");
     }
@@ -177,8 +177,8 @@ fn send(guest: &mut PollingGuest, frame: &Frame) {
 }
 
 /// Waits for a frame of the same source, and returns it.
-fn arrives(guest: &mut PollingGuest, wanted: &Frame, patience: Duration) -> Option<Vec<u8>> {
-    let (end, source) = (Instant::now() + patience, &wanted.bytes()[SOURCE_BEHIND_HEADER]);
+fn arrives(guest: &mut PollingGuest, wanted: &Frame, timeout: Duration) -> Option<Vec<u8>> {
+    let (end, source) = (Instant::now() + timeout, &wanted.bytes()[SOURCE_BEHIND_HEADER]);
     let mut found = None;
     loop {
         let look = |frame: &[u8]| {
@@ -207,7 +207,7 @@ pub fn large_frames(world: &mut World, program: PathBuf) {
     for number in 1..10 {
         let frame = large(number, 1448, RECEIVER);
         send(&mut guests.bystander, &frame);
-        let arrived = arrives(&mut guests.receiver, &frame, PATIENCE);
+        let arrived = arrives(&mut guests.receiver, &frame, TIMEOUT);
         assert_eq!(arrived.map(|frame| frame.len()), Some(LARGE), "it is cut");
     }
     guests.measure(

@@ -17,7 +17,7 @@ pub const GLUE: &str = "HYPERSWITCH_TEST_GLUE";
 pub const CLIENT: &str = "HYPERSWITCH_TEST_CLIENT";
 
 /// How long anything may take on a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const PROGRAMS: [&str; 9] = [
     "/usr/sbin/ovs-vswitchd",
@@ -394,11 +394,11 @@ impl World {
     }
 
     pub fn until(&self, what: &str, mut condition: impl FnMut(&World) -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !condition(self) {
             assert!(
                 Instant::now() < end,
-                "not within {PATIENCE:?}: {what}\n{}",
+                "not within {TIMEOUT:?}: {what}\n{}",
                 self.log()
             );
             std::thread::sleep(Duration::from_millis(20));

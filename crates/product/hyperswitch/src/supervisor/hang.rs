@@ -150,7 +150,7 @@ impl Watch {
         self.rest = sight
             .thread(None)
             .filter(|main| main.condition == Condition::Asleep);
-        self.settle();
+        self.end_looks_if_well();
         true
     }
 
@@ -194,7 +194,7 @@ impl Watch {
         let looks = self.silent.as_ref().map_or(self.stopped, |silent| silent.looks);
         let pause = if looks < QUICK_LOOKS { LOOK } else { SLOW_LOOK };
         self.due = Some(now + pause);
-        self.settle();
+        self.end_looks_if_well();
         self.unless_traced(hangs, sight)
     }
 
@@ -211,7 +211,7 @@ impl Watch {
     }
 
     /// No further look is needed when nothing is wrong.
-    fn settle(&mut self) {
+    fn end_looks_if_well(&mut self) {
         if !self.is_unsure() {
             self.due = None;
             self.trouble = None;
@@ -240,7 +240,7 @@ impl Watch {
                 }
             }
             Condition::Asleep => {
-                if silent.sleeps_through(main, limit, sight, now) {
+                if silent.count_sleep(main, limit, sight, now) {
                     return Some("did not answer, and did not work either".into());
                 }
             }
@@ -298,7 +298,7 @@ impl Watch {
 impl Silent {
     /// Another look finds the main thread asleep. True if it has slept for so many looks, and nothing keeps
     /// it from working.
-    fn sleeps_through(&mut self, main: Thread, limit: u32, sight: &impl Sight, now: Instant) -> bool {
+    fn count_sleep(&mut self, main: Thread, limit: u32, sight: &impl Sight, now: Instant) -> bool {
         let Some(sleep) = self.sleep.as_mut().filter(|sleep| sleep.main == main) else {
             self.sleep = Some(Sleep {
                 main,

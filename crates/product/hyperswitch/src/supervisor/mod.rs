@@ -459,19 +459,19 @@ impl Supervisor {
     /// Ends everything in order. Another signal to end, a moment later, skips the waiting.
     fn end_all(&mut self, signals: &Signals) -> Result<()> {
         let asked = Instant::now();
-        let mut patient = true;
+        let mut waits = true;
         let roles = self.roles();
         for role in ENDING.into_iter().filter(|role| roles.contains(role)) {
             let deadline = Instant::now() + END_TIMEOUT;
             self.child(role).send(&ToChild::Shutdown, &[]);
-            while patient && !self.child(role).has_finished() && Instant::now() < deadline {
+            while waits && !self.child(role).has_finished() && Instant::now() < deadline {
                 wait_until(&[(signals.as_fd(), PollFlags::IN)], Some(deadline))?;
                 while let Some(signal) = signals.take()? {
-                    patient &= signal != Signal::Terminate || asked.elapsed() < SAME_WISH;
+                    waits &= signal != Signal::Terminate || asked.elapsed() < SAME_WISH;
                 }
             }
             if !self.child(role).has_finished() {
-                if patient {
+                if waits {
                     log::warn!("{role} did not end in {} s; killing it", END_TIMEOUT.as_secs());
                 } else {
                     log::warn!("asked to end once more: killing {role}");

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const RETRY: Duration = Duration::from_millis(50);
 
 /// How long an answer may take before the request is repeated.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Finds out when the control process answers.
 #[derive(Debug)]
@@ -59,7 +59,12 @@ impl Probe {
         }
         if now >= self.due {
             self.asked = self.ask().ok();
-            self.due = now + if self.asked.is_some() { PATIENCE } else { RETRY };
+            self.due = now
+                + if self.asked.is_some() {
+                    ANSWER_TIMEOUT
+                } else {
+                    RETRY
+                };
         }
         false
     }
@@ -123,7 +128,7 @@ mod tests {
         let (mut first, _) = listener.accept().unwrap();
         assert!(!probe.advance(now));
         drop(first);
-        now += PATIENCE;
+        now += ANSWER_TIMEOUT;
         assert!(!probe.advance(now), "the first one hung up; asked anew");
         (first, _) = listener.accept().unwrap();
         let mut line = String::new();

@@ -7,9 +7,10 @@
 //! has a thread here, which ends with it.
 
 use control_protocol::supervisor::Role;
+use pacing::{TokenBucket, since_first};
 use std::io::Read;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Bytes of a line that are kept.
 const MAX_LINE: usize = 1024;
@@ -33,9 +34,9 @@ pub fn start(role: Role, pipe: impl Read + Send + 'static) -> Option<JoinHandle<
     };
     let thread = std::thread::Builder::new().name(format!("log-{role}"));
     let started = thread.spawn(move || {
-        let mut bucket = TokenBucket::new(rate, Instant::now());
+        let mut limit = LineLimit::new(rate);
         lines(pipe, |line| {
-            let Some(suppressed) = bucket.take(Instant::now()) else {
+            let Some(suppressed) = limit.admit(Instant::now()) else {
                 return;
             };
             if suppressed > 0 {
@@ -76,42 +77,26 @@ fn lines(mut pipe: impl Read, mut say: impl FnMut(&[u8])) {
     }
 }
 
-/// A token bucket for lines.
-struct TokenBucket {
-    rate: u32,
-    left: u32,
-    filled: Instant,
+/// A bound on the lines of one child.
+struct LineLimit {
+    bucket: TokenBucket,
     suppressed: u64,
 }
 
-impl TokenBucket {
-    fn new(rate: u32, now: Instant) -> Self {
-        TokenBucket {
-            rate,
-            left: BURST,
-            filled: now,
+impl LineLimit {
+    fn new(per_second: u32) -> Self {
+        LineLimit {
+            bucket: TokenBucket::new(BURST, per_second),
             suppressed: 0,
         }
     }
 
-    /// Whether one more line may be written; if so, how many were left out since the last one.
-    fn take(&mut self, now: Instant) -> Option<u64> {
-        let each = Duration::from_secs(1) / self.rate;
-        let earned = now.saturating_duration_since(self.filled).as_nanos() / each.as_nanos();
-        let earned = u32::try_from(earned).unwrap_or(u32::MAX);
-        if earned > 0 {
-            self.left = self.left.saturating_add(earned).min(BURST);
-            self.filled = if self.left == BURST {
-                now
-            } else {
-                self.filled + each * earned
-            };
-        }
-        if self.left == 0 {
+    /// Admits one more line or counts it as left out. If admitted, returns how many were left out before.
+    fn admit(&mut self, now: Instant) -> Option<u64> {
+        if !self.bucket.take(since_first(now)) {
             self.suppressed += 1;
             return None;
         }
-        self.left -= 1;
         Some(std::mem::take(&mut self.suppressed))
     }
 }
@@ -119,6 +104,7 @@ impl TokenBucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn relayed(bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut said = Vec::new();
@@ -137,18 +123,18 @@ mod tests {
     #[test]
     fn a_flood_is_cut_to_its_rate_and_counted() {
         let mut now = Instant::now();
-        let mut bucket = TokenBucket::new(RATE, now);
-        let said = (0..1_000_000).filter(|_| bucket.take(now).is_some()).count();
+        let mut limit = LineLimit::new(RATE);
+        let said = (0..1_000_000).filter(|_| limit.admit(now).is_some()).count();
         assert_eq!(said, 1000);
         now += Duration::from_secs(1);
-        assert_eq!(bucket.take(now), Some(999_000));
-        let said = (0..1000).filter(|_| bucket.take(now).is_some()).count();
+        assert_eq!(limit.admit(now), Some(999_000));
+        let said = (0..1000).filter(|_| limit.admit(now).is_some()).count();
         assert_eq!(said, 19);
         // The number of calls meanwhile does not change the tokens that time adds.
         let mut said = 0;
         for _ in 0..100_000 {
             now += Duration::from_micros(100);
-            said += u32::from(bucket.take(now).is_some());
+            said += u32::from(limit.admit(now).is_some());
         }
         assert!((199..=201).contains(&said), "{said} in ten seconds");
     }

@@ -62,11 +62,10 @@ pub fn text(report: &TraceReport) -> String {
                 // The control process uses 0 for frames in no VLAN.
                 let vlan = vlan.filter(|vlan| *vlan != 0);
                 let vlan = vlan.map_or(String::new(), |vlan| format!("VLAN {vlan}: "));
-                let actions = if actions.is_empty() {
-                    "drop".into()
-                } else {
-                    actions.join(",")
-                };
+                let drop = || "drop".to_owned();
+                let actions = Some(actions.join(","))
+                    .filter(|text| !text.is_empty())
+                    .unwrap_or_else(drop);
                 let _ = writeln!(text, "decided     {vlan}{}", because.join("; "));
                 writeln!(text, "new flow    {matches} -> {actions}")
             }

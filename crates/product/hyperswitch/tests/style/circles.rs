@@ -5,7 +5,7 @@ use crate::source::{Crate, Source, crates};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Files in a circle.
-const LARGEST: usize = 8;
+const LARGEST: usize = 3;
 
 type Path = Vec<String>;
 

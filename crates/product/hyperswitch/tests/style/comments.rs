@@ -35,9 +35,6 @@ const LATER: &[&str] = &[
     "/forwarding/datapath/",
     "/forwarding/flow/",
     "/ovs/ovs-glue/",
-    "/scheduling/placement/",
-    "/scheduling/scheduler/",
-    "/scheduling/thread-priority/",
 ];
 
 /// Lines of all Rust files, with their places.

@@ -19,6 +19,7 @@ const TABLES: &[&str] = &[
     "crates/p4/p4-bmv2/src/expr/arithmetic.rs:arithmetic",
     "crates/p4/p4-bmv2/src/expr/arithmetic.rs:low",
     "crates/p4/p4-bmv2/src/expr.rs:operator",
+    "crates/p4/p4-bmv2/src/actions.rs:primitive",
     "crates/p4/p4-bmv2/src/externs.rs:externs",
     "crates/p4/p4-interpreter/src/compile/action.rs:externs",
     "crates/p4/p4-interpreter/src/machine/mod.rs:exec",

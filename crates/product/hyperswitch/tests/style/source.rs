@@ -87,14 +87,23 @@ fn read(src: &Path, file: &Path) -> Source {
 /// The modules in files of their own that a file declares for tests.
 fn test_modules(file: &Source) -> Vec<Vec<String>> {
     let code = only_code(&file.text);
-    let items = test_items(&code)
-        .into_iter()
-        .map(|(from, to)| code[from..to].to_owned());
+    let items = test_items(&code).into_iter();
+    let items = items.map(|(from, to)| (code[from..to].to_owned(), &file.text[from..to]));
     items
-        .filter_map(|item| {
-            let name = item.strip_suffix(';')?.split_whitespace().next_back()?.to_owned();
-            item.contains("mod ")
-                .then(|| [&file.module[..], &[name]].concat())
+        .filter_map(|(item, text)| {
+            let name = item.strip_suffix(';')?.split_whitespace().next_back()?;
+            // A path like that in `#[path = "device_tests.rs"]` begins at the folder of the file.
+            let stem = text
+                .split_once("path = \"")
+                .and_then(|(_, path)| path.split_once(".rs"));
+            let module = match stem {
+                Some((stem, _)) => [
+                    &file.module[..file.module.len().saturating_sub(1)],
+                    &[stem.to_owned()],
+                ],
+                None => [&file.module[..], &[name.to_owned()]],
+            };
+            item.contains("mod ").then(|| module.concat())
         })
         .collect()
 }
