@@ -1,9 +1,9 @@
 //! One end of a message channel.
 //!
-//! A datagram holds one message, or several that were ready at the same time ([`Channel::try_send_all`]): a system call and a wake-up
-//! cost more than most messages. They are received one by one all the same. Messages of a datagram that were not taken yet are
-//! kept here, where `poll` does not see them. So a caller that does not receive until there is nothing more has to ask
-//! [`Channel::has_received`] before it waits.
+//! A datagram holds one message, or several that were ready at the same time ([`Channel::try_send_all`]): a
+//! system call and a wake-up cost more than most messages. They are received one by one all the same.
+//! Messages of a datagram that were not taken yet are kept here, where `poll` does not see them. So a caller
+//! that does not receive until there is nothing more has to ask [`Channel::has_received`] before it waits.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -184,8 +184,8 @@ impl Channel {
         self.send_flags(message, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
 
-    /// Sends the first of these messages and those after it that fit into the same datagram; returns how many they are, or
-    /// [`ChannelError::WouldBlock`]. None of them is sent if there is an error.
+    /// Sends the first of these messages and those after it that fit into the same datagram; returns how many
+    /// they are, or [`ChannelError::WouldBlock`]. None of them is sent if there is an error.
     pub fn try_send_all<'a, M: Serialize + 'a>(
         &self,
         messages: impl IntoIterator<Item = &'a M>,

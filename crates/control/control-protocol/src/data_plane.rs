@@ -1,12 +1,14 @@
 //! Messages between a controller, such as the control process, and the data plane.
 //!
-//! There may be several controllers, each with a channel of its own. A controller's messages are about its own ports, switches
-//! and flows: those of others do not exist for it. It numbers its ports within the range of
-//! [`ControllerId::port`](flow::ControllerId::port); numbers of other controllers are refused with EPERM, in flows too.
+//! There may be several controllers, each with a channel of its own. A controller's messages are about its
+//! own ports, switches and flows: those of others do not exist for it. It numbers its ports within the range
+//! of [`ControllerId::port`](flow::ControllerId::port); numbers of other controllers are refused with EPERM,
+//! in flows too.
 //!
-//! Requests carry a serial number that the answer repeats; requests are executed in order. Answers come in the same order,
-//! except for those with statistics of flows that have ended, which may come later. Lists of ports come in several messages of
-//! which all but the last have `more` set; lists of flows are requested page by page. Events come without a request.
+//! Requests carry a serial number that the answer repeats; requests are executed in order. Answers come in
+//! the same order, except for those with statistics of flows that have ended, which may come later. Lists of
+//! ports come in several messages of which all but the last have `more` set; lists of flows are requested
+//! page by page. Events come without a request.
 
 use crate::error::RequestError;
 use crate::work::WorkReport;
@@ -35,7 +37,8 @@ pub struct ToDataPlane {
     reason = "a message lives for one send or receive; a box would only add an allocation"
 )]
 pub enum Request {
-    /// First message on a channel. Packets that this controller's earlier process still held are counted as lost.
+    /// First message on a channel. Packets that this controller's earlier process still held are counted as
+    /// lost.
     Hello {
         /// [`VERSION`].
         version: u32,
@@ -62,16 +65,16 @@ pub enum Request {
         /// New rate of misses, per second.
         miss_rate: u32,
     },
-    /// Takes a port down, or up again. Ports are up at first. While one is down, its packets and packets for it are dropped as
-    /// [`DropReason::PortDisabled`]; its guest stays connected.
+    /// Takes a port down, or up again. Ports are up at first. While one is down, its packets and packets for
+    /// it are dropped as [`DropReason::PortDisabled`]; its guest stays connected.
     PortEnable {
         /// The port.
         port: PortId,
         /// Whether it is up.
         up: bool,
     },
-    /// Changes the number of filters of a port. Packets meet the flows of each filter ([`Stage`]); one that none of them matches is
-    /// a miss of that stage.
+    /// Changes the number of filters of a port. Packets meet the flows of each filter ([`Stage`]); one that
+    /// none of them matches is a miss of that stage.
     PortFilters {
         /// The port.
         port: PortId,
@@ -92,9 +95,9 @@ pub enum Request {
         /// The port.
         port: PortId,
     },
-    /// Installs a flow. Refused with EEXIST or ENOENT where the mode does not allow it, with ENOSPC where a limit is
-    /// reached, and with EPERM if it names another controller's port. It applies to packets from the answer on. Answer:
-    /// [`Answer::Ended`].
+    /// Installs a flow. Refused with EEXIST or ENOENT where the mode does not allow it, with ENOSPC where a
+    /// limit is reached, and with EPERM if it names another controller's port. It applies to packets from the
+    /// answer on. Answer: [`Answer::Ended`].
     FlowPut {
         /// The flow.
         flow: Flow,
@@ -120,8 +123,9 @@ pub enum Request {
         /// The flow.
         id: FlowId,
     },
-    /// Asks for a page of flows, in the order of identifiers. A controller that asks for all pages gets each flow that exists all
-    /// the time exactly once; other requests are served between pages. Answer: [`Answer::Flows`] or [`Answer::FlowStats`].
+    /// Asks for a page of flows, in the order of identifiers. A controller that asks for all pages gets each
+    /// flow that exists all the time exactly once; other requests are served between pages. Answer:
+    /// [`Answer::Flows`] or [`Answer::FlowStats`].
     FlowList {
         /// The switch.
         switch: SwitchId,
@@ -130,8 +134,9 @@ pub enum Request {
         /// The detail of each entry.
         detail: Detail,
     },
-    /// Makes or replaces a meter of that number, which then begins to count. Refused with EINVAL if its rate is 0, with EFBIG if
-    /// there are [`MAX_METERS`](flow::MAX_METERS). Answer: [`Answer::Meter`], of the one that was replaced.
+    /// Makes or replaces a meter of that number, which then begins to count. Refused with EINVAL if its rate
+    /// is 0, with EFBIG if there are [`MAX_METERS`](flow::MAX_METERS). Answer: [`Answer::Meter`], of the one
+    /// that was replaced.
     MeterSet {
         /// The number: any, and the controller's own.
         meter: u32,
@@ -143,7 +148,8 @@ pub enum Request {
         /// The meter.
         meter: u32,
     },
-    /// Removes a meter; no error if there is none. Flows that name it let packets pass from then on. Answer: [`Answer::Meter`].
+    /// Removes a meter; no error if there is none. Flows that name it let packets pass from then on. Answer:
+    /// [`Answer::Meter`].
     MeterDel {
         /// The meter.
         meter: u32,
@@ -159,8 +165,8 @@ pub enum Request {
         /// Why.
         reason: DropReason,
     },
-    /// Ends an upcall about whose packet another process decides from now on: the packet may come back by [`Request::Execute`]
-    /// as a packet of its own, or not. No answer.
+    /// Ends an upcall about whose packet another process decides from now on: the packet may come back by
+    /// [`Request::Execute`] as a packet of its own, or not. No answer.
     Taken {
         /// The upcall.
         upcall: UpcallId,
@@ -169,8 +175,8 @@ pub enum Request {
     Trace {
         /// The port the packet is to come from.
         in_port: PortId,
-        /// Ethernet frame, 14 to 65,553 bytes. A packet without an Ethernet header ([`FlowKey::no_ethernet`]) has one here, too, whose
-        /// addresses are zero.
+        /// Ethernet frame, 14 to 65,553 bytes. A packet without an Ethernet header ([`FlowKey::no_ethernet`])
+        /// has one here, too, whose addresses are zero.
         #[serde(with = "serde_bytes")]
         frame: Vec<u8>,
     },
@@ -191,8 +197,8 @@ pub enum Request {
     Barrier,
     /// Answer: [`Answer::Work`].
     Work,
-    /// Starts copying a port's packets to a socket. One descriptor: a `SOCK_SEQPACKET` or `SOCK_DGRAM` socket,
-    /// on which [`CapturedPacket`]s are sent without waiting. Ends when its peer is closed.
+    /// Starts copying a port's packets to a socket. One descriptor: a `SOCK_SEQPACKET` or `SOCK_DGRAM`
+    /// socket, on which [`CapturedPacket`]s are sent without waiting. Ends when its peer is closed.
     Capture {
         /// The port.
         port: PortId,
@@ -215,10 +221,11 @@ pub enum FromDataPlane {
         /// The result.
         result: Result<Answer, RequestError>,
     },
-    /// A packet without a flow, or one whose flow says so. Each is ended by exactly one `Execute`, `Discard` or `Taken`.
+    /// A packet without a flow, or one whose flow says so. Each is ended by exactly one `Execute`, `Discard`
+    /// or `Taken`.
     Upcall(Upcall),
-    /// A port changed state; or, if nothing changed, its guest sends while all its known threads sleep: it may have other
-    /// threads by now.
+    /// A port changed state; or, if nothing changed, its guest sends while all its known threads sleep: it
+    /// may have other threads by now.
     PortState {
         /// The port.
         port: PortId,
@@ -264,8 +271,8 @@ pub enum Answer {
         /// Another answer follows.
         more: bool,
     },
-    /// To `FlowPut` and `FlowDel`: the flows that ended, with their statistics. The answer comes at once if there are none,
-    /// otherwise when all forwarding threads have flushed their counts for these flows.
+    /// To `FlowPut` and `FlowDel`: the flows that ended, with their statistics. The answer comes at once if
+    /// there are none, otherwise when all forwarding threads have flushed their counts for these flows.
     Ended {
         /// At most two: one with the same identifier, and one for the same packets.
         flows: Vec<EndedFlow>,
@@ -325,8 +332,8 @@ pub struct PortSpec {
     pub connection: Connection,
     /// Largest IP packet in bytes, 68 to 65,535, offered as VIRTIO_NET_F_MTU and enforced on delivery.
     pub mtu: u16,
-    /// Packets per second that may go to the control process, and at most so many in one burst after a pause; further ones
-    /// are dropped as [`DropReason::MissRate`].
+    /// Packets per second that may go to the control process, and at most so many in one burst after a pause;
+    /// further ones are dropped as [`DropReason::MissRate`].
     pub miss_rate: u32,
     /// MAC address offered through the vhost-user configuration space, if the VMM asks for it.
     pub mac: Option<[u8; 6]>,
@@ -361,8 +368,8 @@ pub enum PortState {
     Broken(String),
 }
 
-/// State of a port's guest: that of its most active thread, in the order running, runnable, blocked. The core is the one on
-/// which that thread runs or ran last.
+/// State of a port's guest: that of its most active thread, in the order running, runnable, blocked. The core
+/// is the one on which that thread runs or ran last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GuestState {
     /// The guest runs on this core.
@@ -383,8 +390,9 @@ pub struct PortInfo {
     pub spec: PortSpec,
     /// Now.
     pub state: PortState,
-    /// Process that is connected or, where the data plane was given a connection, the process that listened there. `None` while
-    /// not connected, and for a process in a PID name space that cannot be seen from here.
+    /// Process that is connected or, where the data plane was given a connection, the process that listened
+    /// there. `None` while not connected, and for a process in a PID name space that cannot be seen from
+    /// here.
     pub peer: Option<u32>,
     /// What its VMM wants and the port does not have, and what to do, for users. Stays when the VMM has hung
     /// up.
@@ -399,8 +407,8 @@ pub struct PortInfo {
     pub costly: Costly,
 }
 
-/// Work for a port that is done by threads of its own or seldom, since the port's front end makes it costly. Times are in
-/// microseconds of processor time.
+/// Work for a port that is done by threads of its own or seldom, since the port's front end makes it costly.
+/// Times are in microseconds of processor time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Costly {
     /// The last call of its driver, if calls are.
@@ -464,8 +472,8 @@ pub struct Execute {
     pub upcall: Option<UpcallId>,
     /// The port the packet counts as coming from.
     pub in_port: PortId,
-    /// The stage where the packet goes on: `actions` are those of a flow there, so [`Action::Continue`] in a filter leads to the next
-    /// stage.
+    /// The stage where the packet goes on: `actions` are those of a flow there, so [`Action::Continue`] in a
+    /// filter leads to the next stage.
     pub stage: Stage,
     /// Of its key: the recirculation id with which it came up, or 0.
     pub recirc_id: u32,
@@ -479,8 +487,8 @@ pub struct Execute {
     pub packet: Packet,
 }
 
-/// One step of a traced packet. Microflow caches are left out: each worker has its own, and they contain only results
-/// of the megaflow table.
+/// One step of a traced packet. Microflow caches are left out: each worker has its own, and they contain only
+/// results of the megaflow table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TraceStep {
     /// The header snapshot was parsed.

@@ -1,8 +1,9 @@
 //! Answers that a peer owes: when the supervisor is to be asked to look at it.
 //!
-//! A peer that hangs keeps its channel. Whoever waits for it notices that nothing comes, and says so to the supervisor
-//! ([`FromChild::Owes`](crate::supervisor::FromChild::Owes)), which finds out whether it hangs. So a deadline exists only while an
-//! answer is owed, and saying so of a healthy peer costs it one message: the pause doubles each time.
+//! A peer that hangs keeps its channel. Whoever waits for it notices that nothing comes, and says so to the
+//! supervisor ([`FromChild::Owes`](crate::supervisor::FromChild::Owes)), which finds out whether it hangs. So
+//! a deadline exists only while an answer is owed, and saying so of a healthy peer costs it one message: the
+//! pause doubles each time.
 
 use crate::supervisor::ANSWER_MS;
 

@@ -1,7 +1,7 @@
 //! Messages between a controller, such as the control process, and a driver domain.
 //!
-//! There may be several controllers, each with a channel of its own. Each names interfaces by its own ports of the data plane,
-//! and gets reports about these only.
+//! There may be several controllers, each with a channel of its own. Each names interfaces by its own ports
+//! of the data plane, and gets reports about these only.
 //!
 //! The driver domain is a vhost-user *front end*: for each interface it gets one end of a connected Unix
 //! stream whose other end the data plane serves as a port, just as it serves a VM's VMM.
@@ -13,9 +13,10 @@ use std::net::IpAddr;
 /// Control process to driver domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToDriver {
-    /// Open (or create) the interface and connect it. One descriptor: the vhost-user stream; of [`InterfaceKind::Given`] the
-    /// TAP's as a second one, unless the driver domain has it already. Sent again for
-    /// the same port with the same spec when the data plane was restarted: only the stream is replaced.
+    /// Open (or create) the interface and connect it. One descriptor: the vhost-user stream; of
+    /// [`InterfaceKind::Given`] the TAP's as a second one, unless the driver domain has it already. Sent
+    /// again for the same port with the same spec when the data plane was restarted: only the stream is
+    /// replaced.
     Attach {
         /// The data plane's port.
         port: PortId,
@@ -118,8 +119,8 @@ pub enum InterfaceKind {
     Uplink,
     /// As `Uplink`, and the host's own stack does not see the packets that it receives while it is attached.
     Device,
-    /// A TAP of the controller's, whose descriptor came with the message. It is never opened by name, so that it may be in any
-    /// network namespace.
+    /// A TAP of the controller's, whose descriptor came with the message. It is never opened by name, so that
+    /// it may be in any network namespace.
     Given {
         /// Interface index when it was made, for the controller's successor.
         index: u32,

@@ -1,7 +1,8 @@
 //! The contract between processes: the messages of each channel, and their framing.
 //!
-//! Every pair of processes talks over a `SOCK_SEQPACKET` Unix socket pair made by the supervisor: messages, `postcard`-encoded,
-//! with file descriptors attached where the message says so. A datagram holds one, or several without descriptors.
+//! Every pair of processes talks over a `SOCK_SEQPACKET` Unix socket pair made by the supervisor: messages,
+//! `postcard`-encoded, with file descriptors attached where the message says so. A datagram holds one, or
+//! several without descriptors.
 //!
 //! | channel | from -> to | messages |
 //! |---|---|---|
@@ -11,10 +12,10 @@
 //! | driver | control -> driver domain | [`driver::ToDriver`] |
 //! | driver | driver domain -> control | [`driver::FromDriver`] |
 //!
-//! A child inherits the supervisor channel as descriptor [`supervisor::CHANNEL_FD`]. The other channels
-//! reach it over that one, again each time its peer was restarted: the new channel replaces the old one. The control process is
-//! one of several *controllers* that data plane and driver domain may have, each with channels of its own
-//! ([`flow::ControllerId`]).
+//! A child inherits the supervisor channel as descriptor [`supervisor::CHANNEL_FD`]. The other channels reach
+//! it over that one, again each time its peer was restarted: the new channel replaces the old one. The
+//! control process is one of several *controllers* that data plane and driver domain may have, each with
+//! channels of its own ([`flow::ControllerId`]).
 
 #![forbid(unsafe_code)]
 

@@ -44,23 +44,25 @@ impl fmt::Display for Role {
 /// Messages of the supervisor to a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToChild {
-    /// A fresh channel to the named peer is attached (one descriptor); it replaces any earlier one. For controllers.
+    /// A fresh channel to the named peer is attached (one descriptor); it replaces any earlier one. For
+    /// controllers.
     Peer(Role),
-    /// A fresh channel to a controller is attached (one descriptor); it replaces any earlier one to the same. For the processes
-    /// that serve controllers: data plane and driver domain.
+    /// A fresh channel to a controller is attached (one descriptor); it replaces any earlier one to the same.
+    /// For the processes that serve controllers: data plane and driver domain.
     Controller(ControllerId),
     /// Status of all processes, for the control process to show. Sent at each change.
     Processes(Vec<ProcessStatus>),
-    /// Whether the states of cores and vCPU threads are known. For data plane, control process and driver domain, before any channel
-    /// between them.
+    /// Whether the states of cores and vCPU threads are known. For data plane, control process and driver
+    /// domain, before any channel between them.
     VmState(VmStates),
     /// The configuration of placement (data plane, before anything else).
     Placement(placement_config::Config),
-    /// The class in which the kernel lets forwarding threads be scheduled: for use (data plane, driver domain), or to be shown to
-    /// users (control process). Before anything else.
+    /// The class in which the kernel lets forwarding threads be scheduled: for use (data plane, driver
+    /// domain), or to be shown to users (control process). Before anything else.
     Priority(PriorityStatus),
-    /// The cores that the data plane may keep from halting, and the descriptors of their files, in the same order (data plane, before
-    /// [`VmState`](ToChild::VmState)). Several messages, since each has few descriptors.
+    /// The cores that the data plane may keep from halting, and the descriptors of their files, in the same
+    /// order (data plane, before [`VmState`](ToChild::VmState)). Several messages, since each has few
+    /// descriptors.
     Constraints(Vec<u16>),
     /// The number of those cores, to be shown to users (control process). Before anything else.
     IdlePoll(IdlePollStatus),
@@ -124,20 +126,21 @@ pub enum FromChild {
     Isolated(Vec<String>),
     /// Answer to [`ToChild::Ping`].
     Pong(u32),
-    /// The process of that role has owed an answer for [`ANSWER_MS`]. The supervisor asks it itself, and replaces it if it hangs.
+    /// The process of that role has owed an answer for [`ANSWER_MS`]. The supervisor asks it itself, and
+    /// replaces it if it hangs.
     Owes(Role),
     /// A thread of the sender makes no progress.
     Stuck(StuckThread),
-    /// The process of that role violates the protocol and is to be ended and started again. Only controllers may send this: the
-    /// control process about all others, `ovs` about data plane and driver domain.
+    /// The process of that role violates the protocol and is to be ended and started again. Only controllers
+    /// may send this: the control process about all others, `ovs` about data plane and driver domain.
     Replace(Role),
 }
 
 /// Milliseconds after which an answer that a process owes is worth a look at the process.
 pub const ANSWER_MS: u64 = 250;
 
-/// A thread that has work and does not go on. Sent again as long as that is so, and useless a moment later: the supervisor may
-/// read it when the thread has long gone on.
+/// A thread that has work and does not go on. Sent again as long as that is so, and useless a moment later:
+/// the supervisor may read it when the thread has long gone on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StuckThread {
     /// Number of the thread.

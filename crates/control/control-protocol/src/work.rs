@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct WorkReport {
-    /// How fast the counter of `busy-cycles` and `awake-cycles` counts: the TSC of x86-64, the generic timer of
-    /// AArch64. Known the better the longer the data plane runs, to 1 in 1,000 after a millisecond.
+    /// How fast the counter of `busy-cycles` and `awake-cycles` counts: the TSC of x86-64, the generic timer
+    /// of AArch64. Known the better the longer the data plane runs, to 1 in 1,000 after a millisecond.
     pub cycles_per_second: u64,
     /// Notifications sent to drivers, over all ports that there are.
     pub calls: u64,
@@ -25,11 +25,12 @@ pub struct WorkerReport {
     pub name: String,
     /// Number of the thread, in the data plane's PID name space.
     pub tid: u32,
-    /// Cycles in steps that moved at least one packet, everything included: the poll that found it, messages, fetching,
-    /// looking up, copying, returning buffers, calling guests. A step takes up to 8 bursts from one port. Polls that found
-    /// nothing do not count.
+    /// Cycles in steps that moved at least one packet, everything included: the poll that found it, messages,
+    /// fetching, looking up, copying, returning buffers, calling guests. A step takes up to 8 bursts from one
+    /// port. Polls that found nothing do not count.
     pub busy_cycles: u64,
-    /// Cycles not asleep: `busy-cycles`, polls that found nothing, and the time in which other tasks had the core meanwhile.
+    /// Cycles not asleep: `busy-cycles`, polls that found nothing, and the time in which other tasks had the
+    /// core meanwhile.
     pub awake_cycles: u64,
     /// Bursts taken from transmit rings, of 1 to 32 packets.
     pub bursts: u64,
@@ -49,6 +50,7 @@ pub struct WorkerReport {
     pub wakeups: u64,
     /// Kicks of guests that it took.
     pub kicks: u64,
-    /// Cycles for which it kept its core from halting (`idle-poll-us`), whether the core was idle then or not.
+    /// Cycles for which it kept its core from halting (`idle-poll-us`), whether the core was idle then or
+    /// not.
     pub idle_poll_cycles: u64,
 }

@@ -73,7 +73,8 @@ impl Control {
         }
         self.close_link(&run);
         let (added, storm_rate) = (run.id.filter(|_| run.added), run.wanted.rules.storm_rate);
-        // Closes its listening socket. The last process to do so may have to wait for files that were sent to it.
+        // Closes its listening socket. The last process to do so may have to wait for files that were sent to
+        // it.
         drop(run);
         if let Some(id) = added {
             self.data_plane.ask_quietly(Request::PortDel { port: id });

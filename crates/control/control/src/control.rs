@@ -1,4 +1,5 @@
-//! The parts of the control process, each in a module of its own, and what it knows of the processes beside it.
+//! The parts of the control process, each in a module of its own, and what it knows of the processes beside
+//! it.
 //!
 //! Modules with an `impl Control` join parts: they have the order of events, and no state.
 

@@ -1,8 +1,9 @@
 //! The data plane as a peer: what this controller asks of it.
 //!
-//! A new channel is treated the same way whether the data plane or the control process was restarted (`sync`). Upcalls that
-//! arrive before its flows are taken over wait ([`Client`]), so that no decision is made without knowing the stations. The end of
-//! an upcall is sent before the flow that makes further upcalls unnecessary.
+//! A new channel is treated the same way whether the data plane or the control process was restarted
+//! (`sync`). Upcalls that arrive before its flows are taken over wait ([`Client`]), so that no decision is
+//! made without knowing the stations. The end of an upcall is sent before the flow that makes further upcalls
+//! unnecessary.
 
 use crate::l2::storm;
 use crate::pending::{Pending, Question};

@@ -1,7 +1,7 @@
 //! Requests that change users' intent, completely or not at all.
 //!
-//! Switches and ports from the configuration file can be deleted there only; a request can change such a port until the next
-//! reload.
+//! Switches and ports from the configuration file can be deleted there only; a request can change such a port
+//! until the next reload.
 
 use crate::control::Control;
 use crate::refusal::Refusal;

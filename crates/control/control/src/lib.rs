@@ -4,7 +4,7 @@
 //! expires, and timers exist only while something is due: a connection to be tried again, flows whose use has
 //! to be asked for, a station that will be forgotten.
 //!
-//! Parts have state, and know nothing of each other except for what is said here; `control` has all of them:
+//! Parts have state, and know nothing of each other except for what is said here:
 //!
 //! | part | module |
 //! |---|---|
@@ -16,6 +16,7 @@
 //! | users' connections | `users` |
 //! | bounding the work that guests can cause | `pace` |
 //! | state that outlives this process | `store` |
+//! | all of these | `control` |
 //!
 //! What joins them:
 //!

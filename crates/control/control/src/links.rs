@@ -42,8 +42,8 @@ impl Control {
         })
     }
 
-    /// Adds a port to the data plane, if there is one and the port has a number. When the listening socket cannot be opened, the
-    /// error is in the log and in the port's entry, and the attempt is repeated.
+    /// Adds a port to the data plane, if there is one and the port has a number. When the listening socket
+    /// cannot be opened, the error is in the log and in the port's entry, and the attempt is repeated.
     pub fn add_port(&mut self, name: &str) {
         let now_ms = self.now_ms();
         let Some(run) = self.ports.get_mut(name) else {
@@ -181,8 +181,8 @@ impl Control {
         }
     }
 
-    /// Closes interfaces that are not wanted any more, and attaches those that are not connected. Waits until port
-    /// numbers are known.
+    /// Closes interfaces that are not wanted any more, and attaches those that are not connected. Waits until
+    /// port numbers are known.
     pub fn compare_interfaces(&mut self) {
         let now_ms = self.now_ms();
         if !self.data_plane.numbered {

@@ -1,14 +1,15 @@
 //! Hardware addresses of TAPs for which the configuration names none.
 //!
-//! An address follows from the machine, the run directory and the port's name. So an interface that is made again, after a
-//! restart of the switch or of the machine, has the address that neighbours and firewalls know, and ports of other machines and
-//! of other instances have other addresses.
+//! An address follows from the machine, the run directory and the port's name. So an interface that is made
+//! again, after a restart of the switch or of the machine, has the address that neighbours and firewalls
+//! know, and ports of other machines and of other instances have other addresses.
 
 use crate::Options;
 use std::hash::Hasher;
 use std::os::unix::ffi::OsStrExt;
 
-/// The first byte of a unicast address that belongs to no manufacturer (IEEE 802c, administratively assigned).
+/// The first byte of a unicast address that belongs to no manufacturer (IEEE 802c, administratively
+/// assigned).
 const LOCAL: u8 = 0x02;
 /// The bits of the first byte that say group and locally administered.
 const KIND: u8 = 0x03;
@@ -25,7 +26,8 @@ pub fn initial_mac(options: &Options, port: &str) -> Option<[u8; 6]> {
     Some([first, b, c, d, e, f])
 }
 
-/// SipHash-2-4 with the machine's number as its key: the number is not to become known (machine-id(5)), and the addresses do.
+/// SipHash-2-4 with the machine's number as its key: the number is not to become known (machine-id(5)), and
+/// the addresses do.
 #[expect(
     deprecated,
     reason = "the standard library's successor does not promise an algorithm, and these addresses must last"

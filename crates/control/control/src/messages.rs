@@ -1,4 +1,5 @@
-//! The data plane comes and goes, and sends messages; what the supervisor is told about it, and about the driver domain.
+//! The data plane comes and goes, and sends messages; what the supervisor is told about it, and about the
+//! driver domain.
 
 use crate::control::Control;
 use crate::l2::Readiness;
@@ -23,7 +24,8 @@ impl Control {
         self.switches.begin_polling(now_ms);
     }
 
-    /// Forgets the data plane, whose channel is to be given up for this reason, and answers the users who wait for it.
+    /// Forgets the data plane, whose channel is to be given up for this reason, and answers the users who
+    /// wait for it.
     fn lose_data_plane(&mut self, lost: Option<Lost>) {
         let now_ms = self.now_ms();
         let Some(unanswered) = self.data_plane.client.detach(lost, now_ms) else {
@@ -92,7 +94,8 @@ impl Control {
         }
     }
 
-    /// Gives up a data plane that does not say what it has, and tells the supervisor of peers that do not do what they owe.
+    /// Gives up a data plane that does not say what it has, and tells the supervisor of peers that do not do
+    /// what they owe.
     pub fn watch_peers(&mut self, now_ms: u64) {
         if let Err(lost) = self.data_plane.client.check(now_ms) {
             self.lose_data_plane(Some(lost));

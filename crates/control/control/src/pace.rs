@@ -1,10 +1,11 @@
 //! Work that guests can cause, bounded to a share of the time.
 //!
-//! A VMM that connects and disconnects, or a guest whose ports come and go, causes look-ups of threads and re-examination of
-//! flows, as often as it likes. Such work is merged (an item that is due twice is done once), cut into pieces, and
-//! each kind has a pace: the next piece begins ten times as long after the beginning of this one as this one takes. So
-//! each kind takes a tenth of the time at most, on any machine and however much there is to do, and the first piece after a
-//! pause is done at once. Decisions about packets never wait for it.
+//! A VMM that connects and disconnects, or a guest whose ports come and go, causes look-ups of threads and
+//! re-examination of flows, as often as it likes. Such work is merged (an item that is due twice is done
+//! once), cut into pieces, and each kind has a pace: the next piece begins ten times as long after the
+//! beginning of this one as this one takes. So each kind takes a tenth of the time at most, on any machine
+//! and however much there is to do, and the first piece after a pause is done at once. Decisions about
+//! packets never wait for it.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The difference between present and desired state, as a list of changes. Pure; the code that applies it makes no decisions.
+//! The difference between present and desired state, as a list of changes. Pure; the code that applies it
+//! makes no decisions.
 
 use crate::state::{DesiredPort, DesiredSwitch, State};
 use management::{ReloadSummary, Replacement};
@@ -37,8 +38,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// The changes that lead from `old` to `new`. Removals come first, so that names, sockets and interfaces are free
-/// for their next owners; a port that cannot change in place is removed and added.
+/// The changes that lead from `old` to `new`. Removals come first, so that names, sockets and interfaces are
+/// free for their next owners; a port that cannot change in place is removed and added.
 pub fn plan(old: &State, new: &State) -> Vec<Change> {
     let mut changes = Vec::new();
     for (name, port) in &old.ports {

@@ -59,7 +59,8 @@ impl PortRun {
         }
     }
 
-    /// The data plane had another port of this name, and its listening socket, which may be ours too, goes with it.
+    /// The data plane had another port of this name, and its listening socket, which may be ours too, goes
+    /// with it.
     pub fn clear_the_way(&mut self) {
         if let Link::Listen(path) = &self.wanted.link {
             self.listener = None;

@@ -1,7 +1,8 @@
 //! Reading the configuration file again, beside what requests have added.
 //!
-//! The file alone makes sense, or it is refused with file and line before anything else is looked at. What it says may still contradict
-//! switches and ports that were added by request. Such an error has a place in the file too, and says what to delete.
+//! The file alone makes sense, or it is refused with file and line before anything else is looked at. What it
+//! says may still contradict switches and ports that were added by request. Such an error has a place in the
+//! file too, and says what to delete.
 
 use crate::control::Control;
 use crate::plan;

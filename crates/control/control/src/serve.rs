@@ -1,7 +1,7 @@
 //! Users' requests, one function per kind.
 //!
-//! Requests that need the data plane are answered when it has answered; meanwhile a [`Question`] keeps the request. Requests
-//! that change something are done completely or not at all.
+//! Requests that need the data plane are answered when it has answered; meanwhile a [`Question`] keeps the
+//! request. Requests that change something are done completely or not at all.
 
 use crate::control::Control;
 use crate::pending::{Gathered, Question};

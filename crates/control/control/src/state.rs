@@ -1,6 +1,7 @@
 //! Desired state: the sum of configuration and requests, with every default filled in.
 //!
-//! [`desired`] is pure. An intent that contradicts itself is refused as a whole, so that nothing is half applied.
+//! [`desired`] is pure. An intent that contradicts itself is refused as a whole, so that nothing is half
+//! applied.
 
 use crate::Options;
 use crate::l2::{PortRules, Readiness, SwitchRules};
@@ -92,8 +93,8 @@ impl DesiredSwitch {
 }
 
 impl DesiredPort {
-    /// The keys of the configuration for which `other` is not this port with changes, but another port. Empty if this one can
-    /// change in place, without disconnecting a guest or making an interface again.
+    /// The keys of the configuration for which `other` is not this port with changes, but another port. Empty
+    /// if this one can change in place, without disconnecting a guest or making an interface again.
     pub fn fixed_keys(&self, other: &DesiredPort) -> Vec<&'static str> {
         let mut keys = match (&self.link, &other.link) {
             (Link::Listen(old), Link::Listen(new)) | (Link::Connect(old), Link::Connect(new)) => {

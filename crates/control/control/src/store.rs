@@ -1,8 +1,9 @@
 //! State that has to outlive the control process: users' intent, in `<run dir>/state.json`.
 //!
-//! A restarted control process takes the intent from there and not from the configuration file, which may have been
-//! edited in the meantime, possibly with errors: only a reload reads that file. The intent lasts as long as `hyperswitch run`,
-//! so the file names the supervisor that it belongs to; that of an earlier one is ignored.
+//! A restarted control process takes the intent from there and not from the configuration file, which may
+//! have been edited in the meantime, possibly with errors: only a reload reads that file. The intent lasts as
+//! long as `hyperswitch run`, so the file names the supervisor that it belongs to; that of an earlier one is
+//! ignored.
 
 use crate::state::Intent;
 use serde::{Deserialize, Serialize};

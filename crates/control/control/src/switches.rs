@@ -1,7 +1,7 @@
 //! The switches as they run: the providers that decide about packets, and the upkeep of their flows.
 //!
-//! Stations without flows age by our clock alone. Only the data plane knows when flows were used last, and is asked for that
-//! only while there are flows; so a switch that has learned nothing wakes no process.
+//! Stations without flows age by our clock alone. Only the data plane knows when flows were used last, and is
+//! asked for that only while there are flows; so a switch that has learned nothing wakes no process.
 //!
 //! Floods go to connected ports only. A connect or disconnect changes the flows that flood in the port's
 //! VLANs, and no others. A station that is seen at one port more, or leaves one, changes the flows from and
@@ -208,7 +208,8 @@ impl Switches {
         (self.polled_ms, self.polls) = (now_ms, 0);
     }
 
-    /// When stations or flows have to be examined next, with or without a data plane; `None` if there are none.
+    /// When stations or flows have to be examined next, with or without a data plane; `None` if there are
+    /// none.
     pub fn ageing_deadline_ms(&self, connected: bool) -> Option<u64> {
         let stations = self.runs.values().filter(|run| run.ages_alone(connected));
         let stations = stations.filter_map(|run| run.chain.due_ms()).min();

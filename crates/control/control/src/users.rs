@@ -21,8 +21,8 @@ use std::path::Path;
 /// Most connections at a time.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Milliseconds within which a request is answered, if need be by an error that there is no answer: less than the time for which a user
-/// waits who has not said otherwise.
+/// Milliseconds within which a request is answered, if need be by an error that there is no answer: less than
+/// the time for which a user waits who has not said otherwise.
 const TIMEOUT_MS: u64 = 4_500;
 
 /// Most seconds that a user may set instead.
@@ -258,7 +258,8 @@ impl Connection {
         };
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
-                // The latest descriptors belong to the latest line; a sender of thousands keeps only those of one message here.
+                // The latest descriptors belong to the latest line; a sender of thousands keeps only those of
+                // one message here.
                 self.fds = fds.collect();
             }
         }

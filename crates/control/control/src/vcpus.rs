@@ -1,13 +1,14 @@
 //! The vCPU threads of each port's guest.
 //!
-//! The data plane reads the states of threads, but may not look at other processes; it reports the process behind each port.
-//! We look up its vCPU threads in /proc, register them with the eBPF programs, and send their slots to the data plane. That
-//! is done when a port is connected; when its rings are started for the first time after that, by which time a VMM has made
-//! its vCPUs; when one of the threads was seen to end; and when the data plane has packets of a guest all of whose threads
-//! sleep. A look-up costs the more, the more threads a VMM has, so look-ups are merged and have a [pace](crate::pace).
-//! Other controllers' ports are treated as our own: only one process may register threads.
-//! For a port of the driver domain, the thread that serves its interface is registered, found by its name, so that packets of
-//! containers and of the host are switched where they are sent, too.
+//! The data plane reads the states of threads, but may not look at other processes; it reports the process
+//! behind each port. We look up its vCPU threads in /proc, register them with the eBPF programs, and send
+//! their slots to the data plane. That is done when a port is connected; when its rings are started for the
+//! first time after that, by which time a VMM has made its vCPUs; when one of the threads was seen to end;
+//! and when the data plane has packets of a guest all of whose threads sleep. A look-up costs the more, the
+//! more threads a VMM has, so look-ups are merged and have a [pace](crate::pace). Other controllers' ports
+//! are treated as our own: only one process may register threads. For a port of the driver domain, the thread
+//! that serves its interface is registered, found by its name, so that packets of containers and of the host
+//! are switched where they are sent, too.
 //!
 //! Correctness does not depend on it: the state of a thread that is not registered is unknown.
 
@@ -27,7 +28,8 @@ use vm_state::{Registry, Slot, ThreadState, threads_named, vcpu_threads};
 /// Least time between checks for threads that have ended, in milliseconds.
 const LOOK_MS: u64 = 1_000;
 
-/// Threads of each guest that always get a slot, however many other guests have; with few ports it may be more.
+/// Threads of each guest that always get a slot, however many other guests have; with few ports it may be
+/// more.
 const LEAST: usize = 16;
 
 /// The threads of all guests, and the programs' registry.
@@ -114,7 +116,8 @@ impl End {
 }
 
 impl Guest {
-    /// Whether its process or state has changed since its threads were looked up last, so that they may have changed.
+    /// Whether its process or state has changed since its threads were looked up last, so that they may have
+    /// changed.
     fn is_news(&mut self, driver: Option<u32>) -> bool {
         let seen = self.looked_at;
         self.looked_at = self.end.process(driver).map(|pid| {
@@ -194,8 +197,8 @@ impl Vcpus {
         }
     }
 
-    /// A port is new, or its guest's threads are to be looked up anew and sent in any case: it may be another port, which took
-    /// this number.
+    /// A port is new, or its guest's threads are to be looked up anew and sent in any case: it may be another
+    /// port, which took this number.
     pub fn look_anew(&mut self, id: PortId, is_interface: bool, state: &PortState, peer: Option<u32>) {
         let guest = self.guests.entry(id).or_default();
         guest.end = End::new(is_interface, state, peer);
@@ -226,7 +229,8 @@ impl Vcpus {
         (!self.waiting.is_empty()).then(|| self.pace.due_ms())
     }
 
-    /// Looks up the threads of a guest if that is due. Returns what the data plane is to be told, if they have changed.
+    /// Looks up the threads of a guest if that is due. Returns what the data plane is to be told, if they
+    /// have changed.
     pub fn work(&mut self, now_ms: u64) -> Option<Request> {
         self.find_ended(now_ms);
         if !self.pace.is_due(now_ms) {
@@ -275,8 +279,8 @@ impl Vcpus {
         unused.for_each(|(_, slot)| registry.remove(slot));
     }
 
-    /// Has the threads of guests looked up of which one has ended. It has no deadline of its own: while this process has nothing
-    /// else to do, there is little traffic to place.
+    /// Has the threads of guests looked up of which one has ended. It has no deadline of its own: while this
+    /// process has nothing else to do, there is little traffic to place.
     fn find_ended(&mut self, now_ms: u64) {
         let Ok(registry) = &self.registry else {
             return;

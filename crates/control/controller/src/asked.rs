@@ -1,8 +1,8 @@
 //! Requests that are not answered, each with its purpose.
 //!
-//! A request leaves its purpose under its serial number, and the answer takes it: so each answer is handled once, and no
-//! answer that was not asked for. An answer of another kind than the request's is none. Lists come in parts, which are
-//! gathered here.
+//! A request leaves its purpose under its serial number, and the answer takes it: so each answer is handled
+//! once, and no answer that was not asked for. An answer of another kind than the request's is none. Lists
+//! come in parts, which are gathered here.
 
 use control_protocol::data_plane::{Answer, Detail, PortInfo, Request};
 use flow::{Flow, FlowId, FlowStats, SwitchId};
@@ -115,7 +115,8 @@ pub(crate) struct List {
     ports: Vec<PortInfo>,
     flows: Vec<(Flow, FlowStats)>,
     stats: Vec<(FlowId, FlowStats)>,
-    /// The pages that are asked for, one after the other. `None`: the list is not one of pages, or only one is wanted.
+    /// The pages that are asked for, one after the other. `None`: the list is not one of pages, or only one
+    /// is wanted.
     pages: Option<(SwitchId, Detail)>,
     /// The flow before the page that is asked for.
     after: Option<FlowId>,
@@ -206,8 +207,8 @@ impl List {
     }
 }
 
-/// Whether this part of a list is plausible, if so many entries have arrived in all lists of which parts are still to come, and there
-/// are so many ports.
+/// Whether this part of a list is plausible, if so many entries have arrived in all lists of which parts are
+/// still to come, and there are so many ports.
 pub(crate) fn is_plausible(answer: &Answer, arrived: usize, ports: usize) -> bool {
     let (entries, more) = match answer {
         Answer::Ports { ports, more } => (ports.len(), *more),

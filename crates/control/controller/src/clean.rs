@@ -1,8 +1,9 @@
 //! Text that other processes wrote, made fit for state, logs and terminals.
 //!
-//! Data plane and driver domain are the first targets of a guest that attacks, and their texts about ports end in answers to
-//! users, who print them. Every text is cleaned before it is used: no character of it controls a terminal, forges a line, or
-//! changes the direction in which the following text is read, and its length is bounded.
+//! Data plane and driver domain are the first targets of a guest that attacks, and their texts about ports
+//! end in answers to users, who print them. Every text is cleaned before it is used: no character of it
+//! controls a terminal, forges a line, or changes the direction in which the following text is read, and its
+//! length is bounded.
 
 use control_protocol::RequestError;
 use control_protocol::data_plane::{Answer, FromDataPlane, PortState};

@@ -1,8 +1,9 @@
 //! A controller's side of its channel to the data plane.
 //!
-//! It makes no difference whether the data plane or the controller was restarted: a new channel begins with a hello, the
-//! controller asks for what the data plane has, and says when both agree. Until then packets wait. A request has a purpose, and
-//! is answered once: by the data plane, or by [`Client::detach`], which returns the purposes of all that were not.
+//! It makes no difference whether the data plane or the controller was restarted: a new channel begins with a
+//! hello, the controller asks for what the data plane has, and says when both agree. Until then packets wait.
+//! A request has a purpose, and is answered once: by the data plane, or by [`Client::detach`], which returns
+//! the purposes of all that were not.
 
 use crate::asked::{Asked, Kind, List, Next, Purpose, is_plausible};
 use crate::clean;
@@ -123,8 +124,8 @@ impl<P> Client<P> {
         self.session = Some(session);
     }
 
-    /// Gives up the channel, for this reason, if there is one; `None` as a reason: another channel takes its place. Returns the
-    /// purposes of requests that are not answered; `None` if there was no channel.
+    /// Gives up the channel, for this reason, if there is one; `None` as a reason: another channel takes its
+    /// place. Returns the purposes of requests that are not answered; `None` if there was no channel.
     pub fn detach(&mut self, lost: Option<Lost>, now_ms: u64) -> Option<Vec<P>> {
         let session = self.session.take()?;
         self.violations += u64::from(session.link.violations());
@@ -225,8 +226,8 @@ impl<P> Client<P> {
         session.ask(request, Vec::new(), purpose, None);
     }
 
-    /// Ends an upcall, or sends a packet that ends none. The packet is left out if too many wait to be sent already; false if that
-    /// ends no upcall, so that nothing is sent.
+    /// Ends an upcall, or sends a packet that ends none. The packet is left out if too many wait to be sent
+    /// already; false if that ends no upcall, so that nothing is sent.
     pub fn end_upcall(&mut self, request: Request) -> bool {
         self.session.as_mut().is_none_or(|session| session.end(request))
     }
@@ -267,7 +268,8 @@ impl<P> Client<P> {
         }
     }
 
-    /// What the data plane says next. `ports`: the number of the controller's ports, by which lists are bounded.
+    /// What the data plane says next. `ports`: the number of the controller's ports, by which lists are
+    /// bounded.
     ///
     /// # Errors
     /// The channel is to be [given up](Self::detach).

@@ -1,7 +1,7 @@
 //! What the supervisor is told about a peer that does not do what it owes.
 //!
-//! Data plane and driver domain handle guests' data, so a guest may have taken over either. It may then lie about its
-//! ports; it must not make a controller grow, loop, block or write to a user's terminal:
+//! Data plane and driver domain handle guests' data, so a guest may have taken over either. It may then lie
+//! about its ports; it must not make a controller grow, loop, block or write to a user's terminal:
 //!
 //! | behaviour | bound |
 //! |---|---|
@@ -21,11 +21,12 @@ use control_protocol::Debt;
 use control_protocol::supervisor::{FromChild, Role};
 use std::collections::VecDeque;
 
-/// Time until a data plane must have listed its ports and flows, in milliseconds. A loaded machine takes a second.
+/// Time until a data plane must have listed its ports and flows, in milliseconds. A loaded machine takes a
+/// second.
 pub const SYNC_MS: u64 = 30_000;
 
-/// Time without a peer after which the supervisor is asked for another, in milliseconds. The supervisor knows earlier if
-/// the old one has ended.
+/// Time without a peer after which the supervisor is asked for another, in milliseconds. The supervisor knows
+/// earlier if the old one has ended.
 pub const ABSENCE_MS: u64 = 10_000;
 
 /// What is known about one peer.
@@ -53,12 +54,12 @@ impl Distrust {
         self.absent_since_ms = None;
     }
 
-    /// It has said something: it works.
+    /// The peer has said something: it works.
     pub fn on_message(&mut self) {
         self.debt.heard();
     }
 
-    /// Its channel was given up.
+    /// The channel to the peer was given up.
     pub fn on_loss(&mut self, lost: Lost, now_ms: u64) {
         self.absent_since_ms = Some(now_ms);
         let role = self.role;

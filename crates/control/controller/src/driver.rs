@@ -1,7 +1,8 @@
 //! A controller's side of its channel to the driver domain.
 //!
-//! The driver domain keeps interfaces when a controller dies, and loses them when it dies itself. In both cases a new channel
-//! begins with a list of what it has open, which the controller compares with what it wants.
+//! The driver domain keeps interfaces when a controller dies, and loses them when it dies itself. In both
+//! cases a new channel begins with a list of what it has open, which the controller compares with what it
+//! wants.
 
 use crate::clean;
 use crate::distrust::Distrust;
@@ -22,7 +23,7 @@ pub type Interfaces = BTreeMap<PortId, (InterfaceSpec, InterfaceState)>;
 /// What a driver domain has said about the controller's own ports.
 #[derive(Debug, PartialEq, Eq)]
 pub enum DriverEvent {
-    /// It has listed its [interfaces](DriverClient::interfaces).
+    /// The driver domain has listed its [interfaces](DriverClient::interfaces).
     Listed,
     /// An interface changed state.
     State(PortId, InterfaceState),
@@ -125,12 +126,14 @@ impl DriverClient {
         }
     }
 
-    /// The interfaces that it had open when its channel began, and that were not detached since; `None` until it has said so.
+    /// The interfaces that it had open when its channel began, and that were not detached since; `None` until
+    /// it has said so.
     pub fn interfaces(&self) -> Option<&Interfaces> {
         self.session.as_ref()?.listed.as_ref()
     }
 
-    /// The interfaces, to be compared with what the controller wants; `None` if they are not known or were compared already.
+    /// The interfaces, to be compared with what the controller wants; `None` if they are not known or were
+    /// compared already.
     pub fn compare(&mut self) -> Option<Interfaces> {
         let session = self.session.as_mut().filter(|session| !session.is_compared)?;
         let listed = session.listed.clone()?;
@@ -148,7 +151,8 @@ impl DriverClient {
         self.session.as_ref()?.addresses.get(&port)
     }
 
-    /// Has it join an interface to a port. Of a device that is lent, the descriptor goes along. Returns the data plane's end.
+    /// Has it join an interface to a port. Of a device that is lent, the descriptor goes along. Returns the
+    /// data plane's end.
     ///
     /// # Errors
     /// No connection between both can be made.
@@ -207,8 +211,8 @@ impl DriverClient {
         self.violations + u64::from(now)
     }
 
-    /// What the supervisor is to be told now. A driver domain that was told something a while ago and has said nothing is
-    /// to be looked at once, since it has not always something to say.
+    /// What the supervisor is to be told now. A driver domain that was told something a while ago and has
+    /// said nothing is to be looked at once, since it has not always something to say.
     pub fn complaint(&mut self, now_ms: u64) -> Option<FromChild> {
         let owes = self.session.as_ref().is_some_and(|session| session.was_told);
         let complaint = self.distrust.complaint(owes, now_ms)?;

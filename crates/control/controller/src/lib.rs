@@ -1,12 +1,13 @@
 //! What each controller does towards data plane and driver domain.
 //!
-//! A *controller* is a process that decides about packets: the control process, or `ovs`. All of them send requests and have to
-//! know again what an answer is for, get lists in parts, end each packet exactly once, and agree with the other side again after
-//! either has died. And none may trust what it is told, since a guest may have taken over data plane or driver domain. All of
-//! that is done here, once; what a controller wants, and what it does with the answers, is its own.
+//! A *controller* is a process that decides about packets: the control process, or `ovs`. All of them send
+//! requests and have to know again what an answer is for, get lists in parts, end each packet exactly once,
+//! and agree with the other side again after either has died. And none may trust what it is told, since a
+//! guest may have taken over data plane or driver domain. All of that is done here, once; what a controller
+//! wants, and what it does with the answers, is its own.
 //!
-//! Nothing here waits, reads a clock or decides: the caller polls descriptors, passes the time, and tells the supervisor what
-//! [`Client::complaint`] and [`DriverClient::complaint`] say.
+//! Nothing here waits, reads a clock or decides: the caller polls descriptors, passes the time, and tells the
+//! supervisor what [`Client::complaint`] and [`DriverClient::complaint`] say.
 //!
 //! | part | module |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! A channel to another process that never makes the caller wait, and that is given up when the other side violates the
-//! protocol.
+//! A channel to another process that never makes the caller wait, and that is given up when the other side
+//! violates the protocol.
 
 use crate::clean;
 use crate::outbox::{Outbox, Subject};
@@ -9,7 +9,8 @@ use rustix::event::PollFlags;
 use serde::{Serialize, de::DeserializeOwned};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Violations that are tolerated before the peer is given up: messages that are malformed, or that nobody asked for.
+/// Violations that are tolerated before the peer is given up: messages that are malformed, or that nobody
+/// asked for.
 pub(crate) const MAX_VIOLATIONS: u32 = 16;
 
 /// Messages that are [gathered](Link::gather) before they are sent.
@@ -54,8 +55,8 @@ impl<Out: Serialize> Link<Out> {
         self.channel.as_fd()
     }
 
-    /// The events to poll for. If a message was received already, polling for room makes `poll` return at once most often; if there is
-    /// no room, the peer will make some, or has sent something.
+    /// The events to poll for. If a message was received already, polling for room makes `poll` return at
+    /// once most often; if there is no room, the peer will make some, or has sent something.
     pub fn interest(&self) -> PollFlags {
         if self.outbox.len() == 0 && !self.channel.has_received() {
             PollFlags::IN
@@ -79,8 +80,8 @@ impl<Out: Serialize> Link<Out> {
         self.send_about(message, fds, 0, None);
     }
 
-    /// Sends a message with so many bytes of frames, which takes the place of one about the same subject that waits. Returns
-    /// that one.
+    /// Sends a message with so many bytes of frames, which takes the place of one about the same subject that
+    /// waits. Returns that one.
     pub(crate) fn send_about(
         &mut self,
         message: Out,
@@ -126,8 +127,8 @@ impl<Out: Serialize> Link<Out> {
         self.is_broken = true;
     }
 
-    /// Receives one message, if there is one. Malformed messages are logged and skipped, up to a bound for the whole
-    /// connection.
+    /// Receives one message, if there is one. Malformed messages are logged and skipped, up to a bound for
+    /// the whole connection.
     ///
     /// # Errors
     /// The channel is given up.

@@ -1,8 +1,9 @@
 //! Messages that wait until a peer has room for them, in order.
 //!
-//! Nothing waits for a peer: what its socket does not take at once is kept. A correct peer needs no bound for that. A
-//! peer that reads nothing is found out by [`MAX_WAITING`] and [`MAX_BYTES`], which lie far beyond what a correct one
-//! leaves unread. A message about a subject takes the place of one about the same subject that still waits.
+//! Nothing waits for a peer: what its socket does not take at once is kept. A correct peer needs no bound for
+//! that. A peer that reads nothing is found out by [`MAX_WAITING`] and [`MAX_BYTES`], which lie far beyond
+//! what a correct one leaves unread. A message about a subject takes the place of one about the same subject
+//! that still waits.
 
 use control_protocol::{Channel, ChannelError};
 use serde::Serialize;
@@ -15,8 +16,8 @@ pub(crate) const MAX_WAITING: usize = 1 << 18;
 /// Bytes of frames in them before the peer is given up.
 pub(crate) const MAX_BYTES: usize = 64 << 20;
 
-/// What a message is about: a kind of message, and the port or process that it names. The later message says all that
-/// the earlier one said.
+/// What a message is about: a kind of message, and the port or process that it names. The later message says
+/// all that the earlier one said.
 pub(crate) type Subject = (u8, u32);
 
 #[derive(Debug)]
@@ -96,8 +97,8 @@ impl<Out: Serialize> Outbox<Out> {
         replaced
     }
 
-    /// Sends messages as far as there is room. If the peer has closed its end, which is noticed by receiving, they are
-    /// dropped.
+    /// Sends messages as far as there is room. If the peer has closed its end, which is noticed by receiving,
+    /// they are dropped.
     pub fn send_to(&mut self, channel: &Channel) {
         while !self.waiting.is_empty() {
             let sent = match self.send_some(channel) {
@@ -113,8 +114,8 @@ impl<Out: Serialize> Outbox<Out> {
         }
     }
 
-    /// Sends the first of the messages, with those after it that may go with it; returns how many places they had. If one
-    /// cannot be sent, it is the first.
+    /// Sends the first of the messages, with those after it that may go with it; returns how many places they
+    /// had. If one cannot be sent, it is the first.
     fn send_some(&self, channel: &Channel) -> Result<usize, ChannelError> {
         let replaced = self
             .waiting

@@ -1,8 +1,9 @@
 //! When a port is to be connected.
 //!
-//! An attempt is made when the port is there, and a while after its connection has ended, never in the event that reported
-//! the end: at that moment the next event may be on its way already, and the port may be connected again. A look some
-//! time after each attempt finds out whether it came to anything. Delays double up to a bound, until the port works.
+//! An attempt is made when the port is there, and a while after its connection has ended, never in the event
+//! that reported the end: at that moment the next event may be on its way already, and the port may be
+//! connected again. A look some time after each attempt finds out whether it came to anything. Delays double
+//! up to a bound, until the port works.
 
 use control_protocol::data_plane::PortState;
 

@@ -1,8 +1,8 @@
 //! Packets of the data plane: each is ended once.
 //!
-//! Packets that come before the controller has agreed with the data plane about ports and flows wait here (the data plane
-//! bounds them), so that none is decided about without knowing these. Those that a data plane sends beyond the bounds are
-//! ended at once.
+//! Packets that come before the controller has agreed with the data plane about ports and flows wait here
+//! (the data plane bounds them), so that none is decided about without knowing these. Those that a data plane
+//! sends beyond the bounds are ended at once.
 
 use control_protocol::data_plane::{Execute, Request, Upcall};
 use flow::DropReason;
@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 const MAX_HELD: usize = 4096;
 const MAX_HELD_BYTES: usize = 32 << 20;
 
-/// Bytes of packets that wait to be sent back, beyond which packets are left out. Half of what the outbox holds; so small packets are left
-/// out, too, before their number is what the outbox does not hold.
+/// Bytes of packets that wait to be sent back, beyond which packets are left out. Half of what the outbox
+/// holds; so small packets are left out, too, before their number is what the outbox does not hold.
 const MAX_RETURNING: usize = crate::outbox::MAX_BYTES / 2;
 
 /// Packets that wait.
@@ -47,8 +47,8 @@ impl Upcalls {
     }
 }
 
-/// What is sent in the place of a packet, and the bytes of its frame, if so many bytes wait to be sent already. `None`: it ends no
-/// upcall, and is dropped.
+/// What is sent in the place of a packet, and the bytes of its frame, if so many bytes wait to be sent
+/// already. `None`: it ends no upcall, and is dropped.
 pub(crate) fn bounded(request: Request, waiting: usize) -> Option<(Request, usize)> {
     match request {
         Request::Execute(Execute { upcall, packet, .. }) if waiting + packet.frame.len() > MAX_RETURNING => {

@@ -22,7 +22,7 @@ struct World {
 }
 
 impl World {
-    /// Both agree already.
+    /// Client and data plane agree already.
     fn new() -> World {
         let mut world = World::silent();
         let hello = world.hear();
@@ -432,7 +432,8 @@ fn packets_wait_until_both_agree() {
     assert_eq!(world.client.check(SYNC_MS), Ok(()));
 }
 
-/// Whether they wait or not, whether the answers are read or not: one end for each, and a bound on what is kept.
+/// Whether they wait or not, whether the answers are read or not: one end for each, and a bound on what is
+/// kept.
 #[test]
 fn each_packet_ends_once_and_few_are_kept() {
     for agrees in [false, true] {

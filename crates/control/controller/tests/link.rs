@@ -59,7 +59,7 @@ fn what_is_gathered_arrives_in_order() {
     assert_eq!(arrived.count(), 32);
 }
 
-/// The others are sent all the same.
+/// Messages behind one that is too long are sent all the same.
 #[test]
 fn a_message_that_is_too_long_is_dropped() {
     let (ours, theirs) = Channel::pair().unwrap();
@@ -95,7 +95,8 @@ fn what_nobody_reads_is_kept_up_to_a_bound() {
     assert!((1 << 18..1 << 19).contains(&next), "{next} were kept");
 }
 
-/// However long the supervisor does not read, it is told of each peer once, and of everything else as often as it was said.
+/// However long the supervisor does not read, it is told of each peer once, and of everything else as often
+/// as it was said.
 #[test]
 fn a_complaint_takes_the_place_of_the_same_one() {
     let (ours, theirs) = Channel::pair().unwrap();

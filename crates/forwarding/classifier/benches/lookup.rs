@@ -1,5 +1,6 @@
-//! What a look-up in the megaflow table costs: a subtable that does not match, by the layer at which the packet
-//! differs, and one that does. `cargo bench -p classifier` prints nanoseconds; there is nothing that could fail.
+//! What a look-up in the megaflow table costs: a subtable that does not match, by the layer at which the
+//! packet differs, and one that does. `cargo bench -p classifier` prints nanoseconds; there is nothing that
+//! could fail.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a measurement")]
 
@@ -13,7 +14,8 @@ const MASKS: u32 = 64;
 const ROUNDS: usize = 41;
 const LOOKUPS: usize = 2_000;
 
-/// Masks as a control plane makes them for connections: all layers, and another prefix of the source each time.
+/// Masks as a control plane makes them for connections: all layers, and another prefix of the source each
+/// time.
 fn mask(number: u32) -> FlowMask {
     let mut mask = FlowMask::ANY;
     mask.0.set_in_port(u32::MAX);

@@ -1,15 +1,15 @@
 //! Composes the flows of a walk into a decision.
 //!
-//! A walk uses the key alone: fields that actions set are constants for later look-ups, and the operations on the way are
-//! noted as one program. The program becomes a decision if every packet of the kind makes the same look-ups, unless a meter
-//! drops it before. What all packets of the kind have in common is known to a [`StandIn`], which follows
-//! header changes. A branch by length becomes a branch of the program if nothing is looked up on either side.
-//! Packets of other kinds are walked one by one, and counted. For meters, the flows behind them are noted,
-//! which do not count what they drop; for tags, by how much packets have grown when they come to a flow,
-//! which counts them as long as they are there.
+//! A walk uses the key alone: fields that actions set are constants for later look-ups, and the operations on
+//! the way are noted as one program. The program becomes a decision if every packet of the kind makes the
+//! same look-ups, unless a meter drops it before. What all packets of the kind have in common is known to a
+//! [`StandIn`], which follows header changes. A branch by length becomes a branch of the program if nothing
+//! is looked up on either side. Packets of other kinds are walked one by one, and counted. For meters, the
+//! flows behind them are noted, which do not count what they drop; for tags, by how much packets have grown
+//! when they come to a flow, which counts them as long as they are there.
 //!
-//! The flows on the way determine the program. So a walk first notes the flows, and searches for a decision composed of them;
-//! only a new decision allocates.
+//! The flows on the way determine the program. So a walk first notes the flows, and searches for a decision
+//! composed of them; only a new decision allocates.
 
 use crate::behind::Behind;
 use crate::decision::{Decision, Meter, Part, compose, known};
@@ -187,7 +187,8 @@ struct Aside {
     stand_in: StandIn,
     /// The place of the operation that set it aside.
     at: usize,
-    /// How many meters there were before. Flows found later are behind those that follow only until it is taken up again.
+    /// How many meters there were before. Flows found later are behind those that follow only until it is
+    /// taken up again.
     meters: usize,
 }
 
@@ -258,7 +259,8 @@ impl Composer<'_> {
         }
     }
 
-    /// Notes that flows found from now on are not behind those meters that came after the first `before` ones.
+    /// Notes that flows found from now on are not behind those meters that came after the first `before`
+    /// ones.
     fn end_meters(&mut self, before: usize) {
         for meter in &mut self.meters[before..] {
             meter.behind.end = meter.behind.end.min(self.parts.len());
@@ -377,9 +379,9 @@ impl Subject for Composer<'_> {
     }
 }
 
-/// The hash of addresses, protocol and ports that [`flow::Action::Hash`] computes: the same on all threads, another one in
-/// each process, never 0. All fragments of a datagram have the same: only the first one has ports, and later ones of IPv6 do not
-/// name the protocol.
+/// The hash of addresses, protocol and ports that [`flow::Action::Hash`] computes: the same on all threads,
+/// another one in each process, never 0. All fragments of a datagram have the same: only the first one has
+/// ports, and later ones of IPv6 do not name the protocol.
 pub fn dp_hash(key: &FlowKey, basis: u32) -> u32 {
     const IPV6: u16 = 0x86dd;
     let (from, to) = (key.ip_src(), key.ip_dst());

@@ -1,17 +1,17 @@
 //! The decision about packets of one kind: the value of the microflow cache.
 //!
-//! A flow that looks up nothing further has a decision of its own, made when the flow is installed. The operations of a walk
-//! through several flows are composed into one program, which depends on all of them: when one of the flows ends, so does the
-//! decision, before the change is answered. A thread that composes a decision first notes it with its flows and then checks
-//! whether they live; a thread that ends a flow first marks the flow and then reads which decisions are noted. So one of the
-//! two finds the other.
+//! A flow that looks up nothing further has a decision of its own, made when the flow is installed. The
+//! operations of a walk through several flows are composed into one program, which depends on all of them:
+//! when one of the flows ends, so does the decision, before the change is answered. A thread that composes a
+//! decision first notes it with its flows and then checks whether they live; a thread that ends a flow first
+//! marks the flow and then reads which decisions are noted. So one of the two finds the other.
 //!
-//! Packets that a meter drops do not count for flows that are found behind it. A decision with such flows *counts apart*: the
-//! caches do not count its packets when they come, but those that asked the meters do afterwards. So a count is right when
-//! it is made, and is never taken back.
+//! Packets that a meter drops do not count for flows that are found behind it. A decision with such flows
+//! *counts apart*: the caches do not count its packets when they come, but those that asked the meters do
+//! afterwards. So a count is right when it is made, and is never taken back.
 //!
-//! Counters are independent statistics, updated without ordering between them: a reader may see a packet before its bytes, but
-//! never a count that goes back. The state becomes [`ENDED`] once and stays so.
+//! Counters are independent statistics, updated without ordering between them: a reader may see a packet
+//! before its bytes, but never a count that goes back. The state becomes [`ENDED`] once and stays so.
 
 use crate::behind::Behind;
 use crate::entry::FlowEntry;
@@ -59,7 +59,8 @@ impl Shape {
         }
     }
 
-    /// What is done to all packets, or to those that have passed the meter, if they are changed and go to a port.
+    /// What is done to all packets, or to those that have passed the meter, if they are changed and go to a
+    /// port.
     #[inline]
     pub fn edited(&self) -> Option<&Edited> {
         match self {
@@ -152,8 +153,8 @@ impl Counter {
 pub(crate) struct Meter {
     /// The place of its operation.
     pub at: usize,
-    /// The flows, by their place in the list, that are found behind the meter: if it drops a packet, that does not count for
-    /// them.
+    /// The flows, by their place in the list, that are found behind the meter: if it drops a packet, that
+    /// does not count for them.
     pub behind: Range<usize>,
 }
 
@@ -241,8 +242,8 @@ impl Decision {
         }
     }
 
-    /// Counts packets that no meter dropped for all flows that the decision depends on. `now_ms` comes from the clock that the
-    /// caller also uses for [`stats`](Self::stats).
+    /// Counts packets that no meter dropped for all flows that the decision depends on. `now_ms` comes from
+    /// the clock that the caller also uses for [`stats`](Self::stats).
     #[inline]
     pub fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
         match &self.counts {
@@ -255,8 +256,8 @@ impl Decision {
         }
     }
 
-    /// Counts packets of a decision that [counts apart](Self::counts_apart). `dropped` are the places of the meters that
-    /// dropped them, or copies of them.
+    /// Counts packets of a decision that [counts apart](Self::counts_apart). `dropped` are the places of the
+    /// meters that dropped them, or copies of them.
     pub fn record_metered(&self, dropped: &[usize], train: &Train, now_ms: u64) {
         let (packets, bytes) = (train.packets.into(), train.bytes);
         let Counts::Parts(parts) = &self.counts else {
@@ -328,8 +329,9 @@ impl Decision {
         }
     }
 
-    /// Whether flows of the decision are found behind meters. Whoever asks the meters then counts the packets, with
-    /// [`record_metered`](Self::record_metered) or, if all passed, [`MicroflowCache::count`](crate::MicroflowCache::count).
+    /// Whether flows of the decision are found behind meters. Whoever asks the meters then counts the
+    /// packets, with [`record_metered`](Self::record_metered) or, if all passed,
+    /// [`MicroflowCache::count`](crate::MicroflowCache::count).
     #[inline]
     pub fn counts_apart(&self) -> bool {
         matches!(&self.counts, Counts::Parts(parts) if !parts.meters.is_empty())
@@ -348,8 +350,9 @@ pub(crate) struct Dependents(Mutex<List>);
 #[derive(Debug, Default)]
 struct List {
     noted: HashTable<Noted>,
-    /// The last one, unless it is large. If there are more flows than the caches of the threads hold, most decisions are in no
-    /// cache, and would be composed again for each packet. A flow that has several is likely to have them in a cache.
+    /// The last one, unless it is large. If there are more flows than the caches of the threads hold, most
+    /// decisions are in no cache, and would be composed again for each packet. A flow that has several is
+    /// likely to have them in a cache.
     kept: Option<Arc<Decision>>,
 }
 
@@ -366,7 +369,8 @@ const FEW: usize = 16;
 const KEPT_BYTES: usize = 1024;
 
 impl Dependents {
-    /// A decision that holds and was composed of these flows in this order, the first of which this list belongs to.
+    /// A decision that holds and was composed of these flows in this order, the first of which this list
+    /// belongs to.
     fn find(&self, hash: u64, parts: &[Part]) -> Option<Arc<Decision>> {
         let is_it = |decision: &Decision| decision.is_live() && same(decision.parts(), parts);
         let list = self.0.lock();
@@ -381,7 +385,8 @@ impl Dependents {
     fn note(&self, hash: u64, decision: &Arc<Decision>) {
         let mut list = self.0.lock();
         let List { noted, kept } = &mut *list;
-        // Decisions that are gone are removed at each doubling: that takes little time, and at most twice the memory.
+        // Decisions that are gone are removed at each doubling: that takes little time, and at most twice the
+        // memory.
         if noted.len() >= FEW && noted.len() == noted.capacity() {
             noted.retain(|noted| noted.decision.strong_count() > 0);
         }
@@ -441,7 +446,8 @@ pub(crate) fn known(parts: &[Part]) -> Option<Arc<Decision>> {
     parts.first()?.flow.dependents.find(hash(parts), parts)
 }
 
-/// Makes the decision for a walk through these flows and meters. If one of the flows has ended meanwhile, so has the decision.
+/// Makes the decision for a walk through these flows and meters. If one of the flows has ended meanwhile, so
+/// has the decision.
 pub(crate) fn compose(
     program: Program,
     parts: &[Part],

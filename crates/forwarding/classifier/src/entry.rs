@@ -1,4 +1,5 @@
-//! An installed flow. The table, the decisions that depend on the flow, and the caches of all workers share it.
+//! An installed flow. The table, the decisions that depend on the flow, and the caches of all workers share
+//! it.
 
 use crate::decision::{Decision, Dependents};
 use cpu::{Access, prefetch};
@@ -60,7 +61,8 @@ impl FlowEntry {
         self.decision.program()
     }
 
-    /// Counts packets that matched. `now_ms` comes from the clock that the caller also uses for [`stats`](Self::stats).
+    /// Counts packets that matched. `now_ms` comes from the clock that the caller also uses for
+    /// [`stats`](Self::stats).
     #[inline]
     pub fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
         self.decision.record(packets, bytes, tcp_flags, now_ms);

@@ -1,10 +1,10 @@
 //! Keyed hashing of flow keys.
 //!
-//! Guests choose keys. A guest that could predict which keys collide could fill a bucket and make every look-up
-//! in it slow. So the hash is NH (Black et al., *UMAC*, CRYPTO 1999; RFC 4418 5.2): word pairs are added to
-//! secret words, multiplied, and summed. Two different keys collide in its 128 bits with a probability of 2^-64
-//! over the choice of the secret, whatever the keys are; and the multiplications do not wait for each other. A
-//! last secret multiplication spreads the result, as tables look at a few bits only.
+//! Guests choose keys. A guest that could predict which keys collide could fill a bucket and make every
+//! look-up in it slow. So the hash is NH (Black et al., *UMAC*, CRYPTO 1999; RFC 4418 5.2): word pairs are
+//! added to secret words, multiplied, and summed. Two different keys collide in its 128 bits with a
+//! probability of 2^-64 over the choice of the secret, whatever the keys are; and the multiplications do not
+//! wait for each other. A last secret multiplication spreads the result, as tables look at a few bits only.
 //!
 //! The secret is drawn once per process, and results never leave it.
 

@@ -1,19 +1,30 @@
 //! Finds the flow that a packet belongs to.
 //!
-//! There are two levels, as in Pfaff et al., *The Design and Implementation of Open vSwitch* (NSDI 2015): each worker
-//! thread remembers keys in a [`MicroflowCache`] of its own; behind it stands the switch's [`MegaflowTable`], searched mask
-//! by mask. Flows have no priorities: the control plane keeps flows disjoint, and where they overlap, any match is as good
-//! as another.
+//! There are two levels, as in Pfaff et al., *The Design and Implementation of Open vSwitch* (NSDI 2015):
+//! each worker thread remembers keys in a [`MicroflowCache`] of its own; behind it stands the switch's
+//! [`MegaflowTable`], searched mask by mask. Flows have no priorities: the control plane keeps flows
+//! disjoint, and where they overlap, any match is as good as another.
 //!
-//! The outcome of a flow, or of a walk through several flows, is a [`Decision`] that both levels share. Removing a flow
-//! from the table ends the decisions that depend on it. A decision that has ended is a miss in every cache that still holds
-//! it, so no thread has to reach into another thread's cache.
+//! The outcome of a flow, or of a walk through several flows, is a [`Decision`] that both levels share.
+//! Removing a flow from the table ends the decisions that depend on it. A decision that has ended is a miss
+//! in every cache that still holds it, so no thread has to reach into another thread's cache.
 //!
-//! Guests choose the keys, and must not be able to choose the cost: hashing is keyed by a secret, tables are bounded, and
-//! the masks made for one port are never searched for another (CVE-2019-25076 shows what happens otherwise).
+//! | module | contents |
+//! |---|---|
+//! | `microflow`, `mask_union` | a worker's cache; the bits of a key that flows match |
+//! | `megaflow`, `port_flows` | the table of a switch; the flows of one input port, between threads |
+//! | `stages`, `list` | flows of filters and later passes; subtables that are searched together |
+//! | `subtable`, `prefixes`, `hash` | flows with one mask; beginnings of keys that it has; keyed hashing |
+//! | `entry`, `decision` | an installed flow; what is decided about packets of one kind |
+//! | `walk`, `compose`, `stand_in` | from flow to flow; the flows of a walk as one decision; a packet that stands for its kind |
+//! | `refused` | why the table refuses a flow |
 //!
-//! Only the megaflow table is shared between threads: one thread changes it, others look up through [`PortFlows`], behind a
-//! lock per port that changes hold for less than a microsecond.
+//! Guests choose the keys, and must not be able to choose the cost: hashing is keyed by a secret, tables are
+//! bounded, and the masks made for one port are never searched for another (CVE-2019-25076 shows what happens
+//! otherwise).
+//!
+//! Only the megaflow table is shared between threads: one thread changes it, others look up through
+//! [`PortFlows`], behind a lock per port that changes hold for less than a microsecond.
 
 #![forbid(unsafe_code)]
 

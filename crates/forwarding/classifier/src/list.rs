@@ -1,8 +1,8 @@
 //! Subtables that are searched together, one after the other: those of one input port.
 //!
-//! Subtables that are hit often move to the front, after a number of changes and whenever the owner asks for it. Nothing here
-//! takes long, as look-ups wait meanwhile: room for a change is prepared beforehand ([`SubtableList::room_for`]), and the
-//! caller drops the entries and subtables that a change replaced.
+//! Subtables that are hit often move to the front, after a number of changes and whenever the owner asks for
+//! it. Nothing here takes long, as look-ups wait meanwhile: room for a change is prepared beforehand
+//! ([`SubtableList::room_for`]), and the caller drops the entries and subtables that a change replaced.
 
 #![expect(
     clippy::vec_box,
@@ -81,7 +81,8 @@ impl SubtableList {
         self.subtables[number].hit(count);
     }
 
-    /// The subtable that [`replace`](Self::replace) needs for such a flow, if there is none yet or it is full.
+    /// The subtable that [`replace`](Self::replace) needs for such a flow, if there is none yet or it is
+    /// full.
     pub fn room_for(&self, flow: &Flow) -> Option<Box<Subtable>> {
         match self.position(flow) {
             None => Some(Box::new(Subtable::for_flow(flow))),
@@ -92,8 +93,8 @@ impl SubtableList {
         }
     }
 
-    /// Removes those of `old` that are in the list, and adds `new`. `room` is the subtable that was prepared for `new`.
-    /// Returns the parts that the caller has to drop.
+    /// Removes those of `old` that are in the list, and adds `new`. `room` is the subtable that was prepared
+    /// for `new`. Returns the parts that the caller has to drop.
     pub fn replace(
         &mut self,
         old: &[Arc<FlowEntry>],

@@ -1,18 +1,19 @@
 //! The union of the masks of the flows that a port's packets may meet first: the bits of a key that any of
 //! them matches.
 //!
-//! Caches compare these bits of a key and no others, so packets that all flows treat alike share a cache entry. Where flows
-//! match Ethernet addresses only, one entry serves all connections between two stations.
+//! Caches compare these bits of a key and no others, so packets that all flows treat alike share a cache
+//! entry. Where flows match Ethernet addresses only, one entry serves all connections between two stations.
 //!
 //! What flows of later passes and egress filters match is not in it, as few packets come to them; it is in
 //! the decisions about those packets ([`crate::behind`]). Where the first flows match the ports of TCP and
 //! UDP, no two connections share an entry, and all is in the union. So are tags, types and protocols that
 //! actions read, of which a link has few.
 //!
-//! The union changes while other threads read it, and a reader need not see all of a change at once. When a cache entry was
-//! made, the union covered its flow's mask. The union is widened before a flow can be found, and narrowed after flows have
-//! ended. So a thread that reads the union and then finds the flow alive has read all bits of the flow's mask, in each
-//! word. Two keys that are equal under two such unions are equal under that mask.
+//! The union changes while other threads read it, and a reader need not see all of a change at once. When a
+//! cache entry was made, the union covered its flow's mask. The union is widened before a flow can be found,
+//! and narrowed after flows have ended. So a thread that reads the union and then finds the flow alive has
+//! read all bits of the flow's mask, in each word. Two keys that are equal under two such unions are equal
+//! under that mask.
 
 use flow::{ExactKey, FlowMask, Unseen};
 use std::array;

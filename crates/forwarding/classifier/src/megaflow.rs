@@ -1,18 +1,20 @@
 //! The megaflow table of one switch: tuple space search (Srinivasan et al., SIGCOMM 1999).
 //!
-//! Flows are kept in lists by stage, pass and input port; nearly all are in the lists of the forward stage's first pass.
+//! Flows are kept in lists by stage, pass and input port; nearly all are in the lists of the forward stage's
+//! first pass.
 //!
-//! There is one subtable per mask, and a look-up searches one after the other. So its cost is the number of masks, and a
-//! guest can make the control plane produce masks by sending many kinds of packets. Two things bound that: a port may have a
-//! limited number of masks, and flows that name an input port, which are nearly all flows, have their subtables in a list
-//! of that port's own. A guest that exhausts its masks makes its own misses dearer by a bounded amount, and no other port's.
+//! There is one subtable per mask, and a look-up searches one after the other. So its cost is the number of
+//! masks, and a guest can make the control plane produce masks by sending many kinds of packets. Two things
+//! bound that: a port may have a limited number of masks, and flows that name an input port, which are nearly
+//! all flows, have their subtables in a list of that port's own. A guest that exhausts its masks makes its
+//! own misses dearer by a bounded amount, and no other port's.
 //!
-//! Nor can a guest use up the table: a port may have as many flows as there are free places (the dynamic thresholds
-//! by which switches share packet buffers; Choudhury and Hahne, 1998). One greedy port gets half of the table, two get a
-//! third each, and so on: there is always room left, and nothing to configure.
+//! Nor can a guest use up the table: a port may have as many flows as there are free places (the dynamic
+//! thresholds by which switches share packet buffers; Choudhury and Hahne, 1998). One greedy port gets half
+//! of the table, two get a third each, and so on: there is always room left, and nothing to configure.
 //!
-//! A flow that would exceed a limit is refused, and the table stays as it was: the flow's packets then keep missing, which
-//! is slow and correct, and bounded by the number of misses that a port may have.
+//! A flow that would exceed a limit is refused, and the table stays as it was: the flow's packets then keep
+//! missing, which is slow and correct, and bounded by the number of misses that a port may have.
 //!
 //! One thread at a time changes the table; look-ups go on meanwhile, through [`PortFlows`].
 
@@ -80,13 +82,14 @@ impl MegaflowTable {
         }
     }
 
-    /// Changes how many flows the table holds at most, and how many bytes their compiled actions may take. Flows that are there
-    /// stay, and can be replaced by flows that take no more.
+    /// Changes how many flows the table holds at most, and how many bytes their compiled actions may take.
+    /// Flows that are there stay, and can be replaced by flows that take no more.
     pub fn set_limits(&mut self, max_flows: usize, max_bytes: usize) {
         (self.max_flows, self.max_bytes) = (max_flows, max_bytes);
     }
 
-    /// The present and future flows for packets of a port. An impossible port number has only the flows for any port.
+    /// The present and future flows for packets of a port. An impossible port number has only the flows for
+    /// any port.
     pub fn port(&mut self, port: PortId) -> PortFlows {
         let own = Some(port.0).filter(|port| *port < PortId::LIMIT);
         PortFlows {
@@ -96,8 +99,8 @@ impl MegaflowTable {
         }
     }
 
-    /// Installs a flow. It takes the place of the flow with the same identifier and of one that matches the same
-    /// packets (equal mask and masked key); these end, and one of them is returned - that with the same
+    /// Installs a flow. It takes the place of the flow with the same identifier and of one that matches the
+    /// same packets (equal mask and masked key); these end, and one of them is returned - that with the same
     /// identifier, if there was one. Bits of the key outside the mask are ignored.
     ///
     /// # Errors
@@ -108,8 +111,9 @@ impl MegaflowTable {
         Ok(ended.into_iter().next())
     }
 
-    /// As [`insert`](Self::insert), in one of several modes. Returns the flows that ended with their statistics: not the one
-    /// on whose statistics the new flow goes on, which is that with the same identifier, or else that for the same packets.
+    /// As [`insert`](Self::insert), in one of several modes. Returns the flows that ended with their
+    /// statistics: not the one on whose statistics the new flow goes on, which is that with the same
+    /// identifier, or else that for the same packets.
     ///
     /// # Errors
     ///
@@ -238,8 +242,8 @@ impl MegaflowTable {
         own.map_or(0, |list| list.read().masks()) + self.any_port.read().masks()
     }
 
-    /// Sorts the masks that are hit most to the front. Lists do so by themselves now and then while flows come and go;
-    /// otherwise the caller should do it every few seconds.
+    /// Sorts the masks that are hit most to the front. Lists do so by themselves now and then while flows
+    /// come and go; otherwise the caller should do it every few seconds.
     pub fn reorder(&self) {
         self.ports
             .values()
@@ -265,8 +269,8 @@ impl MegaflowTable {
         same_id.into_iter().chain(same_match).collect()
     }
 
-    /// Removes flows and adds one: the whole of a change. Look-ups in the new flow's list find either all old flows or the
-    /// new one.
+    /// Removes flows and adds one: the whole of a change. Look-ups in the new flow's list find either all old
+    /// flows or the new one.
     fn exchange(&mut self, old: &[Arc<FlowEntry>], new: Option<Arc<FlowEntry>>) {
         for old in old {
             self.flows.remove(&old.flow.id);
@@ -341,7 +345,8 @@ impl MegaflowTable {
         }
     }
 
-    /// Removes bits that no flow matches any more from the mask unions, after flows for that port, or for any, have gone.
+    /// Removes bits that no flow matches any more from the mask unions, after flows for that port, or for
+    /// any, have gone.
     fn narrow(&self, in_port: Option<u32>) {
         let lists = self.stages.read();
         let any_port = self.union_for_any(&lists);

@@ -1,21 +1,24 @@
 //! The exact-match cache of one worker thread.
 //!
-//! Most packets are treated like one that came a moment ago. The cache keeps the decision for a key, or rather for the bits
-//! of the key that any flow matches ([`PortFlows::mask_union`](crate::PortFlows::mask_union)), so that
-//! packets need one hash and one comparison, whatever the number of masks. A slot is two cache lines. The first has the
-//! hash, the flow and all of a usual packet's key. The second has the other words of the key, and the counts since they were
+//! Most packets are treated like one that came a moment ago. The cache keeps the decision for a key, or
+//! rather for the bits of the key that any flow matches
+//! ([`PortFlows::mask_union`](crate::PortFlows::mask_union)), so that packets need one hash and one
+//! comparison, whatever the number of masks. A slot is two cache lines. The first has the hash, the flow and
+//! all of a usual packet's key. The second has the other words of the key, and the counts since they were
 //! last flushed to the flows' statistics, which other threads share and which are therefore slow to write.
 //!
-//! Each set has two ways, and no chains: a packet that finds both taken replaces the one used less recently, so neither
-//! look-up nor insertion ever takes longer than usual. The cache grows with the number of connections, a set at a time, by linear
-//! hashing (W. Litwin, VLDB 1980): an insertion that finds one in [`FULLNESS`] slots taken appends a set, which gets its share of another
-//! one's keys. So no insertion stands still for the others, and a thread with few connections needs little memory, all of it near.
+//! Each set has two ways, and no chains: a packet that finds both taken replaces the one used less recently,
+//! so neither look-up nor insertion ever takes longer than usual. The cache grows with the number of
+//! connections, a set at a time, by linear hashing (W. Litwin, VLDB 1980): an insertion that finds one in
+//! [`FULLNESS`] slots taken appends a set, which gets its share of another one's keys. So no insertion stands
+//! still for the others, and a thread with few connections needs little memory, all of it near.
 //!
-//! When there are more connections than slots, replacing does not help:
-//! a slot that is taken is then replaced only once in [`REPLACEMENT_INTERVAL`] insertions. The other insertions read nothing of
-//! the decisions that are there, which would mostly have to come from memory.
+//! When there are more connections than slots, replacing does not help: a slot that is taken is then replaced
+//! only once in [`REPLACEMENT_INTERVAL`] insertions. The other insertions read nothing of the decisions that
+//! are there, which would mostly have to come from memory.
 //!
-//! A decision that has ended is a miss, and is dropped when its place is needed; dropping it late costs only memory.
+//! A decision that has ended is a miss, and is dropped when its place is needed; dropping it late costs only
+//! memory.
 //!
 //! A key names its input port, and ports are unique in the process, so one cache serves all switches.
 
@@ -141,8 +144,8 @@ impl Slot {
 /// Keys with their decisions.
 #[derive(Debug)]
 pub struct MicroflowCache {
-    /// Empty before the first insertion, as not every thread inserts. Then there is room for all, which is no memory before
-    /// it is used.
+    /// Empty before the first insertion, as not every thread inserts. Then there is room for all, which is no
+    /// memory before it is used.
     sets: Vec<Set>,
     /// How many sets there may be.
     most: usize,
@@ -258,8 +261,8 @@ impl MicroflowCache {
         (slot.recent, other.recent) = (true, false);
     }
 
-    /// Counts packets of a decision that [counts apart](Decision::counts_apart), which its meters let pass, as
-    /// [`hit`](Self::hit) counts those of others.
+    /// Counts packets of a decision that [counts apart](Decision::counts_apart), which its meters let pass,
+    /// as [`hit`](Self::hit) counts those of others.
     pub fn count(&mut self, place: Place, train: &Train) {
         let slot = &mut self.sets[place.set as usize][usize::from(place.way)];
         slot.train.append(train);
@@ -269,9 +272,11 @@ impl MicroflowCache {
         }
     }
 
-    /// Adds all counts to the flows' statistics. The thread calls this every few milliseconds, and before it sleeps.
+    /// Adds all counts to the flows' statistics. The thread calls this every few milliseconds, and before it
+    /// sleeps.
     pub fn flush_stats(&mut self, now_ms: u64) {
-        /// So many others are counted while one more piece of a decision comes from memory, which says where the next one is.
+        /// So many others are counted while one more piece of a decision comes from memory, which says where
+        /// the next one is.
         const AHEAD: usize = 6;
         for at in 0..self.counted.len() {
             let later = |stage: usize| {
@@ -399,8 +404,8 @@ fn in_order(set: &mut Set, way: usize) -> [&mut Slot; WAYS] {
     }
 }
 
-/// The way for a new key: a free one, or, if one is to be replaced, one whose flow has ended, or the one used less
-/// recently.
+/// The way for a new key: a free one, or, if one is to be replaced, one whose flow has ended, or the one used
+/// less recently.
 fn victim(set: &Set, replace: bool) -> Option<usize> {
     let free = set.iter().position(|slot| slot.decision.is_none());
     free.or_else(|| {

@@ -1,12 +1,12 @@
 //! The flows of one input port, between threads that look up and the thread that changes them.
 //!
-//! The flows of an input port are behind a lock of their own. A port's transmit ring has one reader at a time, so the lock is
-//! rarely contended, and a look-up takes it once per burst; a change of other ports' flows touches other locks. The thread
-//! that changes a port's flows prepares everything before it takes the lock, and drops replaced entries afterwards. So
-//! it holds the lock for a hash and a few stores.
+//! The flows of an input port are behind a lock of their own. A port's transmit ring has one reader at a
+//! time, so the lock is rarely contended, and a look-up takes it once per burst; a change of other ports'
+//! flows touches other locks. The thread that changes a port's flows prepares everything before it takes the
+//! lock, and drops replaced entries afterwards. So it holds the lock for a hash and a few stores.
 //!
-//! Flows of later passes and of filters are in lists of their own ([`crate::stages`]). In a switch that has none, look-ups do
-//! not read them.
+//! Flows of later passes and of filters are in lists of their own ([`crate::stages`]). In a switch that has
+//! none, look-ups do not read them.
 
 use crate::compose::{Walked, Walker};
 use crate::entry::FlowEntry;
@@ -100,15 +100,16 @@ pub struct PortFlows {
 }
 
 impl PortFlows {
-    /// The union of the masks of the port's flows, by word, for keys of this one's form. It covers the mask of each flow that
-    /// was found before the union is read and is still alive afterwards. A flow found through a [`Reading`] that exists
-    /// meanwhile is such a flow.
+    /// The union of the masks of the port's flows, by word, for keys of this one's form. It covers the mask
+    /// of each flow that was found before the union is read and is still alive afterwards. A flow found
+    /// through a [`Reading`] that exists meanwhile is such a flow.
     #[inline]
     pub fn mask_union<'a>(&'a self, key: &ExactKey) -> impl Fn(usize) -> u64 + Copy + use<'a> {
         self.own.mask_union.mask(key)
     }
 
-    /// Whether any flow of the port may look at one of those fields; read as [`mask_union`](Self::mask_union) is.
+    /// Whether any flow of the port may look at one of those fields; read as [`mask_union`](Self::mask_union)
+    /// is.
     pub fn may_look_at(&self, unseen: Unseen) -> bool {
         self.own.mask_union.meets(unseen)
     }
@@ -166,13 +167,15 @@ struct Run {
 }
 
 impl Reading<'_> {
-    /// A flow of the forward stage's first pass that matches `key`, whose input port must be that of these flows.
+    /// A flow of the forward stage's first pass that matches `key`, whose input port must be that of these
+    /// flows.
     #[inline]
     pub fn lookup(&self, key: &FlowKey) -> Option<&Arc<FlowEntry>> {
         self.search(key, &Context::NONE, &mut |_, _| ())
     }
 
-    /// As [`lookup`](Self::lookup). Calls `observe` with each mask that was tried, in order, and whether it matched.
+    /// As [`lookup`](Self::lookup). Calls `observe` with each mask that was tried, in order, and whether it
+    /// matched.
     pub fn lookup_observed(
         &self,
         key: &FlowKey,
@@ -187,9 +190,9 @@ impl Reading<'_> {
         self.stages.is_some()
     }
 
-    /// The place where the flow of a packet most likely is, in the first subtable of the port's list. Prefetches that place,
-    /// without waiting for it. For bursts with several look-ups: they wait for memory together then, and not one after the
-    /// other.
+    /// The place where the flow of a packet most likely is, in the first subtable of the port's list.
+    /// Prefetches that place, without waiting for it. For bursts with several look-ups: they wait for memory
+    /// together then, and not one after the other.
     #[inline]
     pub fn hint(&self, key: &FlowKey, context: &Context) -> Hint<'_> {
         let first = self.own.as_ref().and_then(|list| list.first());
@@ -199,7 +202,8 @@ impl Reading<'_> {
         Hint(first.and_then(|first| first.candidate(key, context)))
     }
 
-    /// The actions for packets that come from the port with this key and context, for which `hint` was made, if any.
+    /// The actions for packets that come from the port with this key and context, for which `hint` was made,
+    /// if any.
     #[inline]
     pub fn walk<'a>(
         &'a self,

@@ -1,10 +1,10 @@
 //! A counting filter of the beginnings of keys that the flows of a subtable have.
 //!
-//! It answers "perhaps" or "no". A wrong "perhaps" costs the remaining steps of a look-up; a wrong "no" would lose packets, so
-//! counts that have reached their greatest value stay there.
+//! It answers "perhaps" or "no". A wrong "perhaps" costs the remaining steps of a look-up; a wrong "no" would
+//! lose packets, so counts that have reached their greatest value stay there.
 
-/// Counters per flow; rounding makes them up to twice as many. If all flows begin differently, at most a quarter of the
-/// beginnings of other keys pass.
+/// Counters per flow; rounding makes them up to twice as many. If all flows begin differently, at most a
+/// quarter of the beginnings of other keys pass.
 const COUNTERS_PER_FLOW: usize = 4;
 
 /// A cache line of counters.

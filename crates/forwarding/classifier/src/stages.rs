@@ -1,7 +1,7 @@
 //! Flows of filters and of later passes, and the filters of each port.
 //!
-//! There is one list per stage, pass and input port, so that a look-up searches the masks of its own pass only. Most
-//! switches have no such list, and then look-ups do not come here.
+//! There is one list per stage, pass and input port, so that a look-up searches the masks of its own pass
+//! only. Most switches have no such list, and then look-ups do not come here.
 
 use crate::entry::FlowEntry;
 use crate::port_flows::SharedList;
@@ -33,8 +33,8 @@ impl ListKey {
         }
     }
 
-    /// The port whose lists these flows are in: the input port, or the one that they filter packets for. `None` for flows of any
-    /// port.
+    /// The port whose lists these flows are in: the input port, or the one that they filter packets for.
+    /// `None` for flows of any port.
     pub fn port(&self) -> Option<u32> {
         match self.stage {
             Stage::Egress(port, _) => Some(port.0),
@@ -62,7 +62,8 @@ impl ListKey {
     }
 }
 
-/// Controllers choose list keys, and guests do not, so their hash needs no secret: it is computed once or twice for each look-up.
+/// Controllers choose list keys, and guests do not, so their hash needs no secret: it is computed once or
+/// twice for each look-up.
 #[derive(Clone, Copy, Debug, Default)]
 struct ListKeyHasher(u64);
 
@@ -190,7 +191,8 @@ mod tests {
     use std::collections::HashSet;
     use std::hash::{BuildHasher, Hash};
 
-    /// Both ends of the hash are used by tables: low bits choose a bucket, and high bits tell its entries apart.
+    /// Both ends of the hash are used by tables: low bits choose a bucket, and high bits tell its entries
+    /// apart.
     #[test]
     fn list_keys_are_spread() {
         fn spread(list_keys: impl Iterator<Item = impl Hash>, shift: u32) -> usize {

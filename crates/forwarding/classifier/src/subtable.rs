@@ -1,11 +1,12 @@
 //! All flows with one mask of keys and contexts: a hash table over the bits the mask has, searched in stages.
 //!
-//! A mask that reaches into several layers is hashed layer by layer (Pfaff et al., NSDI 2015, 5.3): link, network,
-//! transport, each of which is a prefix of the key's words. After each layer but the last, a filter says
-//! whether any flow may begin like the key; mostly none does, and the look-up ends there.
+//! A mask that reaches into several layers is hashed layer by layer (Pfaff et al., NSDI 2015, 5.3): link,
+//! network, transport, each of which is a prefix of the key's words. After each layer but the last, a filter
+//! says whether any flow may begin like the key; mostly none does, and the look-up ends there.
 //!
-//! A subtable never grows by itself: growing takes time in proportion to the flows, while look-ups would wait. When
-//! [`Subtable::is_full`], the owner makes a larger one with [`Subtable::grown`] while look-ups go on.
+//! A subtable never grows by itself: growing takes time in proportion to the flows, while look-ups would
+//! wait. When [`Subtable::is_full`], the owner makes a larger one with [`Subtable::grown`] while look-ups go
+//! on.
 
 use crate::decision::Decision;
 use crate::entry::FlowEntry;
@@ -27,7 +28,8 @@ const METADATA: usize = 14;
 /// The last layer in which a mask has bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Depth {
-    /// Words 0 to 3, and all other metadata: nearly all flows name one port, and later passes differ in little else.
+    /// Words 0 to 3, and all other metadata: nearly all flows name one port, and later passes differ in
+    /// little else.
     Link,
     /// Words 4 to 8.
     Network,
@@ -52,15 +54,15 @@ impl Depth {
     }
 }
 
-/// A hash good enough for a filter. Where words differ by a power of two, the sums' halves differ in the secret's
-/// bits, shifted: those that the shift takes out of one half are in the other.
+/// A hash good enough for a filter. Where words differ by a power of two, the sums' halves differ in the
+/// secret's bits, shifted: those that the shift takes out of one half are in the other.
 #[inline]
 fn folded(sum: u128) -> u64 {
     (sum >> 64) as u64 ^ sum as u64
 }
 
-/// A flow with its hash, which saves following the pointer for most that do not match, and its decision, which is prefetched
-/// together with the flow.
+/// A flow with its hash, which saves following the pointer for most that do not match, and its decision,
+/// which is prefetched together with the flow.
 #[derive(Debug)]
 struct Hashed {
     hash: u64,
@@ -124,7 +126,8 @@ pub(crate) struct Subtable {
     hits: Hits,
 }
 
-/// Number of look-ups that ended here, by which subtables are sorted. On a cache line apart from what look-ups read.
+/// Number of look-ups that ended here, by which subtables are sorted. On a cache line apart from what
+/// look-ups read.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Hits(AtomicU64);
@@ -266,9 +269,9 @@ impl Subtable {
 
     /// The network layer's part of the hash.
     ///
-    /// The pair of words that it shares with the transport layer is added twice, with one word cleared each time: with
-    /// w and v the words, p and q their secrets, that is (w + p)q + p(v + q), whose differences are as hard to
-    /// predict as those of (w + p)(v + q).
+    /// The pair of words that it shares with the transport layer is added twice, with one word cleared each
+    /// time: with w and v the words, p and q their secrets, that is (w + p)q + p(v + q), whose differences
+    /// are as hard to predict as those of (w + p)(v + q).
     #[inline]
     fn network(&self, key: &FlowKey) -> u128 {
         let address = self.seed.pair(4, [self.word(8, key), 0]);
@@ -481,7 +484,8 @@ mod tests {
                 links += u32::from(table.links.may_have(folded(link)));
                 networks += u32::from(table.networks.may_have(folded(network)));
             }
-            // One in 64 at most is expected, and most in a filter that is too small. Few secrets are much worse.
+            // One in 64 at most is expected, and most in a filter that is too small. Few secrets are much
+            // worse.
             assert!(links < 700, "{links} of 1000");
             if depth == Depth::Transport {
                 assert!(networks < 700, "{networks} of 1000");

@@ -1,8 +1,9 @@
 //! Running programs, and walking from flow to flow.
 //!
-//! One loop serves packets, the composer of decisions, and traces. The [`Subject`] applies operations to the packet; the
-//! [`Tables`] find flows. Copies that are set aside are on a stack of bounded height apart from the thread's
-//! stack. The number of operations and look-ups per packet is bounded, as flows may send packets in circles.
+//! One loop serves packets, the composer of decisions, and traces. The [`Subject`] applies operations to the
+//! packet; the [`Tables`] find flows. Copies that are set aside are on a stack of bounded height apart from
+//! the thread's stack. The number of operations and look-ups per packet is bounded, as flows may send packets
+//! in circles.
 
 use crate::entry::FlowEntry;
 use flow::{Context, DropReason, Edit, Filters, FlowKey, Op, PortId, Program, Stage, Userspace};
@@ -40,8 +41,8 @@ impl Tables for NoTables {
     }
 }
 
-/// The subject of a program: a packet, or its stand-in in traces and composition. After the last output it holds no packet,
-/// until one that was saved is restored.
+/// The subject of a program: a packet, or its stand-in in traces and composition. After the last output it
+/// holds no packet, until one that was saved is restored.
 pub trait Subject {
     /// A packet that was set aside.
     type Saved;
@@ -105,12 +106,12 @@ pub trait Subject {
 /// Which way packets go at a branch by length.
 #[derive(Debug)]
 pub enum Branch<S> {
-    /// That of longer packets.
+    /// The branch of longer packets.
     Longer,
-    /// That of all others.
+    /// The branch of all others.
     Otherwise,
-    /// Both, since the subject stands for packets of any length: the first one, and the second one when the
-    /// subject that was set aside is taken up.
+    /// The two branches, since the subject stands for packets of any length: the first one, and the second
+    /// one when the subject that was set aside is taken up.
     Both(S),
 }
 
@@ -150,7 +151,8 @@ impl<S> Default for Stack<S> {
     }
 }
 
-/// Runs a packet from there to all its ends. Returns how many there were: each output, copy to the controller, drop and miss.
+/// Runs a packet from there to all its ends. Returns how many there were: each output, copy to the
+/// controller, drop and miss.
 pub fn run<S: Subject, T: Tables>(
     stack: &mut Stack<S::Saved>,
     start: Start<'_>,

@@ -455,7 +455,8 @@ fn a_cache_is_small_at_first() {
     }
 }
 
-/// What each mode does where there is no flow, one with the identifier, one for the same packets, and one of each.
+/// What each mode does where there is no flow, one with the identifier, one for the same packets, and one of
+/// each.
 #[test]
 fn modes_say_what_may_be_replaced_and_which_statistics_end() {
     use PutMode::{Create, CreateOrModify, Modify};

@@ -211,7 +211,8 @@ fn flows_for_any_port_look_at_all_ports() {
     assert!((0..ExactKey::WORDS).all(|word| mask(word) == u64::MAX));
 }
 
-/// Packets of all kinds while flows come and go whose masks differ: what the cache finds matches, or has ended meanwhile.
+/// Packets of all kinds while flows come and go whose masks differ: what the cache finds matches, or has
+/// ended meanwhile.
 #[test]
 fn entries_are_right_while_masks_come_and_go() {
     const KINDS: [[bool; 3]; 4] = [

@@ -90,7 +90,8 @@ fn is_composed(passes: [Vec<Action>; 2]) -> bool {
     }
 }
 
-/// The controller gets the key with its copy. A later pass's cannot be made from the packet, so such packets walk.
+/// The controller gets the key with its copy. A later pass's cannot be made from the packet, so such packets
+/// walk.
 #[test]
 fn decisions_send_copies_of_the_first_pass_only() {
     let copy = || Action::Userspace(Userspace::default());

@@ -1,10 +1,11 @@
 //! Stages, passes and changes beside a twin that remembers nothing.
 //!
-//! The twin keeps flows in a list and walks each packet from the beginning, by the actions as they were written: a function that calls
-//! itself, on frames that are copied. The product looks in its cache first, composes decisions, runs programs. Both see real
-//! frames, with up to three tags and of many lengths, and must send the same bytes to the same places in the
-//! same order; and all flows must have counted the same packets and bytes, although meters drop some packets
-//! of a decision and let others pass, and tags make packets longer and shorter on their way.
+//! The twin keeps flows in a list and walks each packet from the beginning, by the actions as they were
+//! written: a function that calls itself, on frames that are copied. The product looks in its cache first,
+//! composes decisions, runs programs. Both see real frames, with up to three tags and of many lengths, and
+//! must send the same bytes to the same places in the same order; and all flows must have counted the same
+//! packets and bytes, although meters drop some packets of a decision and let others pass, and tags make
+//! packets longer and shorter on their way.
 //!
 //! `HYPERSWITCH_TWIN_MINUTES=60 cargo test --release -p classifier --test walk_twin` runs for an hour.
 
@@ -431,8 +432,8 @@ struct Seen {
     /// Decisions that change tags, and that have a branch by length.
     tagged: u64,
     branched: u64,
-    /// Packets of decisions with flows behind a meter: that passed all meters, and that were dropped by the first operation or
-    /// in the middle of a program.
+    /// Packets of decisions with flows behind a meter: that passed all meters, and that were dropped by the
+    /// first operation or in the middle of a program.
     passed: u64,
     dropped_first: u64,
     dropped_later: u64,
@@ -539,7 +540,8 @@ impl Product {
         subject.outcomes
     }
 
-    /// Counts a packet whose decision counts apart: with those of its place in the cache, if it passed and was found there.
+    /// Counts a packet whose decision counts apart: with those of its place in the cache, if it passed and
+    /// was found there.
     fn count(&mut self, decision: &Decision, place: Option<Place>, train: &Train, stopped: &[usize]) {
         self.seen.passed += u64::from(stopped.is_empty());
         self.seen.dropped_first += u64::from(stopped.contains(&0));
@@ -756,7 +758,8 @@ impl Put {
     }
 }
 
-/// The list, with passes that lead on only and outputs of egress filters that meet none, so that no packet goes round in circles.
+/// The list, with passes that lead on only and outputs of egress filters that meet none, so that no packet
+/// goes round in circles.
 fn ahead(actions: &[Action], stage: Stage, pass: u32) -> Vec<Action> {
     let nested = |list: &Nested| Nested(ahead(&list.0, stage, pass));
     let change = |action: &Action| match action {
@@ -1069,8 +1072,8 @@ fn a_long_walk_is_composed_up_to_the_limits() {
     }
 }
 
-/// Found by random operations: the decision for a packet with an address to be set was used for one without, which counted for
-/// the flow of the next pass although it was dropped before.
+/// Found by random operations: the decision for a packet with an address to be set was used for one without,
+/// which counted for the flow of the next pass although it was dropped before.
 #[test]
 fn packets_without_the_field_that_is_set_are_of_another_kind() {
     let first = vec![

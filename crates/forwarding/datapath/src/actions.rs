@@ -1,8 +1,8 @@
 //! What decisions do to packets.
 //!
-//! Header changes are made in the packet's own slot as long as nobody else refers to it; after an output they are
-//! made in a copy of the head that refers to the first slot for the payload. So payload is never copied here. A packet that is set
-//! aside is one more reference to its slot.
+//! Header changes are made in the packet's own slot as long as nobody else refers to it; after an output they
+//! are made in a copy of the head that refers to the first slot for the payload. So payload is never copied
+//! here. A packet that is set aside is one more reference to its slot.
 
 use classifier::{Branch, FlowEntry, Stack, Start, Subject, Tables, dp_hash, run};
 use flow::{Action, Context, DropReason, Edit, FieldId, FlowKey, PortId, Stage, Userspace};
@@ -86,8 +86,8 @@ pub(crate) struct Aside {
     metadata: Metadata,
 }
 
-/// Runs a packet from `start` on. Every packet and copy ends in exactly one call of the sink; the packet's account is told
-/// how many copies there were. `key` is the packet's, if it is known.
+/// Runs a packet from `start` on. Every packet and copy ends in exactly one call of the sink; the packet's
+/// account is told how many copies there were. `key` is the packet's, if it is known.
 pub(crate) fn apply<K: Sink>(
     start: Start<'_>,
     tables: &impl Tables,
@@ -127,7 +127,7 @@ struct OnPacket<'a, K> {
     /// None after the last output.
     current: Option<Current>,
     metadata: Metadata,
-    /// Those of the packet at its first look-up.
+    /// TCP flags of the packet at its first look-up.
     tcp_flags: Option<u16>,
     stopped: &'a mut Vec<usize>,
     random: &'a mut fastrand::Rng,
@@ -148,7 +148,8 @@ impl<K: Sink> OnPacket<'_, K> {
         }
     }
 
-    /// Whether it begins with an Ethernet header. Otherwise its head has one all the same, with addresses that are zero.
+    /// Whether it begins with an Ethernet header. Otherwise its head has one all the same, with addresses
+    /// that are zero.
     fn has_ethernet(&self) -> bool {
         self.metadata.marks.no_ethernet() == 0
     }

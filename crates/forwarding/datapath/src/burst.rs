@@ -44,8 +44,9 @@ impl Burst {
         }
     }
 
-    /// Changes packets of which all are to be changed alike and to go to one port then, and returns the port. Those that cannot be
-    /// changed are dropped. `None` if nothing is left to be sent, or, with nothing done, if packets differ.
+    /// Changes packets of which all are to be changed alike and to go to one port then, and returns the port.
+    /// Those that cannot be changed are dropped. `None` if nothing is left to be sent, or, with nothing done,
+    /// if packets differ.
     #[inline(never)]
     pub fn edit_alike(&mut self) -> Option<PortId> {
         let (first, others) = self.verdicts[..self.packets.len()].split_first()?;

@@ -1,8 +1,8 @@
-//! The channel thread: orders of the supervisor, notices of other threads, and each controller in its turn: its requests
-//! (`requests`), and answers and events for it (`controller`).
+//! The channel thread: orders of the supervisor, notices of other threads, and each controller in its turn:
+//! its requests (`requests`), and answers and events for it (`controller`).
 //!
-//! It waits for no other process. A controller's turn is bounded in messages and in time, and messages for a controller wait
-//! with that controller alone: one that floods, stops reading or dies holds up no other.
+//! It waits for no other process. A controller's turn is bounded in messages and in time, and messages for a
+//! controller wait with that controller alone: one that floods, stops reading or dies holds up no other.
 
 use crate::Error;
 use crate::controller::Controller;
@@ -87,7 +87,8 @@ struct Orders {
     constraints: Vec<(Cpu, OwnedFd)>,
 }
 
-/// Receives the supervisor's first orders; the state of cores and guests is the last one. `None` if it has ended.
+/// Receives the supervisor's first orders; the state of cores and guests is the last one. `None` if it has
+/// ended.
 fn receive_orders(supervisor: &Channel) -> Result<Option<Orders>, Error> {
     let mut orders = Orders::default();
     loop {
@@ -120,7 +121,8 @@ fn costs(topology: &Topology) -> std::io::Result<Costs> {
     Ok(costs)
 }
 
-/// Maps the area in which the supervisor publishes the state of cores and guests. Without it, their state is unknown.
+/// Maps the area in which the supervisor publishes the state of cores and guests. Without it, their state is
+/// unknown.
 fn map_vm_state(fds: &[OwnedFd]) -> Option<VmState> {
     let state = VmState::map(fds.first()?.as_fd());
     state

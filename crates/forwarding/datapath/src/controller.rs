@@ -1,13 +1,16 @@
-//! One controller, as the channel thread serves it: its channel, its answers and events, and its ports and flows.
+//! One controller, as the channel thread serves it: its channel, its answers and events, and its ports and
+//! flows.
 //!
-//! The thread must never wait for a controller, which may be waiting for it: messages that cannot be sent at once are kept, and
-//! nothing else is read or made for this controller until they are sent. Messages that are made in one turn are gathered, up to a
-//! bound, and sent together. So it keeps at most the answers to [`TOGETHER`] requests, or as many events and misses, and answers that
-//! wait for forwarding threads (`ended`). Misses wait in their ports' bounded queues, events as one mark per port, and the two take
-//! turns: neither a guest that makes up flows nor a VMM that connects and disconnects all the time holds up the other kind. Nothing of
-//! it is shared with another controller, which so notices nothing.
+//! The thread must never wait for a controller, which may be waiting for it: messages that cannot be sent at
+//! once are kept, and nothing else is read or made for this controller until they are sent. Messages that are
+//! made in one turn are gathered, up to a bound, and sent together. So it keeps at most the answers to
+//! [`TOGETHER`] requests, or as many events and misses, and answers that wait for forwarding threads
+//! (`ended`). Misses wait in their ports' bounded queues, events as one mark per port, and the two take
+//! turns: neither a guest that makes up flows nor a VMM that connects and disconnects all the time holds up
+//! the other kind. Nothing of it is shared with another controller, which so notices nothing.
 //!
-//! Ports, flows and waiting messages of a controller outlive its channel: a successor gets a new one and finds them.
+//! Ports, flows and waiting messages of a controller outlive its channel: a successor gets a new one and
+//! finds them.
 
 use crate::ended::Ended;
 use crate::events::Events;
@@ -31,7 +34,8 @@ const BATCH: usize = 64;
 const TOGETHER: usize = 32;
 /// Bytes of packets gathered before they are sent.
 const TOGETHER_BYTES: usize = 16 * 1024;
-/// Time between checks of whether forwarding threads have flushed their counts, while an answer waits for that.
+/// Time between checks of whether forwarding threads have flushed their counts, while an answer waits for
+/// that.
 const ENDED_PERIOD: Duration = Duration::from_millis(1);
 
 /// See the module's description.
@@ -105,7 +109,8 @@ impl Controller {
         self.write_off(datapath);
     }
 
-    /// Handles `Hello`: the controller holds no upcalls, and gets misses from now on. The built-in one hears of others' ports.
+    /// Handles `Hello`: the controller holds no upcalls, and gets misses from now on. The built-in one hears
+    /// of others' ports.
     pub fn greet(&mut self, datapath: &Datapath) {
         self.write_off(datapath);
         self.greeted = true;
@@ -237,7 +242,8 @@ impl Controller {
         }
     }
 
-    /// Answers the request when the statistics of these flows, which have ended just now, are their last ones.
+    /// Answers the request when the statistics of these flows, which have ended just now, are their last
+    /// ones.
     pub fn answer_with_ended(&mut self, serial: u32, flows: Vec<Arc<FlowEntry>>, datapath: &Datapath) {
         if flows.is_empty() {
             let result = Ok(Answer::Ended {

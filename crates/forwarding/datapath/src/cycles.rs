@@ -1,5 +1,5 @@
-//! What the pipeline alone costs per packet: two guests' rings driven from the thread that forwards, so that no
-//! wake-up, no other core and no scheduler is in the figures. For development; `make bench` has the peers.
+//! What the pipeline alone costs per packet: two guests' rings driven from the thread that forwards, so that
+//! no wake-up, no other core and no scheduler is in the figures. For development; `make bench` has the peers.
 //!
 //! `cargo test --release -p datapath cycles -- --ignored --nocapture`
 //!
@@ -66,7 +66,8 @@ pub(crate) struct Guests {
     pub receiver: Guest,
 }
 
-/// Two ports, and the guests behind them: what the first one sends to the station of the second arrives there.
+/// Two ports, and the guests behind them: what the first one sends to the station of the second arrives
+/// there.
 pub(crate) fn pair(datapath: &Arc<Datapath>) -> ([Arc<Port>; 2], Guests) {
     let switch = Switches::default().get_or_new(SwitchId(1)).unwrap().clone();
     let (first, sender) = port(datapath, &switch, 1);
@@ -226,7 +227,8 @@ impl Guests {
         }
     }
 
-    /// Sends a burst. `flow` says of which flow a packet is, unless that is the flow of the packet in this buffer before.
+    /// Sends a burst. `flow` says of which flow a packet is, unless that is the flow of the packet in this
+    /// buffer before.
     pub fn send(&mut self, burst: usize, mut flow: impl FnMut() -> Option<u32>) {
         for _ in 0..burst {
             let slot = self.sender.transmit.next & (RING - 1);
@@ -271,8 +273,8 @@ impl Loop {
         }
     }
 
-    /// A flow for each pair of ports, whose packets go through a meter, and then, if they are hashed, through a group that
-    /// selects.
+    /// A flow for each pair of ports, whose packets go through a meter, and then, if they are hashed, through
+    /// a group that selects.
     fn put_metered(&self, flows: usize, hashed: bool) {
         let band = Some(MeterBand {
             rate: u32::MAX,
@@ -314,7 +316,8 @@ impl Loop {
         }
     }
 
-    /// Forwards a burst of packets of the next of so many flows; returns how long the switch took, in nanoseconds.
+    /// Forwards a burst of packets of the next of so many flows; returns how long the switch took, in
+    /// nanoseconds.
     fn forward(&mut self, flows: usize, burst: usize) -> u128 {
         let serial = &mut self.serial;
         self.guests.send(burst, || {
@@ -328,8 +331,9 @@ impl Loop {
         start.elapsed().as_nanos()
     }
 
-    /// Nanoseconds per packet: of a burst that little disturbed, which is the tenth percentile, and the 50th and 90th. Before
-    /// each burst comes one that is not measured, of so many other connections, unless that is 0.
+    /// Nanoseconds per packet: of a burst that little disturbed, which is the tenth percentile, and the 50th
+    /// and 90th. Before each burst comes one that is not measured, of so many other connections, unless that
+    /// is 0.
     fn measure(&mut self, len: usize, flows: usize, others: usize, burst: usize) -> [f64; 3] {
         let mut sent = frame(len, 0);
         if matches!(self.tag, Tag::Popped) {
@@ -427,10 +431,11 @@ fn cycles() {
     let mut all = Loop::new();
     println!("clock {} ns, {mhz} MHz", all.overhead);
     println!("frame flows burst apart  ns/packet  cycles   median  90th percentile, ns");
-    // The last number says how flows of packets are told apart: 0 not at all, as a learning switch has it; 1 by a flow in the
-    // table that looks at all fields; 2 by a flow for each; 3 and 4 the same with a meter, and 4 with a group
-    // that selects. 5 and 6: a tag is pushed, in 6 in front of an egress filter; 7 and 8: a tag is popped, in
-    // 8 in front of one. 9: as 0, while an egress filter of a third port looks at all fields.
+    // The last number says how flows of packets are told apart: 0 not at all, as a learning switch has it; 1
+    // by a flow in the table that looks at all fields; 2 by a flow for each; 3 and 4 the same with a meter,
+    // and 4 with a group that selects. 5 and 6: a tag is pushed, in 6 in front of an egress filter; 7 and 8:
+    // a tag is popped, in 8 in front of one. 9: as 0, while an egress filter of a third port looks at all
+    // fields.
     let mut cases = vec![
         [64, 1, 32, 0],
         [512, 1, 32, 0],

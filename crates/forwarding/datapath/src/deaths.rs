@@ -1,10 +1,11 @@
 //! A data plane that ends at any of its stores leaves rings behind with which the next one goes on.
 //!
-//! Another process of this test forwards bursts between guests: small frames and large ones, to receivers with and without
-//! buffers, to several at once, and some that are no frames. Its forwarding thread is stepped instruction by instruction.
-//! Whenever a used ring or an available index has changed, a data plane goes on with copies of the guests' memory, as if the other one had been
-//! killed there, at a base that some front end asks for. Each chain that was sent must come back exactly once and in order, and each
-//! receive buffer must be filled exactly once, with a frame that was sent.
+//! Another process of this test forwards bursts between guests: small frames and large ones, to receivers
+//! with and without buffers, to several at once, and some that are no frames. Its forwarding thread is
+//! stepped instruction by instruction. Whenever a used ring or an available index has changed, a data plane
+//! goes on with copies of the guests' memory, as if the other one had been killed there, at a base that some
+//! front end asks for. Each chain that was sent must come back exactly once and in order, and each receive
+//! buffer must be filled exactly once, with a frame that was sent.
 
 use crate::cycles::support::guest::{ALL, Guest, Layout, RECEIVE, Setup, TRANSMIT};
 use crate::cycles::support::memory::Memory;
@@ -34,7 +35,8 @@ const SLOW: usize = 2;
 /// Sends after the death, to fill the buffers that are left.
 const LATER: usize = 3;
 const GUESTS: usize = 4;
-/// What the process writes to the memory of `LATER`, which sends nothing there, when it has forwarded everything.
+/// What the process writes to the memory of `LATER`, which sends nothing there, when it has forwarded
+/// everything.
 const OVER: u16 = 0xabcd;
 /// Station whose frames go to both receivers.
 const BOTH: u32 = 9;
@@ -92,7 +94,8 @@ impl Plane {
     }
 }
 
-/// Frames that are sent before the death, by round. The first one makes caches warm, and is over when the stepping begins.
+/// Frames that are sent before the death, by round. The first one makes caches warm, and is over when the
+/// stepping begins.
 fn sent(round: u8) -> Vec<Vec<u8>> {
     let first = [(3, 1000), (2, 60), (2, 1000), (BOTH, 60), (BOTH, 700)];
     let second = [
@@ -111,7 +114,8 @@ fn sent(round: u8) -> Vec<Vec<u8>> {
 
 const ROUNDS: u8 = 3;
 
-/// The process that is stepped. Says what its thread and its guests' memory files are, waits for a byte, and forwards.
+/// The process that is stepped. Says what its thread and its guests' memory files are, waits for a byte, and
+/// forwards.
 #[test]
 #[ignore = "played for the test below"]
 fn forward_until_killed() {
@@ -166,8 +170,8 @@ fn heads(ring: &Ring, read: impl Fn(&Ring, u16) -> u16, count: u16) -> Vec<u16> 
     (0..count).map(|at| read(ring, at)).collect()
 }
 
-/// Goes on where another data plane was stopped, and checks that nothing is lost and nothing comes twice. Returns how many frames
-/// came twice.
+/// Goes on where another data plane was stopped, and checks that nothing is lost and nothing comes twice.
+/// Returns how many frames came twice.
 fn go_on(memories: &[Vec<u8>], state: usize) -> usize {
     let mut plane = Plane::new();
     for (guest, bytes) in plane.guests.iter_mut().zip(memories) {

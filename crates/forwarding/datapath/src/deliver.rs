@@ -1,4 +1,5 @@
-//! Delivery: packets are copied from the sender's to the receivers' memory, at once or through an internal receive queue.
+//! Delivery: packets are copied from the sender's to the receivers' memory, at once or through an internal
+//! receive queue.
 
 use crate::burst::PortSet;
 use crate::port::Port;
@@ -32,8 +33,8 @@ pub(crate) struct Step<'a> {
     pub receivers: &'a mut PortSet,
     /// Time of the turn, as of the last tick.
     pub now_ms: u64,
-    /// When the turn ends: no burst, and no packet of a receive queue, is begun later. What one of them can cost is bounded as
-    /// well (`vnic::Turn`).
+    /// When the turn ends: no burst, and no packet of a receive queue, is begun later. What one of them can
+    /// cost is bounded as well (`vnic::Turn`).
     pub ends: Deadline,
 }
 
@@ -213,8 +214,8 @@ impl Step<'_> {
     }
 }
 
-/// Drops all that is queued for a port that was taken out of the table; returns whose packets they were. Waits for a thread
-/// that holds the queue, which will not find the port again.
+/// Drops all that is queued for a port that was taken out of the table; returns whose packets they were.
+/// Waits for a thread that holds the queue, which will not find the port again.
 pub(crate) fn empty(port: &Port) -> PortSet {
     let mut observer = Delivery::at(port);
     port.vnic.receive.claim_blocking().with(|side| {

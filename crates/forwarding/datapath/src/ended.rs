@@ -1,7 +1,8 @@
 //! Flows that have ended, for whose last statistics an answer waits.
 //!
-//! An answer waits until all forwarding threads have flushed their counts ([`crate::grace`]): not at all if all sleep, else some
-//! milliseconds, in which other requests are served. It waits for a bounded time, and a bounded number of answers wait.
+//! An answer waits until all forwarding threads have flushed their counts ([`crate::grace`]): not at all if
+//! all sleep, else some milliseconds, in which other requests are served. It waits for a bounded time, and a
+//! bounded number of answers wait.
 
 use crate::grace::GracePeriods;
 use classifier::FlowEntry;
@@ -9,8 +10,8 @@ use control_protocol::data_plane::{Answer, EndedFlow, FromDataPlane};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Longest time for which an answer waits, in milliseconds. A thread flushes every few milliseconds, unless it does not get a
-/// core.
+/// Longest time for which an answer waits, in milliseconds. A thread flushes every few milliseconds, unless
+/// it does not get a core.
 const LONGEST_MS: u64 = 5_000;
 
 /// Most answers that wait.
@@ -28,7 +29,8 @@ struct Waiting {
 }
 
 impl Ended {
-    /// Has the request `serial` be answered with the last statistics of these flows, which have ended just now.
+    /// Has the request `serial` be answered with the last statistics of these flows, which have ended just
+    /// now.
     pub fn push(&mut self, serial: u32, flows: Vec<Arc<FlowEntry>>, periods: &GracePeriods, now_ms: u64) {
         self.0.push_back(Waiting {
             serial,

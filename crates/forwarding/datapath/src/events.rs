@@ -1,11 +1,12 @@
-//! Ports' events on their way to their controller: a port is connected, runs, is broken, is disconnected. The built-in
-//! controller, which registers the threads of guests, gets those of all ports.
+//! Ports' events on their way to their controller: a port is connected, runs, is broken, is disconnected. The
+//! built-in controller, which registers the threads of guests, gets those of all ports.
 //!
-//! A VMM can cause thousands a second, and each costs the control process work for which others wait. So only the latest
-//! state counts: a port that has changed is marked (`Notices`), once until its state is read, and the state is read when
-//! there is room for the message. And each port has a rate: a second's worth at once after a pause, further ones when
-//! their time has come. A state that was sent already is sent again only when the guest's threads should be looked up anew.
-//! So one entry is kept per port, and the last state is always sent.
+//! A VMM can cause thousands a second, and each costs the control process work for which others wait. So only
+//! the latest state counts: a port that has changed is marked (`Notices`), once until its state is read, and
+//! the state is read when there is room for the message. And each port has a rate: a second's worth at once
+//! after a pause, further ones when their time has come. A state that was sent already is sent again only
+//! when the guest's threads should be looked up anew. So one entry is kept per port, and the last state is
+//! always sent.
 
 use crate::port::Port;
 use crate::state::Datapath;

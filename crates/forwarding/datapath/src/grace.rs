@@ -1,12 +1,13 @@
 //! Grace periods: when has every forwarding thread flushed its counts into the flows' statistics?
 //!
-//! A thread counts in a cache of its own, and flushes the counts every few milliseconds and before it sleeps. So the
-//! statistics of a flow that has ended are final once every thread has flushed after the end: the quiescent states of RCU
-//! (McKenney and Slingwine, 1998). A thread that sleeps has flushed, is *offline*, and holds up no period.
+//! A thread counts in a cache of its own, and flushes the counts every few milliseconds and before it sleeps.
+//! So the statistics of a flow that has ended are final once every thread has flushed after the end: the
+//! quiescent states of RCU (McKenney and Slingwine, 1998). A thread that sleeps has flushed, is *offline*,
+//! and holds up no period.
 //!
-//! A thread that ends flows begins a period, and then looks which threads are online. A thread that wakes goes online, and
-//! then looks which flows live. Each side has a fence between the two steps, so that one of them sees the other; no packet
-//! costs a fence.
+//! A thread that ends flows begins a period, and then looks which threads are online. A thread that wakes
+//! goes online, and then looks which flows live. Each side has a fence between the two steps, so that one of
+//! them sees the other; no packet costs a fence.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -35,7 +36,8 @@ impl GracePeriods {
         period
     }
 
-    /// Whether all threads have flushed since that period began, so that statistics of flows that had ended are final.
+    /// Whether all threads have flushed since that period began, so that statistics of flows that had ended
+    /// are final.
     pub fn is_over(&self, period: u64) -> bool {
         let members = self.members.lock();
         members

@@ -1,9 +1,10 @@
 //! Slots for packets that a controller sends, of which each port has a share.
 //!
-//! A packet keeps its slot until its receivers have taken it, which a slow receiver may do late: one port's packets could hold all
-//! slots, and packets of other ports would be lost. So a port gets a slot only while it holds fewer than are free (Choudhury and
-//! Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). One port holds half of all slots at most, and
-//! `n` ports leave one of `n + 1` equal parts.
+//! A packet keeps its slot until its receivers have taken it, which a slow receiver may do late: one port's
+//! packets could hold all slots, and packets of other ports would be lost. So a port gets a slot only while
+//! it holds fewer than are free (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
+//! packet switches", 1998). One port holds half of all slots at most, and `n` ports leave one of `n + 1`
+//! equal parts.
 
 use flow::PortId;
 use lock_free::{PoolOwner, Unique};

@@ -20,10 +20,10 @@
 //! Which ring is served next, and by which thread, is in crate `scheduler`.
 //!
 //! Threads: one *channel thread* (the caller of [`run`]) that serves the supervisor and the controllers, as
-//! many *workers* as processors (or as the mode says), and one *session thread* per port, with a *gate* before it that
-//! receives a VMM's descriptors. Workers and the channel thread forward packets; session threads only start and stop
-//! rings. Nothing here opens a file or connects a socket: [`run`] is called under seccomp, and all descriptors come over
-//! channels.
+//! many *workers* as processors (or as the mode says), and one *session thread* per port, with a *gate*
+//! before it that receives a VMM's descriptors. Workers and the channel thread forward packets; session
+//! threads only start and stop rings. Nothing here opens a file or connects a socket: [`run`] is called under
+//! seccomp, and all descriptors come over channels.
 
 #![forbid(unsafe_code)]
 

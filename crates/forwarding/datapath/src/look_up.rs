@@ -1,16 +1,16 @@
 //! Finds what is to be done with each packet of a burst.
 //!
-//! 1. Packets in sequence whose keys are equal in all bits that any flow of the port looks at are a train, and have one
-//!    look at the microflow cache. All trains are found before the first look, so that their slots come from memory at one time.
-//! 2. Packets that the cache does not know walk through the port's megaflows. The decision that is composed there goes
-//!    into the cache.
-//!    Where later look-ups compared more bits than the first ones, the cache says so, and these packets have a further
-//!    look under all of these bits before they walk.
-//! 3. Decisions that begin with a meter hold if the meter lets the packets pass: it is asked here, about the packets of the
-//!    cache first.
+//! 1. Packets in sequence whose keys are equal in all bits that any flow of the port looks at are a train,
+//!    and have one look at the microflow cache. All trains are found before the first look, so that their
+//!    slots come from memory at one time.
+//! 2. Packets that the cache does not know walk through the port's megaflows. The decision that is composed
+//!    there goes into the cache. Where later look-ups compared more bits than the first ones, the cache says
+//!    so, and these packets have a further look under all of these bits before they walk.
+//! 3. Decisions that begin with a meter hold if the meter lets the packets pass: it is asked here, about the
+//!    packets of the cache first.
 //!
-//! A packet that no flow matches keeps the verdict [`Verdict::Miss`]; one whose look-ups depend on more than its key is to be
-//! walked by itself ([`Verdict::Walk`]).
+//! A packet that no flow matches keeps the verdict [`Verdict::Miss`]; one whose look-ups depend on more than
+//! its key is to be walked by itself ([`Verdict::Walk`]).
 
 use crate::burst::{Burst, Verdict};
 use crate::meter::{KnownMeters, Meters};
@@ -84,7 +84,8 @@ impl LookUp {
         }
     }
 
-    /// Finds the packets from `begin` on, one at least, that have one look: train number `number`. Returns where it ends.
+    /// Finds the packets from `begin` on, one at least, that have one look: train number `number`. Returns
+    /// where it ends.
     #[inline(always)]
     fn find_train(&mut self, number: usize, begin: usize, burst: &Burst, port: &Port) -> usize {
         let packets = &burst.packets[..];
@@ -104,7 +105,8 @@ impl LookUp {
         end
     }
 
-    /// Looks at the cache for a train, which begins at `begin`; whether its packets have to be dealt with further.
+    /// Looks at the cache for a train, which begins at `begin`; whether its packets have to be dealt with
+    /// further.
     #[inline(always)]
     fn decide(&mut self, number: usize, begin: usize, burst: &mut Burst, port: &Port) -> bool {
         let Look { hash, end, train } = self.looks[number];
@@ -152,8 +154,8 @@ impl LookUp {
         further
     }
 
-    /// Finds the other trains, and prefetches what the cache has about all, so that it comes from memory at one time. Returns
-    /// their number.
+    /// Finds the other trains, and prefetches what the cache has about all, so that it comes from memory at
+    /// one time. Returns their number.
     #[inline(never)]
     fn find_trains(&mut self, mut end: usize, burst: &Burst, port: &Port) -> usize {
         let mut count = 1;
@@ -224,7 +226,8 @@ impl LookUp {
         }
     }
 
-    /// Walks through the megaflow table for packets without a cache entry, and stores the decisions in the cache.
+    /// Walks through the megaflow table for packets without a cache entry, and stores the decisions in the
+    /// cache.
     #[inline(never)]
     fn look_up_missing(&mut self, burst: &mut Burst, port: &Port, now_ms: u64) {
         let flows = port.flows.read();
@@ -254,7 +257,8 @@ impl LookUp {
             if burst.verdicts[at] != Verdict::Miss {
                 continue;
             }
-            // A flow that looks at such a field came since the packet was parsed. The controller decides by the whole frame.
+            // A flow that looks at such a field came since the packet was parsed. The controller decides by
+            // the whole frame.
             if !key.unseen().is_nothing() && port.flows.may_look_at(key.unseen()) {
                 continue;
             }

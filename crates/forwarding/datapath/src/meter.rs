@@ -1,11 +1,12 @@
 //! Meters of all controllers.
 //!
-//! A meter is a token bucket of atomic integers, which threads share without a lock. Tokens are added once in a millisecond, as in
-//! the kernel, and taken packet by packet. Two threads that come at the same time may see tokens a moment late: a packet is then
-//! dropped that might have passed, never the other way round.
+//! A meter is a token bucket of atomic integers, which threads share without a lock. Tokens are added once in
+//! a millisecond, as in the kernel, and taken packet by packet. Two threads that come at the same time may
+//! see tokens a moment late: a packet is then dropped that might have passed, never the other way round.
 //!
-//! Each thread caches the meters of its packets ([`KnownMeters`]), until any meter is set or removed: only then the table and
-//! its lock are used again. A flow names its meter by number, so a flow may outlive the meter, or come before it.
+//! Each thread caches the meters of its packets ([`KnownMeters`]), until any meter is set or removed: only
+//! then the table and its lock are used again. A flow names its meter by number, so a flow may outlive the
+//! meter, or come before it.
 
 use crate::refusal::Refusal;
 use flow::{ControllerId, DropReason, MAX_METERS, MeterSpec, MeterStats, MeterUnit};
@@ -61,8 +62,9 @@ impl Meter {
         false
     }
 
-    /// Whether that many packets, which have so many bytes together, may all go on; they are counted if they may. Each of them
-    /// would pass alone then, one after the other. Otherwise nothing is taken, and some of them may pass.
+    /// Whether that many packets, which have so many bytes together, may all go on; they are counted if they
+    /// may. Each of them would pass alone then, one after the other. Otherwise nothing is taken, and some of
+    /// them may pass.
     fn all_pass(&self, packets: u64, bytes: u64, now_us: u64) -> bool {
         self.fill(now_us);
         let cost = match self.spec.unit {
@@ -78,7 +80,8 @@ impl Meter {
         true
     }
 
-    /// Adds the tokens of the time that has passed. Cores' clocks may differ a little: what seems to be past adds nothing.
+    /// Adds the tokens of the time that has passed. Cores' clocks may differ a little: what seems to be past
+    /// adds nothing.
     fn fill(&self, now_us: u64) {
         let then = self.filled_us.load(Relaxed);
         let passed = now_us.saturating_sub(then);
@@ -188,8 +191,8 @@ impl KnownMeters {
         }
     }
 
-    /// Asks a meter whether a packet of that many bytes may go on. Where the meter does not exist, it may, as in the kernel. `Err` is
-    /// the reason to drop the packet.
+    /// Asks a meter whether a packet of that many bytes may go on. Where the meter does not exist, it may, as
+    /// in the kernel. `Err` is the reason to drop the packet.
     pub fn pass(&mut self, controller: ControllerId, id: u32, bytes: usize) -> Result<(), DropReason> {
         match self.get(controller, id) {
             Some(meter) if !meter.passes(bytes as u64, cpu::now_us()) => Err(meter.spec.reason),
@@ -197,7 +200,8 @@ impl KnownMeters {
         }
     }
 
-    /// Whether a meter lets all of these packets go on. If not, it has not seen them, and is to be asked about each.
+    /// Whether a meter lets all of these packets go on. If not, it has not seen them, and is to be asked
+    /// about each.
     pub fn all_pass(&mut self, controller: ControllerId, id: u32, packets: u64, bytes: u64) -> bool {
         let meter = self.get(controller, id);
         meter.is_none_or(|meter| meter.all_pass(packets, bytes, cpu::now_us()))

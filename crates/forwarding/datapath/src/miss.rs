@@ -1,9 +1,10 @@
 //! Packets on their way to the control process.
 //!
 //! Each port has a queue of its own, bounded in packets and bytes; the channel thread serves the queues in
-//! turn. A packet counts against both bounds until the control process has answered, so a guest that
-//! floods misses, and a control process that is slow or gone, cost that guest its own new flows and no other guest anything.
-//! Since deciding costs processor time, which all guests share, the rate of a port's misses is bounded too.
+//! turn. A packet counts against both bounds until the control process has answered, so a guest that floods
+//! misses, and a control process that is slow or gone, cost that guest its own new flows and no other guest
+//! anything. Since deciding costs processor time, which all guests share, the rate of a port's misses is
+//! bounded too.
 
 use control_protocol::data_plane::{Packet as WirePacket, Upcall, UpcallCause, UpcallId};
 use flow::{Context, DropReason, FlowKey, PortId, SwitchId};
@@ -68,7 +69,8 @@ impl MissQueue {
         self.0.lock().bucket.set(per_second, per_second);
     }
 
-    /// Queues a copy of `packet`, writing off answers that are overdue (their number is returned, to be counted).
+    /// Queues a copy of `packet`, writing off answers that are overdue (their number is returned, to be
+    /// counted).
     pub fn push(
         &self,
         packet: &Packet,
@@ -159,7 +161,8 @@ impl MissQueue {
     }
 }
 
-/// The key of a whole frame, which the controller gets with it: flows are made from both together. `None` if fields are unknown.
+/// The key of a whole frame, which the controller gets with it: flows are made from both together. `None` if
+/// fields are unknown.
 #[cold]
 fn whole_key(frame: &[u8], from: PortId) -> Option<FlowKey> {
     let headers = &frame[..frame.len().min(MAX_HEADERS)];

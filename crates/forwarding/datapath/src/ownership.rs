@@ -1,13 +1,13 @@
-//! Which ports a controller's flow may name: its own. Those of another one would be found in no table of its own, so that a flow
-//! with them is a mistake, or a try.
+//! Which ports a controller's flow may name: its own. Those of another one would be found in no table of its
+//! own, so that a flow with them is a mistake, or a try.
 //!
-//! That packets stay between ports of one switch, and so of one owner, does not depend on this: it is checked where they are
-//! queued (`sinks`).
+//! That packets stay between ports of one switch, and so of one owner, does not depend on this: it is checked
+//! where they are queued (`sinks`).
 
 use flow::{Action, ControllerId, Flow, PortId, Stage};
 
-/// The port of another controller that a flow names: as input port, as filtered port or as output. Numbers that no port can
-/// have are nobody's.
+/// The port of another controller that a flow names: as input port, as filtered port or as output. Numbers
+/// that no port can have are nobody's.
 pub(crate) fn foreign_port(controller: ControllerId, flow: &Flow) -> Option<PortId> {
     let is_foreign = |port: &PortId| port.0 < PortId::LIMIT && !controller.owns(*port);
     let compared = flow.mask.0.in_port() == u32::MAX;

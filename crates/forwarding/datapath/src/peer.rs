@@ -1,7 +1,7 @@
 //! Peers of ports: the thread that serves a port's VMM or the driver domain, and connections.
 //!
-//! One session thread per port speaks vhost-user. Before a VMM's connection stands a gate: a thread with a descriptor table
-//! of its own, which receives the VMM's descriptors (`vnic::gate`).
+//! One session thread per port speaks vhost-user. Before a VMM's connection stands a gate: a thread with a
+//! descriptor table of its own, which receives the VMM's descriptors (`vnic::gate`).
 
 use pacing::{TokenBucket, since_first};
 use parking_lot::Mutex;
@@ -36,7 +36,8 @@ const GATE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const GATE_PAUSE: Duration = Duration::from_millis(10);
 
-/// How long the thread that ends a session waits for it in naps, which shows the supervisor that it does not hang.
+/// How long the thread that ends a session waits for it in naps, which shows the supervisor that it does not
+/// hang.
 const ENDING_TIME: Duration = Duration::from_secs(5);
 
 const NAP: Duration = Duration::from_millis(20);
@@ -238,8 +239,8 @@ impl Peer {
         Ok((line, inner))
     }
 
-    /// Has a connection closed, which may take any time, as its VMM may have sent files over it. While there is no room for
-    /// another thread that may hang, the connection stays: so the VMM has no further one.
+    /// Has a connection closed, which may take any time, as its VMM may have sent files over it. While there
+    /// is no room for another thread that may hang, the connection stays: so the VMM has no further one.
     fn refuse(&self, connection: UnixStream, host: &dyn Host, ending: &AtomicBool) -> std::io::Result<()> {
         self.set_connected(true, host);
         self.has_room(MAX_CLOSING, None, ending);

@@ -6,18 +6,18 @@
 //! 1. *fetch* (`vnic::TransmitSide::fetch`): chains are translated, headers copied to private slots;
 //! 2. *parse*: keys from the private heads;
 //! 3. *look up* ([`LookUp`]): microflow cache, megaflow table, or a miss;
-//! 4. *act*, unless the whole burst just goes to one port: sort packets that just go to a port by port, and apply other
-//!    flows' actions, which append packets to internal receive queues;
+//! 4. *act*, unless the whole burst just goes to one port: sort packets that just go to a port by port, and
+//!    apply other flows' actions, which append packets to internal receive queues;
 //! 5. *deliver* ([`Step::hand_over`], [`Step::deliver`]): copy from the sender's to the receivers' memory;
 //! 6. *complete*: give chains back to the sender whose packets are done.
 //!
-//! A packet that just goes to a port whose receive side is free is copied at once (`hand_over`): it stays this
-//! thread's own from ring to ring, and costs no operation that other threads could see. Any other one, and whatever
-//! follows it to the same port, goes through the port's internal receive queue.
+//! A packet that just goes to a port whose receive side is free is copied at once (`hand_over`): it stays
+//! this thread's own from ring to ring, and costs no operation that other threads could see. Any other one,
+//! and whatever follows it to the same port, goes through the port's internal receive queue.
 //!
-//! A `Pipeline` belongs to one thread, whose [`Scheduler`](scheduler::Scheduler) calls it for one ring after the other. Rings
-//! belong to the thread that claims them: the holder serves a ring that this thread cannot claim. Rings with work left are put
-//! on the [`Schedule`].
+//! A `Pipeline` belongs to one thread, whose [`Scheduler`](scheduler::Scheduler) calls it for one ring after
+//! the other. Rings belong to the thread that claims them: the holder serves a ring that this thread cannot
+//! claim. Rings with work left are put on the [`Schedule`].
 
 use crate::actions::{Means, Sink, apply};
 use crate::burst::{Burst, PortSet, Verdict, change};
@@ -268,7 +268,8 @@ impl Pipeline {
         });
     }
 
-    /// Delivers what was [executed](Self::execute): to be called before the thread does anything else with packets.
+    /// Delivers what was [executed](Self::execute): to be called before the thread does anything else with
+    /// packets.
     pub fn deliver_executed(&mut self, schedule: &mut Schedule) {
         if !self.receivers.0.is_empty() {
             // A port may have gone since.
@@ -327,8 +328,8 @@ impl Walk {
         }
     }
 
-    /// Runs what was fetched through parse, look-up, actions and delivery: each a function of its own, never inlined,
-    /// which has the processor's registers for its loop.
+    /// Runs what was fetched through parse, look-up, actions and delivery: each a function of its own, never
+    /// inlined, which has the processor's registers for its loop.
     #[inline(never)]
     fn process_burst(&mut self, sender: &mut Sender<'_>, step: &mut Step<'_>) {
         if self.burst.packets.is_empty() {
@@ -379,7 +380,8 @@ impl Walk {
         }
     }
 
-    /// Parses those packets further whose bits are set. Where flows look at headers behind the head, the number of packets is bounded.
+    /// Parses those packets further whose bits are set. Where flows look at headers behind the head, the
+    /// number of packets is bounded.
     #[cold]
     fn parse_again(&mut self, packets: u32, port: &Port, now_ms: u64) {
         let mut position = 0;
@@ -523,7 +525,8 @@ fn port_of(ring: RingId) -> PortId {
     PortId(ring.vnic().0)
 }
 
-/// Claims a transmit ring, unless another thread holds it, which sees packets that come. Says whether there are packets.
+/// Claims a transmit ring, unless another thread holds it, which sees packets that come. Says whether there
+/// are packets.
 fn look_at(ports: &Ports, ring: RingId) -> Option<(Sender<'_>, bool)> {
     let port = ports.get(port_of(ring))?;
     let claim = &port.vnic.transmit;

@@ -1,11 +1,12 @@
-//! Meters that are asked before anything else is done to packets: about the packets of a burst together, where they can be.
+//! Meters that are asked before anything else is done to packets: about the packets of a burst together,
+//! where they can be.
 //!
-//! If the tokens suffice for all packets in sequence that ask the same meter, all of them pass, as they would one by one, and
-//! the meter is written once. Otherwise each one is asked for. Packets with a cache entry come first, then the others of
-//! the burst.
+//! If the tokens suffice for all packets in sequence that ask the same meter, all of them pass, as they would
+//! one by one, and the meter is written once. Otherwise each one is asked for. Packets with a cache entry
+//! come first, then the others of the burst.
 //!
-//! Flows that are found behind the meter do not count what it drops: the packets of decisions with such flows are counted here
-//! and not when they are looked up.
+//! Flows that are found behind the meter do not count what it drops: the packets of decisions with such flows
+//! are counted here and not when they are looked up.
 
 use crate::burst::{Burst, Verdict};
 use crate::meter::KnownMeters;
@@ -80,7 +81,8 @@ impl AtMeter {
     }
 }
 
-/// Asks the meters about the packets of the burst that are noted for that, and changes the verdicts about those that do not pass.
+/// Asks the meters about the packets of the burst that are noted for that, and changes the verdicts about
+/// those that do not pass.
 #[inline(never)]
 pub(crate) fn police(
     burst: &mut Burst,

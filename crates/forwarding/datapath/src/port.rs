@@ -1,4 +1,5 @@
-//! A port: its guest interface, flows, misses and captures, its place among executors, and the peer at its other end.
+//! A port: its guest interface, flows, misses and captures, its place among executors, and the peer at its
+//! other end.
 
 use crate::capture::Captures;
 use crate::miss::MissQueue;
@@ -17,7 +18,8 @@ use std::time::Duration;
 use vm_state::{Slot, ThreadState};
 use vnic::{DeviceConfig, Host, RECEIVE_QUEUE, Vnic};
 
-/// Packets of a port per second whose headers are looked for behind their heads: each costs an allocation and a copy of up to 4 KiB.
+/// Packets of a port per second whose headers are looked for behind their heads: each costs an allocation and
+/// a copy of up to 4 KiB.
 const DEEP_HEADERS_PER_SECOND: u32 = 20_000;
 
 /// A switch's flow table.
@@ -141,7 +143,8 @@ impl Port {
         }
     }
 
-    /// Sets the guest's vCPU threads. When the guest has gone, the control process clears them a moment later.
+    /// Sets the guest's vCPU threads. When the guest has gone, the control process clears them a moment
+    /// later.
     pub fn set_threads(&self, threads: Box<[Slot]>) {
         self.home.set_threads(threads);
     }
@@ -172,7 +175,8 @@ impl Port {
         Arc::ptr_eq(&self.switch, &other.switch)
     }
 
-    /// Whether packets of `sender` may be copied here at once: the port receives, and no capture has to see them.
+    /// Whether packets of `sender` may be copied here at once: the port receives, and no capture has to see
+    /// them.
     #[inline]
     pub fn takes_at_once_from(&self, sender: &Port) -> bool {
         self.is_beside(sender) && self.vnic.is_open() && !self.vnic.is_stalled() && !self.captures.active()

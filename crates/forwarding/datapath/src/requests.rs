@@ -1,4 +1,5 @@
-//! What a controller asks for, one function per kind of request. Ports, switches and flows of others do not exist for it.
+//! What a controller asks for, one function per kind of request. Ports, switches and flows of others do not
+//! exist for it.
 
 use crate::controller::{Controller, Received};
 use crate::ownership::foreign_port;
@@ -23,7 +24,8 @@ use std::sync::atomic::Ordering;
 use vm_state::Slot;
 use vnic::{Host as _, MAX_FRAME};
 
-/// Flows per page, and their bytes, so that it fits and takes a short time: identifier and statistics take 51 bytes at most.
+/// Flows per page, and their bytes, so that it fits and takes a short time: identifier and statistics take 51
+/// bytes at most.
 const FLOWS_PER_PAGE: usize = 64;
 const TERSE_FLOWS_PER_PAGE: usize = 512;
 const PAGE_BYTES: usize = MAX_MESSAGE / 2;
@@ -50,8 +52,8 @@ pub(crate) struct Serving<'a> {
 }
 
 impl Serving<'_> {
-    /// Serves requests as long as there are some and the controller takes the answers, for a bounded time. Packets that it sends
-    /// are delivered, and answers sent, together at the end.
+    /// Serves requests as long as there are some and the controller takes the answers, for a bounded time.
+    /// Packets that it sends are delivered, and answers sent, together at the end.
     pub fn read_requests(&mut self) {
         self.serve_requests();
         let Engine {
@@ -309,7 +311,8 @@ impl Serving<'_> {
             };
             let flows = switch.flows.lock();
             if after.is_none() {
-                // The control process asks every few seconds while there are flows: as good as a timer, and idle when it is.
+                // The control process asks every few seconds while there are flows: as good as a timer, and
+                // idle when it is.
                 flows.reorder();
             }
             flows.iter_after(after).take(most + 1).cloned().collect()

@@ -73,8 +73,8 @@ impl<S> Forward<'_, S> {
     }
 }
 
-/// Queues `packet` at `port`, counts, and notifies the channel thread. `Err` is the reason to drop it. The key is found in the queued
-/// bytes if fields of it are unknown.
+/// Queues `packet` at `port`, counts, and notifies the channel thread. `Err` is the reason to drop it. The
+/// key is found in the queued bytes if fields of it are unknown.
 fn upcall(
     port: &Port,
     packet: &Packet,
@@ -99,8 +99,8 @@ fn upcall(
     Ok(())
 }
 
-/// Puts a packet into the internal receive queue of port `to`, if that is one of the sender's switch, and the port into
-/// the set of receivers.
+/// Puts a packet into the internal receive queue of port `to`, if that is one of the sender's switch, and the
+/// port into the set of receivers.
 #[inline]
 pub(crate) fn enqueue(
     packet: Shared<Packet>,

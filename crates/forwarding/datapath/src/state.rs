@@ -1,7 +1,7 @@
 //! State that all threads share: ports, and the forwarding threads' part.
 //!
-//! No lock is held while packets are delivered, which a guest may hold up: the port table is copied on change, and
-//! used as it was at a burst's beginning.
+//! No lock is held while packets are delivered, which a guest may hold up: the port table is copied on
+//! change, and used as it was at a burst's beginning.
 
 use crate::grace::GracePeriods;
 use crate::meter::Meters;

@@ -1,9 +1,9 @@
 //! The switches of one controller: flow tables by number, bounded in all.
 //!
-//! A switch is made when a port or a flow first names it, and forgotten when room is needed and it has neither. One controller's
-//! flows take no room from another's: each may have [`MAX_FLOWS`], of which a table holds [`DEFAULT_MAX_FLOWS`] at most, and
-//! [`MAX_BYTES`] of actions.
-//! The channel thread alone changes any of this.
+//! A switch is made when a port or a flow first names it, and forgotten when room is needed and it has
+//! neither. One controller's flows take no room from another's: each may have [`MAX_FLOWS`], of which a table
+//! holds [`DEFAULT_MAX_FLOWS`] at most, and [`MAX_BYTES`] of actions. The channel thread alone changes any of
+//! this.
 
 use crate::port::Switch;
 use crate::refusal::Refusal;
@@ -16,7 +16,8 @@ use std::sync::Arc;
 /// Most flows of a controller, in all of its switches.
 pub(crate) const MAX_FLOWS: usize = 1_000_000;
 
-/// Most bytes of its flows' compiled actions. Broadcasts take most of it: a broadcast's flow has an action for each port.
+/// Most bytes of its flows' compiled actions. Broadcasts take most of it: a broadcast's flow has an action
+/// for each port.
 pub(crate) const MAX_BYTES: usize = 2 << 30;
 
 /// Most switches of a controller: one for each port, of those that there may be.

@@ -11,7 +11,8 @@ use lock_free::{PoolOwner, Shared, Unique};
 use std::sync::Arc;
 use vnic::{Counters, Packet};
 
-/// What happens to `frame` from `port`: all of it, or, when actions of a stage are given, what they do and what follows.
+/// What happens to `frame` from `port`: all of it, or, when actions of a stage are given, what they do and
+/// what follows.
 pub(crate) fn trace(
     datapath: &Datapath,
     port: &Arc<Port>,

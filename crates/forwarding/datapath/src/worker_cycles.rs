@@ -1,12 +1,13 @@
-//! What a burst costs a worker: its whole loop - look, serve, account - with two guests on the worker's own thread, which have their turn
-//! whenever the worker looks at a ring that is empty. So no wake-up, no other core and no look that finds nothing is in the figures.
-//! Beside it, `cycles.rs` drives the pipeline alone.
+//! What a burst costs a worker: its whole loop - look, serve, account - with two guests on the worker's own
+//! thread, which have their turn whenever the worker looks at a ring that is empty. So no wake-up, no other
+//! core and no look that finds nothing is in the figures. Beside it, `cycles.rs` drives the pipeline alone.
 //!
 //! `cargo test --release -p datapath --lib worker_cycles -- --ignored --nocapture worker_cycles::cycles`
 //!
-//! And the number of instructions, which does not depend on what else the machine does: a test counts them under valgrind and compares them
-//! with `docs/performance/instructions.md`, which `HYPERSWITCH_UPDATE=1` writes. For the program that is counted time passes more slowly, as
-//! valgrind makes it slower: what workers do by time, as looking for news every 20 us, is not in the count.
+//! And the number of instructions, which does not depend on what else the machine does: a test counts them
+//! under valgrind and compares them with `docs/performance/instructions.md`, which `HYPERSWITCH_UPDATE=1`
+//! writes. For the program that is counted time passes more slowly, as valgrind makes it slower: what workers
+//! do by time, as looking for news every 20 us, is not in the count.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -41,7 +42,8 @@ struct Play {
 }
 
 impl Play {
-    /// Takes the last burst, and sends the next one. When all were sent, the worker stands still for ever: it would go on looking.
+    /// Takes the last burst, and sends the next one. When all were sent, the worker stands still for ever: it
+    /// would go on looking.
     #[inline(never)]
     fn guests_turn(&mut self) {
         let now = cpu::cycles();
@@ -136,7 +138,8 @@ impl Rings for Driven {
     }
 }
 
-/// A worker on a core of its own, which knows that its guests run elsewhere. `start` is called when the guests are up. Returns the cycles of each burst.
+/// A worker on a core of its own, which knows that its guests run elsewhere. `start` is called when the
+/// guests are up. Returns the cycles of each burst.
 fn forward(burst: usize, count: usize, start: impl FnOnce()) -> Vec<u64> {
     let config = Config {
         priority: Priority::Normal,
@@ -171,7 +174,8 @@ fn forward(burst: usize, count: usize, start: impl FnOnce()) -> Vec<u64> {
         taken: Vec::with_capacity(count),
         done,
     })));
-    // A message, which a worker reads before it waits for the first time: valgrind does not know how workers wait.
+    // A message, which a worker reads before it waits for the first time: valgrind does not know how workers
+    // wait.
     let home = &ports[0].home;
     let mut teller = Scheduler::new(crew.clone(), None, Pipeline::new(datapath.clone()));
     assert!(

@@ -1,4 +1,5 @@
-//! Files that answer nobody, passed as descriptors. Alone in its process, in which nothing else may close a copy of them.
+//! Files that answer nobody, passed as descriptors. Alone in its process, in which nothing else may close a
+//! copy of them.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![forbid(unsafe_code)]
@@ -48,8 +49,8 @@ fn is_refused(switch: &mut Switch, fuse: &Fuse, request: u32, payload: &[u8]) {
     switch.until_state(1, |state| *state == PortState::Disconnected);
 }
 
-/// A file whose daemon answers neither `poll` nor `close`, as every kind of descriptor: it holds up threads that nobody
-/// waits for, and not many.
+/// A file whose daemon answers neither `poll` nor `close`, as every kind of descriptor: it holds up threads
+/// that nobody waits for, and not many.
 #[test]
 fn a_file_that_answers_nobody() {
     let Some(fuse) = Fuse::start("fuse_program") else {

@@ -1,4 +1,5 @@
-//! TCP sockets whose last `close` waits as long as their owner likes, sent over connections of which nothing is received.
+//! TCP sockets whose last `close` waits as long as their owner likes, sent over connections of which nothing
+//! is received.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![forbid(unsafe_code)]
@@ -19,7 +20,8 @@ use support::{Bystanders, Switch, TIMEOUT};
 /// Longer than anything else waits.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// A socket whose last descriptor takes [`LINGER`] to close, and the peer that does not read what it has sent.
+/// A socket whose last descriptor takes [`LINGER`] to close, and the peer that does not read what it has
+/// sent.
 fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

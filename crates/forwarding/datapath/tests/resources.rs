@@ -1,4 +1,5 @@
-//! What connections leave behind: nothing. Alone in its process, whose descriptors, mappings and threads it counts.
+//! What connections leave behind: nothing. Alone in its process, whose descriptors, mappings and threads it
+//! counts.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![forbid(unsafe_code)]
@@ -100,12 +101,14 @@ fn a_thousand_connections_leave_nothing_behind() {
             .receive_within(std::time::Duration::from_millis(20))
             .is_some()
         {}
-        // A packet slot at rest keeps no memory; the session's thread has ended when the port is attached anew.
+        // A packet slot at rest keeps no memory; the session's thread has ended when the port is attached
+        // anew.
         drop(switch.attach(1));
         switch.until_state(1, |state| *state == PortState::Disconnected);
         resources()
     };
-    // The first connections' threads may take a while to end: what is least counts, once it has not become less for a while.
+    // The first connections' threads may take a while to end: what is least counts, once it has not become
+    // less for a while.
     let (mut before, mut unchanged) = (settle(&mut switch, &mut peer), 0);
     support::eventually("the first connections leave nothing", || {
         let now = settle(&mut switch, &mut peer).least(before);

@@ -22,19 +22,19 @@ pub enum Action {
     },
     /// Remove the outermost 802.1Q tag; without effect on an untagged packet.
     PopVlan,
-    /// Insert an MPLS label stack entry behind the Ethernet header and its tags, before any others (RFC 3032 2.1). A packet
-    /// without an Ethernet type is dropped.
+    /// Insert an MPLS label stack entry behind the Ethernet header and its tags, before any others (RFC 3032
+    /// 2.1). A packet without an Ethernet type is dropped.
     PushMpls {
         /// Label (20 bits), traffic class (3), bottom of stack (1) and time to live (8).
         lse: u32,
         /// Ethernet type of the packet from then on: 0x8847 or 0x8848.
         eth_type: u16,
     },
-    /// Remove the outermost MPLS label stack entry, and give the packet that Ethernet type; without effect on a packet that has
-    /// none.
+    /// Remove the outermost MPLS label stack entry, and give the packet that Ethernet type; without effect on
+    /// a packet that has none.
     PopMpls(u16),
-    /// Change what a packet begins with. A packet that does not begin as the change needs it is dropped, and so is one that is
-    /// sent to a port without an Ethernet header.
+    /// Change what a packet begins with. A packet that does not begin as the change needs it is dropped, and
+    /// so is one that is sent to a port without an Ethernet header.
     Encapsulate(Encapsulation),
     /// Hand a copy to the controller.
     Userspace(Userspace),
@@ -55,8 +55,8 @@ pub enum Action {
     Truncate(u32),
     /// Apply one of two lists to a copy of the packet.
     CheckPktLen {
-        /// Length of the longest frame that `otherwise` applies to, in bytes. For a frame to be segmented, its longest segment
-        /// counts.
+        /// Length of the longest frame that `otherwise` applies to, in bytes. For a frame to be segmented,
+        /// its longest segment counts.
         len: u16,
         /// For longer frames.
         greater: Nested,
@@ -70,7 +70,8 @@ pub enum Action {
         /// Seed: other numbers make other hashes.
         basis: u32,
     },
-    /// Drop the packet, and end the list, when the meter with that number says so. One that does not exist lets it pass.
+    /// Drop the packet, and end the list, when the meter with that number says so. One that does not exist
+    /// lets it pass.
     Meter(u32),
     /// Pass a copy on to the next stage; after the last egress filter, to the port.
     Continue,
@@ -99,7 +100,8 @@ pub enum Encapsulation {
         /// See [`Action::PushMpls`].
         eth_type: u16,
     },
-    /// Removes the label stack entry that a packet without an Ethernet header begins with, behind which one follows.
+    /// Removes the label stack entry that a packet without an Ethernet header begins with, behind which one
+    /// follows.
     PopMplsToEth,
 }
 
@@ -115,7 +117,8 @@ impl NshHeader {
     /// Most bytes of a header that is pushed: base, service path and 36 bytes of context.
     pub const MAX_LEN: usize = 44;
 
-    /// The header; `None` if its length is not what it says, it is too long, or its version or metadata type is not known.
+    /// The header; `None` if its length is not what it says, it is too long, or its version or metadata type
+    /// is not known.
     pub fn new(header: &[u8]) -> Option<NshHeader> {
         let (&[high, low, kind, ..], len) = (header.first_chunk::<8>()?, header.len());
         let said = usize::from(low & 0x3f) * 4;
@@ -160,7 +163,8 @@ pub struct Userspace {
     pub pid: u32,
     /// Data that the controller gets back unchanged.
     pub data: Box<[u8]>,
-    /// Port of the tunnel through which the packet would leave, if the controller wants the tunnel's metadata.
+    /// Port of the tunnel through which the packet would leave, if the controller wants the tunnel's
+    /// metadata.
     pub egress: Option<PortId>,
     /// Whether the controller wants the flow's actions with the packet.
     pub with_actions: bool,
@@ -188,8 +192,8 @@ impl SetField {
         }
     }
 
-    /// Whether the field can be set at all, and has these bits. The fields are those of the kernel's `OVS_ACTION_ATTR_SET`, and
-    /// those that the kernel leaves to user space: ARP, neighbour discovery, ICMP.
+    /// Whether the field can be set at all, and has these bits. The fields are those of the kernel's
+    /// `OVS_ACTION_ATTR_SET`, and those that the kernel leaves to user space: ARP, neighbour discovery, ICMP.
     pub fn is_valid(&self) -> bool {
         let Field { layer, .. } = self.field.field();
         let settable = match layer {

@@ -1,7 +1,8 @@
-//! Metadata that few packets have: the tunnel they came through, labels and first packet of their connection, priority.
+//! Metadata that few packets have: the tunnel they came through, labels and first packet of their connection,
+//! priority.
 //!
-//! A context stands beside the key, so that keys and caches of other packets carry none of it. A packet without such metadata
-//! has [`Context::NONE`].
+//! A context stands beside the key, so that keys and caches of other packets carry none of it. A packet
+//! without such metadata has [`Context::NONE`].
 
 use crate::key::KEY_WORDS;
 use serde::{Deserialize, Serialize};

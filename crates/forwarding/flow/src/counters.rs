@@ -31,9 +31,9 @@ pub struct PortCounters {
     pub transmitted: u64,
     /// Bytes of those.
     pub transmitted_bytes: u64,
-    /// Bytes of frames that were copied: heads and misses when they are read from this port's guest, and all bytes that
-    /// are written to it. Where frames are long, the sum over all ports is little more than the sum of
-    /// `transmitted_bytes`, as payload is copied once.
+    /// Bytes of frames that were copied: heads and misses when they are read from this port's guest, and all
+    /// bytes that are written to it. Where frames are long, the sum over all ports is little more than the
+    /// sum of `transmitted_bytes`, as payload is copied once.
     pub copied_bytes: u64,
     /// Packets for this port that were dropped on its side; each also counts in its origin's `dropped`.
     pub egress_dropped: DropCounts,
@@ -42,7 +42,8 @@ pub struct PortCounters {
 
     /// Notifications ("calls") sent to the driver.
     pub calls: u64,
-    /// Of those, notifications that were left to the thread for costly ones. Several that wait there become one.
+    /// Of those, notifications that were left to the thread for costly ones. Several that wait there become
+    /// one.
     pub calls_apart: u64,
     /// Notifications that the driver had suppressed (EVENT_IDX or NO_INTERRUPT).
     pub calls_suppressed: u64,

@@ -4,15 +4,16 @@ use crate::key::{FlowKey, FlowMask, KEY_WORDS};
 use crate::unseen::Unseen;
 use std::ops::BitOr;
 
-/// A short form of a packet's flow key: packets with equal exact keys have equal flow keys. Caches compare and hash exact
-/// keys, whole or under masks of their own. Flows have masks of flow keys, into which exact keys can be
-/// [turned](Self::flow_key).
+/// A short form of a packet's flow key: packets with equal exact keys have equal flow keys. Caches compare
+/// and hash exact keys, whole or under masks of their own. Flows have masks of flow keys, into which exact
+/// keys can be [turned](Self::flow_key).
 ///
-/// There are two forms. The key of a usual packet - TCP or UDP in IPv4 without tags, options and fragments - has the header
-/// bytes as they are, in the first [`SHORT_WORDS`](Self::SHORT_WORDS) words, and anything in the others. The key of
-/// another packet has the words of its flow key, except those that only neighbour discovery uses; neighbour discovery
-/// has no exact key. Within a form, equal flow keys make equal exact keys. An unusual packet may differ from a usual
-/// one in something that no flow key has, such as a wrong version or the encapsulation of RFC 1042.
+/// There are two forms. The key of a usual packet - TCP or UDP in IPv4 without tags, options and fragments -
+/// has the header bytes as they are, in the first [`SHORT_WORDS`](Self::SHORT_WORDS) words, and anything in
+/// the others. The key of another packet has the words of its flow key, except those that only neighbour
+/// discovery uses; neighbour discovery has no exact key. Within a form, equal flow keys make equal exact
+/// keys. An unusual packet may differ from a usual one in something that no flow key has, such as a wrong
+/// version or the encapsulation of RFC 1042.
 ///
 /// A key with fields that are [unknown](Unseen) differs from all keys in which other fields are.
 #[derive(Clone, Copy, Debug, Default, Eq)]
@@ -47,8 +48,8 @@ impl ExactKey {
         ExactKey { words }
     };
 
-    /// Makes this the key of a usual packet, from input port and transport ports, two words of Ethernet header, those fields
-    /// of word 4 that are not in these words, and addresses.
+    /// Makes this the key of a usual packet, from input port and transport ports, two words of Ethernet
+    /// header, those fields of word 4 that are not in these words, and addresses.
     #[inline]
     pub fn set_short(&mut self, ports: u64, ethernet: [u64; 2], ip: u64, addresses: u64) {
         let [first, second] = ethernet;
@@ -128,7 +129,8 @@ impl ExactKey {
         key
     }
 
-    /// Whether the key equals `other` in all bits of the mask. `mask` gives the words of a mask for this key's form.
+    /// Whether the key equals `other` in all bits of the mask. `mask` gives the words of a mask for this
+    /// key's form.
     #[inline]
     pub fn is_equal_in(&self, other: &ExactKey, mask: impl Fn(usize) -> u64) -> bool {
         let difference = |word| (self.words[word] ^ other.words[word]) & mask(word);
@@ -137,8 +139,8 @@ impl ExactKey {
             && (self.is_short() || (Self::SHORT_WORDS..Self::WORDS).all(|word| difference(word) == 0))
     }
 
-    /// The mask for keys of usual packets that compares what `mask` compares of their [flow keys](Self::flow_key), and always
-    /// the input port and the form.
+    /// The mask for keys of usual packets that compares what `mask` compares of their [flow
+    /// keys](Self::flow_key), and always the input port and the form.
     pub fn short_mask(mask: &FlowMask) -> [u64; Self::WORDS] {
         let [_, destination, source, _, ip, _, from, _, to, transport, ..] = mask.0.words;
         let ports = (transport >> 48) as u32 | (transport >> 32 << 16) as u32;
@@ -165,7 +167,8 @@ impl ExactKey {
         words
     }
 
-    /// Whether this is the key of a usual packet, which has only the first [`SHORT_WORDS`](Self::SHORT_WORDS) words.
+    /// Whether this is the key of a usual packet, which has only the first [`SHORT_WORDS`](Self::SHORT_WORDS)
+    /// words.
     #[inline]
     pub fn is_short(&self) -> bool {
         self.words[3] & SHORT != 0

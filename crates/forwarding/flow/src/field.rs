@@ -1,8 +1,8 @@
 //! The table of fields: everything that the Open vSwitch kernel datapath of Linux 6.1 matches.
 //!
-//! This table is the only place that knows where a field lies. It makes the accessors of [`FlowKey`] and [`Context`],
-//! [`FieldId`], and [`FIELDS`] with names and places. Words below [`KEY_WORDS`] are those of a key, the others those of a
-//! context. Values are in host byte order.
+//! This table is the only place that knows where a field lies. It makes the accessors of [`FlowKey`] and
+//! [`Context`], [`FieldId`], and [`FIELDS`] with names and places. Words below [`KEY_WORDS`] are those of a
+//! key, the others those of a context. Values are in host byte order.
 //!
 //! MPLS and NSH have no IP addresses, and lie where those would be.
 
@@ -25,7 +25,8 @@ pub const fn is_vlan(eth_type: u16) -> bool {
 /// What a field belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
-    /// Facts about a packet that are not in its bytes. Zero in a packet that comes from a guest, except for the port.
+    /// Facts about a packet that are not in its bytes. Zero in a packet that comes from a guest, except for
+    /// the port.
     Metadata,
     /// Ethernet and VLAN tags.
     Link,
@@ -204,11 +205,13 @@ fields! {
     VlanTci, FlowKey Link: vlan_tci set_vlan_tci u16 = 2, 0, 16;
     /// Outer tag protocol identifier; 0 when untagged.
     VlanTpid, FlowKey Link: vlan_tpid set_vlan_tpid u16 = 3, 0, 16;
-    /// Inner VLAN tag control information with [`VLAN_PRESENT`](crate::VLAN_PRESENT); 0 when not double-tagged.
+    /// Inner VLAN tag control information with [`VLAN_PRESENT`](crate::VLAN_PRESENT); 0 when not
+    /// double-tagged.
     InnerTci, FlowKey Link: inner_tci set_inner_tci u16 = 3, 16, 16;
     /// Inner tag protocol identifier.
     InnerTpid, FlowKey Link: inner_tpid set_inner_tpid u16 = 3, 32, 16;
-    /// 1 for a packet without an Ethernet header, whose Ethernet type is known nevertheless. None comes from a guest.
+    /// 1 for a packet without an Ethernet header, whose Ethernet type is known nevertheless. None comes from
+    /// a guest.
     NoEthernet, FlowKey Metadata: no_ethernet set_no_ethernet u8 = 3, 48, 1;
     /// IP protocol or IPv6 upper-layer protocol; ARP: operation (low 8 bits).
     IpProto, FlowKey Network: ip_proto set_ip_proto u8 = 4, 0, 8;

@@ -1,8 +1,8 @@
 //! The flow key: every header field a decision may depend on, packed into 64-bit words.
 //!
 //! Words are ordered by layer (metadata, Ethernet, IP, transport, neighbour discovery), so that a staged
-//! lookup is a prefix of the words; later words of metadata go with the first ones. Masking, comparing and hashing work on
-//! words and know no fields; [`crate::FIELDS`] knows where a field lies.
+//! lookup is a prefix of the words; later words of metadata go with the first ones. Masking, comparing and
+//! hashing work on words and know no fields; [`crate::FIELDS`] knows where a field lies.
 
 use crate::field::Field;
 use serde::{Deserialize, Serialize};

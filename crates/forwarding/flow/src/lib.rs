@@ -1,11 +1,21 @@
-//! The contract between the control plane, which decides about packets, and the data plane, which forwards them.
+//! The contract between the control plane, which decides about packets, and the data plane, which forwards
+//! them.
 //!
 //! A *flow* is a set of packets that are treated alike: a [`FlowKey`] compared under a [`FlowMask`],
 //! and the [`Action`]s applied to what matches. The semantics follow the Open vSwitch kernel datapath
 //! (`linux/openvswitch.h`), because that is the contract under which an unmodified OVS control plane can
 //! drive this data plane. The data plane's table has no priorities: the control plane keeps flows disjoint.
 //!
-//! Each reason for which a packet can be dropped is a [`DropReason`]; all counters of a port are in [`PortCounters`].
+//! | module | contents |
+//! |---|---|
+//! | `key`, `exact`, `key_format` | the flow key; its shortest form for exact matches; keys as text |
+//! | `field`, `context`, `unseen` | the table of fields; metadata that few packets have; fields that a parser could not see |
+//! | `action`, `program`, `meter` | actions; actions as they run; meters |
+//! | `stage`, `id` | stages of look-up; identifiers that cross process boundaries |
+//! | `counters`, `drop_reason` | counters of a port; every way a packet can end undelivered |
+//!
+//! Each reason for which a packet can be dropped is a [`DropReason`]; all counters of a port are in
+//! [`PortCounters`].
 
 #![forbid(unsafe_code)]
 
@@ -38,8 +48,8 @@ pub use unseen::Unseen;
 
 use serde::{Deserialize, Serialize};
 
-/// A megaflow: packets of `switch` that equal `key` wherever `mask` has ones get `actions`, in order, when they come to
-/// `stage`. Those of the forward stage are for one pass, that of the key's recirculation id.
+/// A megaflow: packets of `switch` that equal `key` wherever `mask` has ones get `actions`, in order, when
+/// they come to `stage`. Those of the forward stage are for one pass, that of the key's recirculation id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
     /// Unique among the flows of its switch; chosen by the control plane.
@@ -82,8 +92,8 @@ pub enum Statistics {
     Kept,
 }
 
-/// How a flow is put into a table that may have one with the same identifier, and one that matches the same packets (equal
-/// stage, mask and masked key).
+/// How a flow is put into a table that may have one with the same identifier, and one that matches the same
+/// packets (equal stage, mask and masked key).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PutMode {
     /// Neither must exist.

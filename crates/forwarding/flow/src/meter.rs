@@ -1,7 +1,8 @@
 //! Meters: token buckets that decide at [`Action::Meter`](crate::Action::Meter) whether a packet may go on.
 //!
-//! The semantics are the kernel's (`net/openvswitch/meter.c`): a meter has one band at most, whose bucket begins full; a packet
-//! for which the bucket has too few tokens is dropped; where the meter does not exist, packets go on.
+//! The semantics are the kernel's (`net/openvswitch/meter.c`): a meter has one band at most, whose bucket
+//! begins full; a packet for which the bucket has too few tokens is dropped; where the meter does not exist,
+//! packets go on.
 
 use crate::DropReason;
 use serde::{Deserialize, Serialize};

@@ -1,9 +1,9 @@
 //! Actions as they run: a list of operations without nesting, compiled when a flow is installed.
 //!
-//! Operations on a copy of the packet stand behind a [`Op::Save`]: the packet is set aside, and once the copy has come to its
-//! [`Op::End`], the packet goes on at the place that the save names. Places always lie ahead, so each program ends. Length,
-//! nesting and bytes of a program are bounded, and so is the cost of one packet. Where no later operation needs the
-//! packet, no copy is made.
+//! Operations on a copy of the packet stand behind a [`Op::Save`]: the packet is set aside, and once the copy
+//! has come to its [`Op::End`], the packet goes on at the place that the save names. Places always lie ahead,
+//! so each program ends. Length, nesting and bytes of a program are bounded, and so is the cost of one
+//! packet. Where no later operation needs the packet, no copy is made.
 
 use crate::action::{Action, Encapsulation, SetField, Userspace};
 use crate::{ControllerId, DropReason, FieldId, FlowKey, FlowMask, Layer, PortId, Stage, is_mpls, is_vlan};
@@ -12,8 +12,8 @@ use std::fmt;
 /// Most levels of lists within lists.
 pub const MAX_NESTING: usize = 8;
 
-/// Most operations of a program. The longest program that a switch of ours needs floods to all ports, to each in a form of
-/// its own.
+/// Most operations of a program. The longest program that a switch of ours needs floods to all ports, to each
+/// in a form of its own.
 pub const MAX_OPS: usize = 4 * ControllerId::PORTS as usize;
 
 /// Most bytes for the controller in a program: as many as a flow's actions may have in the kernel.
@@ -60,7 +60,8 @@ pub enum Op {
     Userspace(u32),
     /// Change the packet.
     Edit(Edit),
-    /// Set the packet aside; the operations that follow are on a copy. When the copy ends, the packet goes on at `resume`.
+    /// Set the packet aside; the operations that follow are on a copy. When the copy ends, the packet goes on
+    /// at `resume`.
     Save {
         /// Where.
         resume: u32,
@@ -113,7 +114,8 @@ pub enum BadActions {
     BadTpid(u16),
     /// An Ethernet type other than 0x8847 and 0x8848 for a packet with a label.
     BadMplsType(u16),
-    /// There is no such stage; or [`Action::Continue`] where no stage follows, or [`Action::Recirc`] outside the forward stage.
+    /// There is no such stage; or [`Action::Continue`] where no stage follows, or [`Action::Recirc`] outside
+    /// the forward stage.
     WrongStage(Stage),
 }
 
@@ -193,7 +195,8 @@ impl Program {
         &self.ops[usize::from(self.first_meter().is_some())..]
     }
 
-    /// The port to which the program sends packets as they are, if it does nothing else but ask a first meter.
+    /// The port to which the program sends packets as they are, if it does nothing else but ask a first
+    /// meter.
     pub fn plain(&self) -> Option<PortId> {
         match *self.behind_meter() {
             [Op::Output { port, last: true }] => Some(port),
@@ -201,8 +204,9 @@ impl Program {
         }
     }
 
-    /// The changes of packets and the port that they are sent to, if the program does nothing else but ask a first meter, and
-    /// packets have an Ethernet header all the time. Marks for later passes are left out, as no pass follows.
+    /// The changes of packets and the port that they are sent to, if the program does nothing else but ask a
+    /// first meter, and packets have an Ethernet header all the time. Marks for later passes are left out, as
+    /// no pass follows.
     pub fn edited(&self) -> Option<(Box<[Edit]>, PortId)> {
         let [edits @ .., Op::Output { port, last: true }] = self.behind_meter() else {
             return None;

@@ -7,8 +7,8 @@ use std::fmt;
 /// Most ingress filters of a port, and most egress filters.
 pub const MAX_FILTERS: u8 = 4;
 
-/// A list of flows, by its place on a packet's way. A packet passes the ingress filters of the port it came from, then
-/// [`Forward`](Self::Forward), then, for each port that it is sent to, that port's egress filters.
+/// A list of flows, by its place on a packet's way. A packet passes the ingress filters of the port it came
+/// from, then [`Forward`](Self::Forward), then, for each port that it is sent to, that port's egress filters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Stage {
     /// An ingress filter by number, below [`MAX_FILTERS`].
@@ -39,9 +39,10 @@ impl Stage {
         }
     }
 
-    /// The stage that follows for packets from a port with these filters, as [`Action::Continue`](crate::Action::Continue)
-    /// means it; `None` after forwarding and after the last egress filter. `filters` are those of the sender for ingress
-    /// stages, and of the receiver for egress stages.
+    /// The stage that follows for packets from a port with these filters, as
+    /// [`Action::Continue`](crate::Action::Continue) means it; `None` after forwarding and after the last
+    /// egress filter. `filters` are those of the sender for ingress stages, and of the receiver for egress
+    /// stages.
     pub const fn next(self, filters: Filters) -> Option<Stage> {
         match self {
             Stage::Ingress(number) if number + 1 < filters.ingress => Some(Stage::Ingress(number + 1)),

@@ -1,17 +1,19 @@
 //! Fields that a parser could not see.
 //!
-//! A frame's headers may reach further than the bytes that a parser is given. The fields behind those bytes are *unknown*, which is
-//! not zero: a rule about a port decides neither that the port matches nor that it does not. A frame that ends before a field
-//! is another matter: such a frame does not have the field, and every parser says zero.
+//! A frame's headers may reach further than the bytes that a parser is given. The fields behind those bytes
+//! are *unknown*, which is not zero: a rule about a port decides neither that the port matches nor that it
+//! does not. A frame that ends before a field is another matter: such a frame does not have the field, and
+//! every parser says zero.
 //!
-//! Whoever makes a key says with an [`Unseen`] which fields of the key are unknown. Nothing may be decided by such a field, and no flow
-//! may be made from such a key that compares the field.
+//! Whoever makes a key says with an [`Unseen`] which fields of the key are unknown. Nothing may be decided by
+//! such a field, and no flow may be made from such a key that compares the field.
 
 use crate::field::{FIELDS, FieldId, Layer};
 use crate::key::FlowMask;
 use std::sync::LazyLock;
 
-/// The fields that are unknown, from none to all. Headers follow each other, so each value adds fields to those of the value before.
+/// The fields that are unknown, from none to all. Headers follow each other, so each value adds fields to
+/// those of the value before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Unseen {

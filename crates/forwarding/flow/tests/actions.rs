@@ -8,7 +8,8 @@ use flow::{
 
 #[test]
 fn fields_that_the_kernel_lets_be_set_can_be_set() {
-    // `ovs_key_attr` values that `validate_set` of the kernel refuses, and metadata that say where a packet came from.
+    // `ovs_key_attr` values that `validate_set` of the kernel refuses, and metadata that say where a packet
+    // came from.
     let refused = |field: FieldId| {
         let layer = field.field().layer;
         matches!(

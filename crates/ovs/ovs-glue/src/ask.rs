@@ -1,5 +1,5 @@
-//! Asks a running switch for the actions that it would take on a packet ([`ovs_frame::TRACE`]), and for a port's counters
-//! ([`ovs_frame::COUNTERS`]).
+//! Asks a running switch for the actions that it would take on a packet ([`ovs_frame::TRACE`]), and for a
+//! port's counters ([`ovs_frame::COUNTERS`]).
 
 use flow::PortCounters;
 use ovs_frame::{COUNTERS, DATA, HEADER_LEN, Header, MARK, OPEN, REFUSED, REQUEST, TRACE, WELCOME};
@@ -43,8 +43,8 @@ impl From<Error> for AskError {
     }
 }
 
-/// A line for each step of `frame`, an Ethernet frame of at least 14 bytes, from `port`. `socket` is that to which the library
-/// in ovs-vswitchd connects. Each step of the exchange may take `limit`.
+/// A line for each step of `frame`, an Ethernet frame of at least 14 bytes, from `port`. `socket` is that to
+/// which the library in ovs-vswitchd connects. Each step of the exchange may take `limit`.
 ///
 /// # Errors
 /// As [`AskError`] says.

@@ -1,13 +1,15 @@
 //! The capabilities of a data plane, which ovs-vswitchd finds out by its probes.
 //!
-//! A probe is a flow or a packet with the key or action in question. A key or action that is not among the capabilities is
-//! refused with `EINVAL`, as by a kernel that does not know it; ovs-vswitchd then does without, or acts in its place. Nothing is ever ignored:
-//! an action that is skipped in silence would forward wrongly.
+//! A probe is a flow or a packet with the key or action in question. A key or action that is not among the
+//! capabilities is refused with `EINVAL`, as by a kernel that does not know it; ovs-vswitchd then does
+//! without, or acts in its place. Nothing is ever ignored: an action that is skipped in silence would forward
+//! wrongly.
 //!
-//! Connections may be claimed ([`Capabilities::with_connections_claimed`]): ovn-controller installs flows that track connections in any
-//! logical switch, whether packets meet them or not, and gives up where ovs-vswitchd refuses one. Tracking then drops the packet
-//! ([`flow::DropReason::NotTracked`]). Refusing the flow instead would let packets pass: ovs-vswitchd 3.1 keeps an installed flow whose new
-//! actions are refused.
+//! Connections may be claimed ([`Capabilities::with_connections_claimed`]): ovn-controller installs flows
+//! that track connections in any logical switch, whether packets meet them or not, and gives up where
+//! ovs-vswitchd refuses one. Tracking then drops the packet ([`flow::DropReason::NotTracked`]). Refusing the
+//! flow instead would let packets pass: ovs-vswitchd 3.1 keeps an installed flow whose new actions are
+//! refused.
 
 use ovs_netlink::Errno;
 use ovs_netlink::action::{Action, Set};
@@ -62,7 +64,8 @@ pub struct Capabilities {
     pub nesting: usize,
     /// Tunnel ports, by `OVS_VPORT_TYPE_*`.
     pub tunnels: Numbers,
-    /// Whether sockets for upcalls may be named per processor (`OVS_DP_F_DISPATCH_UPCALL_PER_CPU`); per port otherwise.
+    /// Whether sockets for upcalls may be named per processor (`OVS_DP_F_DISPATCH_UPCALL_PER_CPU`); per port
+    /// otherwise.
     pub upcalls_per_cpu: bool,
     /// Meters of a datapath.
     pub meters: u32,
@@ -79,7 +82,8 @@ impl Capabilities {
             // Priority, mark, tunnel, dp_hash, recirc_id, MPLS, connections, NSH.
             keys: Numbers::of(&[2..=2, 15..=16, 19..=28]),
             actions: Numbers::of(&[1..=22]),
-            // Priority, Ethernet, IP, TCP, UDP, mark, tunnel, SCTP, MPLS, NSH; ICMP and ARP only for ovs-vswitchd's own data plane.
+            // Priority, Ethernet, IP, TCP, UDP, mark, tunnel, SCTP, MPLS, NSH; ICMP and ARP only for
+            // ovs-vswitchd's own data plane.
             set: Numbers::of(&[2..=2, 4..=4, 7..=10, 15..=17, 21..=21, 28..=28]),
             claimed: Numbers(0),
             layer_3: true,
@@ -94,8 +98,8 @@ impl Capabilities {
         }
     }
 
-    /// What needs neither a second pass, nor connections, nor tunnels, nor labels: output, userspace, header changes, VLAN
-    /// tags, sample, trunc, clone, check_pkt_len.
+    /// What needs neither a second pass, nor connections, nor tunnels, nor labels: output, userspace, header
+    /// changes, VLAN tags, sample, trunc, clone, check_pkt_len.
     pub const fn first() -> Self {
         Self {
             keys: Numbers::of(&[2..=2, 15..=15]),
@@ -112,8 +116,8 @@ impl Capabilities {
         }
     }
 
-    /// What our data plane can do: what [`Capabilities::first`] can, a second pass with a hash, MPLS labels, packets
-    /// without an Ethernet header, network service headers, and meters.
+    /// What our data plane can do: what [`Capabilities::first`] can, a second pass with a hash, MPLS labels,
+    /// packets without an Ethernet header, network service headers, and meters.
     pub const fn ours() -> Self {
         Self {
             keys: Numbers::of(&[2..=2, 15..=15, 19..=21, 28..=28]),
@@ -203,8 +207,9 @@ impl Capabilities {
         Ok(())
     }
 
-    /// Refuses ports that cannot be made. The kernel says `EAFNOSUPPORT`, "Address family not supported by protocol"; ovs-vswitchd
-    /// passes the text on to users, who are better told that the protocol is not supported.
+    /// Refuses ports that cannot be made. The kernel says `EAFNOSUPPORT`, "Address family not supported by
+    /// protocol"; ovs-vswitchd passes the text on to users, who are better told that the protocol is not
+    /// supported.
     pub fn check_port(&self, kind: Kind) -> Result<(), Errno> {
         let known = matches!(kind, Kind::Netdev | Kind::Internal) || self.tunnels.has(kind as u32);
         if known {

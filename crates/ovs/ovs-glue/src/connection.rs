@@ -1,9 +1,9 @@
 //! One connection: a netlink socket of ovs-vswitchd.
 //!
 //! States: new -> open (after `OPEN`) -> gone. An open connection is *busy* from a request until the last
-//! datagram of its answer is in the Unix socket; meanwhile no further request is read from it. So a client that does not
-//! read its answers stops its own requests, and nothing else. What waits in the process is bounded in bytes; beyond that,
-//! datagrams are dropped, and the client is told `ENOBUFS` as by the kernel.
+//! datagram of its answer is in the Unix socket; meanwhile no further request is read from it. So a client
+//! that does not read its answers stops its own requests, and nothing else. What waits in the process is
+//! bounded in bytes; beyond that, datagrams are dropped, and the client is told `ENOBUFS` as by the kernel.
 
 use ovs_frame::{DATA, Header, MARK, MAX_UPCALLS, OVERFLOW, UPCALLS};
 use rustix::event::epoll::EventFlags;
@@ -19,8 +19,8 @@ const TOGETHER: usize = 32;
 const TOGETHER_BYTES: usize = 32 * 1024;
 /// Bytes that a datagram of upcalls has room for at first.
 const FIRST_UPCALLS: usize = 2048;
-/// Bytes of upcalls that are sent before the earlier ones were read: in the socket they wait for each other, whichever ports they are
-/// of. ovs-vswitchd has the ones before in hand meanwhile.
+/// Bytes of upcalls that are sent before the earlier ones were read: in the socket they wait for each other,
+/// whichever ports they are of. ovs-vswitchd has the ones before in hand meanwhile.
 const UPCALL_ROOM: usize = 8 * 1024;
 /// Bytes that may be unread then: of a [`MARK`], which stays until the upcalls before it were handed out.
 const UNREAD: u32 = 2048;
@@ -108,7 +108,8 @@ impl Connection {
         self.room > 0
     }
 
-    /// Whether more should not be queued before what waits was sent: it would take the room of what the socket has no room for.
+    /// Whether more should not be queued before what waits was sent: it would take the room of what the
+    /// socket has no room for.
     pub fn is_to_be_sent(&self) -> bool {
         self.waiting_bytes >= TOGETHER_BYTES.min(self.limit / 2)
     }
@@ -208,7 +209,8 @@ impl Connection {
         }
         (self.is_asking, self.is_early) = (false, false);
         self.answered = self.answered.wrapping_add(1);
-        // All of them were queued just now, unless the last did not fit: then the notice says how many were answered.
+        // All of them were queued just now, unless the last did not fit: then the notice says how many were
+        // answered.
         match self.waiting.back_mut().filter(|_| count > 0 && !self.overflow) {
             Some((header, _)) => header.number = self.answered,
             None if self.overflow => {}

@@ -1,9 +1,10 @@
 //! The interface between the glue and a data plane.
 //!
-//! Keys, masks, actions and counters are the codec's. Each call returns at once: none waits for the data plane, for a guest or for
-//! ovs-vswitchd. For facts that only the data plane knows there is a [`Question`], asked with a [`Ticket`] under which the answer comes later, so
-//! that many are under way at one time. Questions take effect in the order in which they are asked, and so do the other calls among
-//! them. Error numbers are those that ovs-vswitchd is told, so they are the kernel's.
+//! Keys, masks, actions and counters are the codec's. Each call returns at once: none waits for the data
+//! plane, for a guest or for ovs-vswitchd. For facts that only the data plane knows there is a [`Question`],
+//! asked with a [`Ticket`] under which the answer comes later, so that many are under way at one time.
+//! Questions take effect in the order in which they are asked, and so do the other calls among them. Error
+//! numbers are those that ovs-vswitchd is told, so they are the kernel's.
 
 use flow::{DropReason, PortCounters};
 pub use ovs_netlink::Errno;
@@ -198,9 +199,11 @@ pub enum TraceStep {
 /// A question that only the data plane can answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Installs a flow. `EEXIST` as [`PutMode`] says or if another flow has the same match; `ENOSPC` if there is no room.
+    /// Installs a flow. `EEXIST` as [`PutMode`] says or if another flow has the same match; `ENOSPC` if there
+    /// is no room.
     PutFlow(FlowSpec, PutMode),
-    /// Replaces the actions of a flow, if given, and clears its statistics, if wanted. `ENOENT` if there is none.
+    /// Replaces the actions of a flow, if given, and clears its statistics, if wanted. `ENOENT` if there is
+    /// none.
     SetFlow {
         /// The flow.
         id: FlowId,
@@ -215,11 +218,13 @@ pub enum Question {
     RemoveFlow(FlowId, Detail),
     /// Removes all flows.
     FlushFlows,
-    /// Some of the flows after this place, in an order that flows which come and go do not change. All places are above 0.
+    /// Some of the flows after this place, in an order that flows which come and go do not change. All places
+    /// are above 0.
     FlowsAfter(u64, Detail),
     /// Brings [`Datapath::port_stats`] up to date.
     PortStats(PortNo),
-    /// Makes or replaces a meter; the answer is the statistics of the one before. `EFBIG` if there is no room.
+    /// Makes or replaces a meter; the answer is the statistics of the one before. `EFBIG` if there is no
+    /// room.
     SetMeter(u32, MeterSpec),
     /// The statistics of a meter.
     Meter(u32),
@@ -227,7 +232,8 @@ pub enum Question {
     RemoveMeter(u32),
     /// The statistics of a queue of a port, as of a meter; none if it is not one that is counted.
     Queue(PortNo, u16),
-    /// The way that a packet from a port would take. `ENODEV` if there is no such port, `EIO` without a data plane.
+    /// The way that a packet from a port would take. `ENODEV` if there is no such port, `EIO` without a data
+    /// plane.
     Trace {
         /// The port.
         port: PortNo,
@@ -250,8 +256,8 @@ pub enum Answer {
         /// There may be more, after this place.
         more_after: Option<u64>,
     },
-    /// To [`Question::SetMeter`], [`Question::Meter`], [`Question::RemoveMeter`] and [`Question::Queue`]; `None` if there is or was
-    /// no such meter.
+    /// To [`Question::SetMeter`], [`Question::Meter`], [`Question::RemoveMeter`] and [`Question::Queue`];
+    /// `None` if there is or was no such meter.
     Meter(Option<MeterSeen>),
     /// To [`Question::Trace`].
     Trace(Vec<TraceStep>),
@@ -272,13 +278,15 @@ pub trait Datapath {
     fn add_port(&mut self, datapath: DatapathId, port: &PortSpec) -> Result<(), Errno>;
     /// Removes a port. Its flows stay.
     fn remove_port(&mut self, datapath: DatapathId, port: PortNo);
-    /// The port's device was made, or its settings changed. While it is down, nothing leaves to the port, and what comes from it is
-    /// dropped. Called at once after a port with a device was added, and not for ports without.
+    /// The port's device was made, or its settings changed. While it is down, nothing leaves to the port, and
+    /// what comes from it is dropped. Called at once after a port with a device was added, and not for ports
+    /// without.
     fn set_device(&mut self, datapath: DatapathId, port: PortNo, settings: DeviceSettings);
-    /// The next port whose guest connected or went away since the last call, and whether it is connected. A port whose guest
-    /// was never there counts as connected until the data plane says otherwise.
+    /// The next port whose guest connected or went away since the last call, and whether it is connected. A
+    /// port whose guest was never there counts as connected until the data plane says otherwise.
     fn next_carrier(&mut self) -> Option<(DatapathId, PortNo, bool)>;
-    /// The next port whose other end is to be its own network device. It is answered by [`Datapath::attach_device`].
+    /// The next port whose other end is to be its own network device. It is answered by
+    /// [`Datapath::attach_device`].
     fn next_device(&mut self) -> Option<(DatapathId, PortNo)>;
     /// Gives a port its device: its interface index, and a descriptor of the TAP. Without one it is the
     /// device that the port had already.
@@ -289,7 +297,8 @@ pub trait Datapath {
     fn has_guest(&self, datapath: DatapathId, port: PortNo) -> bool;
     /// The port's network device was made again.
     fn renew_device(&mut self, datapath: DatapathId, port: PortNo);
-    /// Counters of a port since it was made, seen from the switch, as they were when it was last asked for them.
+    /// Counters of a port since it was made, seen from the switch, as they were when it was last asked for
+    /// them.
     fn port_stats(&self, datapath: DatapathId, port: PortNo) -> PortStats;
     /// Statistics of a port in all detail, since the present data plane has the port.
     fn port_counters(&self, datapath: DatapathId, port: PortNo) -> PortCounters;
@@ -298,7 +307,8 @@ pub trait Datapath {
     fn ask(&mut self, ticket: Ticket, datapath: DatapathId, question: Question);
     /// The next answer, in whatever order they come.
     fn next_answer(&mut self) -> Option<(Ticket, Result<Answer, Errno>)>;
-    /// Whether more may be asked now. Questions asked nevertheless are not lost; they take memory until they are answered.
+    /// Whether more may be asked now. Questions asked nevertheless are not lost; they take memory until they
+    /// are answered.
     fn has_room(&self) -> bool;
     /// Takes in what the data plane has said, and says what waits to be said. To be called whenever
     /// [`Datapath::changes`] is readable; what was taken in is to be looked at before waiting for that again.
@@ -320,6 +330,7 @@ pub trait Datapath {
     /// Zones with limits of their own, and the default.
     fn limited_zones(&self) -> Vec<Zone>;
 
-    /// The next packet for ovs-vswitchd for which there is room. Ports have turns, and wait for no other port's room.
+    /// The next packet for ovs-vswitchd for which there is room. Ports have turns, and wait for no other
+    /// port's room.
     fn next_upcall(&mut self, has_room: &dyn Fn(&Upcall) -> bool) -> Option<Upcall>;
 }

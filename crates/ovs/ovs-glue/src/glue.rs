@@ -12,8 +12,8 @@ use std::path::Path;
 
 /// Upcalls forwarded before requests have their turn.
 const UPCALL_BURST: usize = 64;
-/// Time between looks for room while upcalls wait, in nanoseconds: at first, and when nothing was read for long. ovs-vswitchd says
-/// something sooner, mostly.
+/// Time between looks for room while upcalls wait, in nanoseconds: at first, and when nothing was read for
+/// long. ovs-vswitchd says something sooner, mostly.
 const PAUSES: (i64, i64) = (500_000, 32_000_000);
 const AT_ONCE: Timespec = Timespec {
     tv_sec: 0,
@@ -61,9 +61,9 @@ impl<D: Datapath, P: Placeholders> Glue<D, P> {
         })
     }
 
-    /// Waits for requests, at most `timeout` (`None`: for ever), and serves them; then forwards upcalls. To be called again
-    /// when its descriptor is readable, and when the data plane has upcalls or carriers to tell. `true`: there may be more to do
-    /// already.
+    /// Waits for requests, at most `timeout` (`None`: for ever), and serves them; then forwards upcalls. To
+    /// be called again when its descriptor is readable, and when the data plane has upcalls or carriers to
+    /// tell. `true`: there may be more to do already.
     ///
     /// # Errors
     ///
@@ -111,9 +111,9 @@ impl<D: Datapath, P: Placeholders> Glue<D, P> {
         self.server.counters()
     }
 
-    /// Forwards upcalls, as far as there are some whose sockets have room. Others stay with the data plane, whose queues are per port:
-    /// so the port that floods loses. One whose socket is gone is lost, as from the kernel, unless all are, as when ovs-vswitchd
-    /// starts again.
+    /// Forwards upcalls, as far as there are some whose sockets have room. Others stay with the data plane,
+    /// whose queues are per port: so the port that floods loses. One whose socket is gone is lost, as from
+    /// the kernel, unless all are, as when ovs-vswitchd starts again.
     fn forward_upcalls(&mut self) -> Upcalls {
         let server = &mut self.server;
         let serves = server.look_for_room(self.switch.upcall_sockets());

@@ -1,22 +1,25 @@
-//! Open vSwitch's unmodified control plane on our data plane: the process that answers ovs-vswitchd in the kernel's place.
+//! Open vSwitch's unmodified control plane on our data plane: the process that answers ovs-vswitchd in the
+//! kernel's place.
 //!
-//! `ovs-shim`, preloaded into ovs-vswitchd, turns its netlink sockets into connections to this process. From the wire inwards:
+//! `ovs-shim`, preloaded into ovs-vswitchd, turns its netlink sockets into connections to this process. From
+//! the wire inwards:
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`server`] | the Unix socket, connections, netlink port ids, multicast groups, bounded queues |
+//! | [`server`], `connection`, `socket` | the Unix socket, connections, netlink port ids, multicast groups, bounded queues |
 //! | [`switch`] | datapaths, ports and requests, with the kernel's answers and error numbers |
 //! | [`capabilities`] | the keys and actions that are supported, which ovs-vswitchd finds out by probes |
-//! | [`datapath`] | the interface to a data plane; [`memory`] is one for tests |
-//! | [`plane`] | our own data plane, behind its channel; [`translate`] turns messages into its terms |
-//! | [`placeholder`] | the ports' network devices at the host; [`tap`] makes real ones |
+//! | [`datapath`], [`memory`] | the interface to a data plane; one for tests |
+//! | [`plane`], [`translate`] | our own data plane, behind its channel; messages in its terms |
+//! | [`placeholder`], [`tap`] | the ports' network devices at the host; real ones |
 //! | [`glue`] | all of that in one loop |
 //! | [`ask`] | asks such a process what it would do to a packet, and what a port has counted |
-//! | [`ovsdb`] | which ports are virtual machines; [`process`] the process of the product |
+//! | [`ovsdb`], [`process`] | which ports are virtual machines; the process of the product |
 //!
-//! One thread does everything, and no client waits for another: ovs-vswitchd's revalidators send requests while others read a dump. The
-//! memory that a client can make the process hold is bounded: connections, bytes that wait for each, datapaths, ports, sockets per port; flows
-//! and meters by the data plane. A client that stops reading, goes away or sends garbage costs its own connection.
+//! One thread does everything, and no client waits for another: ovs-vswitchd's revalidators send requests
+//! while others read a dump. The memory that a client can make the process hold is bounded: connections,
+//! bytes that wait for each, datapaths, ports, sockets per port; flows and meters by the data plane. A client
+//! that stops reading, goes away or sends garbage costs its own connection.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! The process `ovs`: the glue, its data plane, and the database, in one thread.
 //!
-//! It listens for ovs-vswitchd only once the data plane has told its ports, so that what an earlier process left there is found
-//! again under the same numbers.
+//! It listens for ovs-vswitchd only once the data plane has told its ports, so that what an earlier process
+//! left there is found again under the same numbers.
 
 use crate::Capabilities;
 use crate::datapath::Datapath;
@@ -27,14 +27,16 @@ use std::time::{Duration, Instant};
 const MISS_RATE: u32 = 50_000;
 /// The one switch.
 const SWITCH: SwitchId = SwitchId(1);
-/// After that time, ports and devices that an earlier process left and ovs-vswitchd did not ask for again are removed.
+/// After that time, ports and devices that an earlier process left and ovs-vswitchd did not ask for again are
+/// removed.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 /// How long no port must have come before those that came are attached, and how long they wait at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// Between attempts to connect to the database.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long the database, and the driver domain, may each take to list their contents before ovs-vswitchd is served.
+/// How long the database, and the driver domain, may each take to list their contents before ovs-vswitchd is
+/// served.
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
 
 /// Where things are.
@@ -44,7 +46,8 @@ pub struct Options {
     pub socket: PathBuf,
     /// A directory that is ours alone, for the sockets of virtual machines.
     pub directory: PathBuf,
-    /// Where the socket of ovs-vswitchd's database may be: the first of these whose directory is there counts.
+    /// Where the socket of ovs-vswitchd's database may be: the first of these whose directory is there
+    /// counts.
     pub databases: Vec<PathBuf>,
     /// See [`Capabilities::claimed`].
     pub claim_connections: bool,
@@ -148,8 +151,8 @@ struct Process {
     attaching: Option<Attaching>,
 }
 
-/// New ports of a transaction are attached together, once no more come: ovs-vswitchd's main thread waits for each of them, and
-/// neither driver domain nor data plane is to take the processor from it.
+/// New ports of a transaction are attached together, once no more come: ovs-vswitchd's main thread waits for
+/// each of them, and neither driver domain nor data plane is to take the processor from it.
 #[derive(Clone, Copy)]
 struct Attaching {
     /// The number of the last one ([`Plane::held`]).
@@ -202,7 +205,8 @@ impl Process {
         Some(left + Duration::from_millis(1))
     }
 
-    /// Lets internal ports speak for the host of which the database does not say that they are virtual machines'.
+    /// Lets internal ports speak for the host of which the database does not say that they are virtual
+    /// machines'.
     fn release_ports(&mut self) {
         let plane = &mut self.glue.switch.datapath;
         let Some(held) = plane.held() else {

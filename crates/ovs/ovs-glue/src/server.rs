@@ -1,8 +1,8 @@
 //! The socket on which the preloaded library calls, and its connections.
 //!
-//! One thread owns a server and calls [`Server::turn`] whenever [`Server`]'s descriptor is readable. No call waits for a
-//! client. A client controls the switch, so the socket belongs to its owner alone (mode 0600), and a peer must be
-//! root or run under the server's user.
+//! One thread owns a server and calls [`Server::turn`] whenever [`Server`]'s descriptor is readable. No call
+//! waits for a client. A client controls the switch, so the socket belongs to its owner alone (mode 0600),
+//! and a peer must be root or run under the server's user.
 
 use crate::connection::{Connection, Delivery, Gone, Received};
 use crate::socket;
@@ -49,7 +49,8 @@ pub struct Answer {
     pub datagrams: Vec<Vec<u8>>,
     /// More follow, after [`Service::go_on`].
     pub more: bool,
-    /// Netlink datagrams for the members of a multicast group; the one that asked is told only if the flag says so.
+    /// Netlink datagrams for the members of a multicast group; the one that asked is told only if the flag
+    /// says so.
     pub notices: Vec<Notice>,
 }
 
@@ -150,8 +151,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens. A socket that an earlier process left behind is replaced. `instance` is not 0, and differs from that of any earlier
-    /// process on this path.
+    /// Listens. A socket that an earlier process left behind is replaced. `instance` is not 0, and differs
+    /// from that of any earlier process on this path.
     ///
     /// # Errors
     ///
@@ -188,8 +189,8 @@ impl Server {
         self.counters
     }
 
-    /// Waits for something to do, at most `timeout` (`None`: for ever), and does it; says what the caller has to do. Answers are sent
-    /// by [`Server::send_answers`].
+    /// Waits for something to do, at most `timeout` (`None`: for ever), and does it; says what the caller has
+    /// to do. Answers are sent by [`Server::send_answers`].
     ///
     /// # Errors
     ///
@@ -316,7 +317,8 @@ impl Server {
         self.sockets.contains_key(&port_id)
     }
 
-    /// Looks how many upcalls each of these sockets has room for. Returns whether there is one of them at all.
+    /// Looks how many upcalls each of these sockets has room for. Returns whether there is one of them at
+    /// all.
     pub fn look_for_room(&mut self, port_ids: impl Iterator<Item = u32>) -> bool {
         let mut is_one_open = false;
         for port_id in port_ids {

@@ -9,7 +9,8 @@ use std::path::Path;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// Listens at `path`, with that mode from the first moment on. A socket that an earlier process left behind is replaced.
+/// Listens at `path`, with that mode from the first moment on. A socket that an earlier process left behind
+/// is replaced.
 pub(crate) fn listen(path: &Path, kind: SocketType, mode: Mode) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let listener = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
@@ -20,7 +21,8 @@ pub(crate) fn listen(path: &Path, kind: SocketType, mode: Mode) -> Result<OwnedF
         Ok(_) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno),
     }
-    // The mode of a socket that is bound follows the descriptor's (unix(7)), so that there is no moment of a wider one.
+    // The mode of a socket that is bound follows the descriptor's (unix(7)), so that there is no moment of a
+    // wider one.
     rustix::fs::fchmod(&listener, mode)?;
     rustix::net::bind(&listener, &address)?;
     rustix::net::listen(&listener, BACKLOG)?;

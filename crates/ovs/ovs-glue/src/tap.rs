@@ -1,13 +1,13 @@
 //! Placeholders that are TAPs, in the namespace of the calling thread.
 //!
-//! They are persistent, as all our TAPs: a new glue process takes over the TAPs of the one before, with index, address and MTU; TAPs
-//! that were set down stay down. A TAP that was lent is in use at that time, and is left as it is. A TAP that was moved to
-//! another namespace is still ours, but its state there is not followed, and a new process finds it again only if it was lent:
-//! then it is known by the index that it had.
+//! They are persistent, as all our TAPs: a new glue process takes over the TAPs of the one before, with
+//! index, address and MTU; TAPs that were set down stay down. A TAP that was lent is in use at that time, and
+//! is left as it is. A TAP that was moved to another namespace is still ours, but its state there is not
+//! followed, and a new process finds it again only if it was lent: then it is known by the index that it had.
 //!
-//! A TAP vanishes with the namespace where it is, or when an administrator deletes it. The descriptor of one that is silent is
-//! waited for, since nothing else makes it ready; that of one that the host uses would be ready with each frame, and the
-//! process to which it was lent says that it fails.
+//! A TAP vanishes with the namespace where it is, or when an administrator deletes it. The descriptor of one
+//! that is silent is waited for, since nothing else makes it ready; that of one that the host uses would be
+//! ready with each frame, and the process to which it was lent says that it fails.
 
 use crate::datapath::DeviceSettings;
 use crate::placeholder::{DeviceState, Placeholders, address};
@@ -212,8 +212,8 @@ impl TapPlaceholders {
     }
 }
 
-/// Has `events` tell when a silent TAP has gone. The kernel wakes with `EPOLLIN` then; frames that the host sends into it do as
-/// well, until it is full, since nobody reads them.
+/// Has `events` tell when a silent TAP has gone. The kernel wakes with `EPOLLIN` then; frames that the host
+/// sends into it do as well, until it is full, since nobody reads them.
 fn watch(events: &OwnedFd, tap: &Tap, key: u64) {
     let flags = EventFlags::IN | EventFlags::ET;
     if let Err(errno) = epoll::add(events, tap, EventData::new_u64(key), flags) {

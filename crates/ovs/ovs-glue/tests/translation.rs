@@ -112,8 +112,8 @@ proptest! {
         }
     }
 
-    /// A packet matches in our words if all the bits that its key and the flow's key differ in, in ovs-vswitchd's words, are
-    /// none that the mask looks at.
+    /// A packet matches in our words if all the bits that its key and the flow's key differ in, in
+    /// ovs-vswitchd's words, are none that the mask looks at.
     #[test]
     fn masks_look_at_what_they_looked_at(
         matches in matches(),
@@ -123,7 +123,8 @@ proptest! {
         let (key, mask, context) = flow_match(&matches, PORTS).unwrap();
         let (packet, of) = packet(&matches, &seed, pick);
         let wanted = naive::matches(&matches, &key_of(&packet, &of, PORTS));
-        // A packet with other headers is told apart by what says which headers there are, or the mask looks at none.
+        // A packet with other headers is told apart by what says which headers there are, or the mask looks
+        // at none.
         if let Some(wanted) = wanted {
             let in_context = context.is_none_or(|context| of.masked(&context.mask) == context.context);
             prop_assert_eq!(packet.masked(&mask) == key && in_context, wanted);
@@ -184,7 +185,8 @@ mod naive {
         })
     }
 
-    /// `None`: the packet has other headers than the flow's key, which its key cannot be compared with field by field.
+    /// `None`: the packet has other headers than the flow's key, which its key cannot be compared with field
+    /// by field.
     pub fn matches(of: &Match, packet: &Key) -> Option<bool> {
         let ethernet = match (of.key.ethernet, packet.ethernet) {
             (Some(key), Some(packet)) => equal(&key, &packet, &of.mask.0.ethernet.unwrap_or_default()),

@@ -30,7 +30,8 @@ pub enum Source {
     Device(PortId),
     /// Not learned because the port has learned as many as it may; the frame is dropped.
     PortFull,
-    /// Not learned because the switch's table is full and the port has its share of it; the frame is forwarded.
+    /// Not learned because the switch's table is full and the port has its share of it; the frame is
+    /// forwarded.
     TableFull,
 }
 

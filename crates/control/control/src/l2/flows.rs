@@ -5,8 +5,8 @@ use crate::provider;
 use flow::{Action, FlowId, FlowKey, FlowMask, PortId, ProviderId, Stage, VLAN_PRESENT};
 use std::collections::{HashMap, HashSet};
 
-/// The fields that all flows match: ingress port, Ethernet source and destination, outer VLAN tag, and whether there is an inner
-/// one.
+/// The fields that all flows match: ingress port, Ethernet source and destination, outer VLAN tag, and
+/// whether there is an inner one.
 pub const MASK: FlowMask = {
     let mut words = [0; flow::KEY_WORDS];
     words[0] = 0xffff_ffff;

@@ -1,9 +1,9 @@
 //! The learning switch, as pure logic: no I/O, and the clock is an argument.
 //!
-//! A [`LearningSwitch`] knows its ports' rules, which stations are where (`mac_table`), and the flows it has had
-//! installed (`flows`). [`LearningSwitch::packet`] decides about a packet without a flow: it learns the source, finds
-//! the destination, and returns actions together with the changes this makes to the flow table: the
-//! packet's own flow, and those flows that relied on what is no longer true.
+//! A [`LearningSwitch`] knows its ports' rules, which stations are where (`mac_table`), and the flows it has
+//! had installed (`flows`). [`LearningSwitch::packet`] decides about a packet without a flow: it learns the
+//! source, finds the destination, and returns actions together with the changes this makes to the flow table:
+//! the packet's own flow, and those flows that relied on what is no longer true.
 //!
 //! # Why flows may be cached
 //!

@@ -1,9 +1,9 @@
 //! Storm control: how many frames of a port per second go to all other ports.
 //!
-//! A frame that goes to all ports costs work for each of them. So each class of such frames has a rate per port. Flows of these
-//! frames ask a meter before anything else, if there are two receivers or more. Other flows ask none: frames to known stations cost
-//! nothing more.
-//! Numbers of the meters follow from the port's, so a control process that starts again finds flows as it would make them.
+//! A frame that goes to all ports costs work for each of them. So each class of such frames has a rate per
+//! port. Flows of these frames ask a meter before anything else, if there are two receivers or more. Other
+//! flows ask none: frames to known stations cost nothing more. Numbers of the meters follow from the port's,
+//! so a control process that starts again finds flows as it would make them.
 
 use super::decide::Destination;
 use flow::{DropReason, MeterBand, MeterSpec, MeterUnit, PortId};
@@ -39,8 +39,8 @@ pub fn meter_of(port: PortId, to: u64, destination: &Destination) -> Option<u32>
     Some(meter(port, class))
 }
 
-/// The meters of a port, by number, for a rate in packets per second; `None` if there is no limit. After a pause, a second's
-/// worth passes at once.
+/// The meters of a port, by number, for a rate in packets per second; `None` if there is no limit. After a
+/// pause, a second's worth passes at once.
 pub fn meters(port: PortId, rate: u32) -> [(u32, Option<MeterSpec>); 3] {
     let spec = (rate > 0).then_some(MeterSpec {
         unit: MeterUnit::Packets,

@@ -666,8 +666,8 @@ proptest! {
         }
     }
 
-    /// A new control process with the same configuration takes over the stations that flows prove, keeps every flow that it
-    /// would install itself, and puts no station where it was not.
+    /// A new control process with the same configuration takes over the stations that flows prove, keeps
+    /// every flow that it would install itself, and puts no station where it was not.
     #[test]
     fn a_successor_agrees((rules, ports, steps) in world()) {
         let mut world = World::new(rules, &ports);
@@ -865,7 +865,8 @@ fn nobody_hops_to_another_vlan_by_an_inner_tag() {
         world.packet(&key);
         world.switch.decide(&key).verdict
     };
-    // Behind a priority tag, from an untagged port to a trunk, and from an access port to a trunk whose native VLAN is its own.
+    // Behind a priority tag, from an untagged port to a trunk, and from an access port to a trunk whose
+    // native VLAN is its own.
     assert_eq!(
         sent(&[VlanConfig::Untagged, all.clone()], 0),
         Err(DropReason::NestedVlan)

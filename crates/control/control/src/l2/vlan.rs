@@ -5,11 +5,11 @@
 //!
 //! # Nested tags
 //!
-//! Only the outer tag determines the VLAN of a frame; the inner one is payload, and trunks carry it as such. It must
-//! never take the outer one's place: where the outer tag is removed, the next switch would read the inner one, and a
-//! guest that chose it would be in a VLAN of its choice ("VLAN hopping by double tagging"). So a priority tag with
-//! another one behind it is refused where it enters ([`may_enter`]), and a frame with two tags leaves only where the
-//! outer one stays ([`may_leave`]).
+//! Only the outer tag determines the VLAN of a frame; the inner one is payload, and trunks carry it as such.
+//! It must never take the outer one's place: where the outer tag is removed, the next switch would read the
+//! inner one, and a guest that chose it would be in a VLAN of its choice ("VLAN hopping by double tagging").
+//! So a priority tag with another one behind it is refused where it enters ([`may_enter`]), and a frame with
+//! two tags leaves only where the outer one stays ([`may_leave`]).
 
 use flow::{Action, FlowKey, PortId, VLAN_PRESENT};
 use management::{Trunk, VlanConfig, VlanId};
@@ -92,7 +92,8 @@ pub fn is_nested(key: &FlowKey) -> bool {
     key.inner_tci() & VLAN_PRESENT != 0
 }
 
-/// Whether a frame may enter as far as its inner tag is concerned: a priority tag is removed, so nothing may be behind it.
+/// Whether a frame may enter as far as its inner tag is concerned: a priority tag is removed, so nothing may
+/// be behind it.
 pub fn may_enter(key: &FlowKey) -> bool {
     !is_nested(key) || tag(key.vlan_tci()).is_some()
 }
@@ -102,8 +103,8 @@ pub fn may_leave(key: &FlowKey, egress: Egress) -> bool {
     !is_nested(key) || egress == Egress::Tagged
 }
 
-/// Actions that send a frame, which came in with tag `tci` and belongs to `vlan`, to `outputs`: those that take
-/// it as it is come first, so that at most one tag is changed.
+/// Actions that send a frame, which came in with tag `tci` and belongs to `vlan`, to `outputs`: those that
+/// take it as it is come first, so that at most one tag is changed.
 pub fn actions(tci: u16, vlan: u16, outputs: &[(PortId, Egress)]) -> Vec<Action> {
     let to = |wanted: Egress| {
         let ports = outputs.iter().filter(move |(_, egress)| *egress == wanted);

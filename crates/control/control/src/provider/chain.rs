@@ -11,9 +11,9 @@ use std::fmt;
 /// Which packets a filter sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Those that come from ports.
+    /// Packets that come from ports.
     Ingress,
-    /// Those that go to ports.
+    /// Packets that go to ports.
     Egress,
 }
 

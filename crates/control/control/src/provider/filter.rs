@@ -63,7 +63,7 @@ impl<D: Decide> Filter<D> {
         }
     }
 
-    /// Its rules, to change them; to be followed by [`refresh`](Provider::refresh).
+    /// Rules of the filter, to change them; to be followed by [`refresh`](Provider::refresh).
     pub fn change(&mut self) -> &mut D {
         &mut self.rules
     }

@@ -25,7 +25,7 @@ impl<'a> Look<'a> {
         self.bits(field, u128::MAX)
     }
 
-    /// Those bits of a field that are in `mask`; others are 0.
+    /// Bits of a field that are in `mask`; others are 0.
     pub fn bits(&self, field: FieldId, mask: u128) -> u128 {
         let field = field.field();
         if field.is_in_context() {

@@ -105,7 +105,7 @@ fn port_of(stage: Stage, key: &FlowKey) -> PortId {
 pub enum FlowChange {
     /// Install it, or replace its actions.
     Put {
-        /// Its identifier.
+        /// Identifier of the flow.
         id: FlowId,
         /// The stage of its provider.
         stage: Stage,
@@ -113,7 +113,7 @@ pub enum FlowChange {
         key: FlowKey,
         /// The bits that are compared.
         mask: FlowMask,
-        /// Its actions.
+        /// Actions of the flow.
         actions: Vec<Action>,
     },
     /// Remove it.

@@ -88,7 +88,8 @@ impl Drop for Vmm {
     }
 }
 
-/// A guest's threads are looked up when it connects and when it runs, and not again however often its rings start.
+/// A guest's threads are looked up when it connects and when it runs, and not again however often its rings
+/// start.
 #[test]
 fn a_guest_is_looked_at_once_per_connection() {
     let Ok(publisher) = vm_state::Publisher::attach() else {
@@ -101,7 +102,8 @@ fn a_guest_is_looked_at_once_per_connection() {
     vmm.start_thread();
     let peer = Some(vmm.0.id());
     let threads = |rig: &Rig| rig.plane.lock().unwrap().threads.get(&a).map_or(0, Vec::len);
-    // Its threads are looked up once, now: after its first connection they are looked up again later, as the pace allows.
+    // Its threads are looked up once, now: after its first connection they are looked up again later, as the
+    // pace allows.
     rig.set_peer(a, PortState::Running, peer);
     let before = wait("its threads", || Some(threads(&rig)).filter(|count| *count > 1));
     running(&rig, 2);

@@ -1,4 +1,5 @@
-//! The control process as a process, between a supervisor, a data plane and a driver domain played by the test.
+//! The control process as a process, between a supervisor, a data plane and a driver domain played by the
+//! test.
 
 // The lint spares test functions, not the functions that they share.
 #![allow(clippy::unwrap_used)]
@@ -214,7 +215,8 @@ fn bad_requests_change_nothing_and_say_why() {
 fn a_miss_is_executed_before_its_flow_is_installed() {
     let (mut rig, a, b) = two_ports();
     running(&rig, 2);
-    // Another station's frame is flooded when control knows that both ports are up: no flow of the next is changed for that.
+    // Another station's frame is flooded when control knows that both ports are up: no flow of the next is
+    // changed for that.
     rig.upcall(a, 2, 0xff);
     let (ended, position) = rig.upcall(a, 1, 0xff);
     let Request::Execute(execute) = ended else {
@@ -403,7 +405,8 @@ fn reload_changes_what_differs_and_bad_files_nothing() {
     );
 }
 
-/// Whatever of the file contradicts whatever was added by command: the error has a place in the file, and a way out.
+/// Whatever of the file contradicts whatever was added by command: the error has a place in the file, and a
+/// way out.
 #[test]
 fn a_file_that_contradicts_what_was_added_is_refused_with_its_place() {
     let (rig, ..) = two_ports();
@@ -604,7 +607,8 @@ fn interfaces_are_joined_with_the_data_plane() {
     joined(&rig, fd);
     rig.set_state(host, PortState::Running);
 
-    // The control process ends; its successor finds everything in order and detaches interfaces that are not wanted.
+    // The control process ends; its successor finds everything in order and detaches interfaces that are not
+    // wanted.
     rig.restart_control();
     let driver = rig.connect_driver();
     assert_eq!(driver.recv::<ToDriver>().unwrap().0, ToDriver::List);

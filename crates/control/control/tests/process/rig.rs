@@ -348,8 +348,9 @@ impl Rig {
         self.to_control.send(&message, &[]).unwrap();
     }
 
-    /// Sends an upcall and returns what ended it, and the position of that in the log. A flood misses ports that have just
-    /// come until the control process has re-examined the flows that flood: then another packet is sent, as guests do.
+    /// Sends an upcall and returns what ended it, and the position of that in the log. A flood misses ports
+    /// that have just come until the control process has re-examined the flows that flood: then another
+    /// packet is sent, as guests do.
     pub fn upcall(&mut self, port: PortId, from: u64, to: u64) -> (Request, usize) {
         let end = Instant::now() + FLOODS;
         loop {
@@ -409,7 +410,8 @@ impl Rig {
         }
     }
 
-    /// Waits for the flow of such packets to have these actions, besides storm control; `None`: for there being no flow.
+    /// Waits for the flow of such packets to have these actions, besides storm control; `None`: for there
+    /// being no flow.
     pub fn flow(&self, port: PortId, from: u64, to: u64, actions: Option<&[Action]>) {
         let id = control::l2::flow_id(&key(port, from, to));
         wait(&format!("flow {from} -> {to}: {actions:?}"), || {

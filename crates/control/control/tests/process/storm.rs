@@ -33,7 +33,8 @@ fn set(rig: &Rig, port: &str, rate: u32) {
     });
 }
 
-/// Ports have a limit unless it is switched off, and frames to known stations ask none. Changes leave ports and stations alone.
+/// Ports have a limit unless it is switched off, and frames to known stations ask none. Changes leave ports
+/// and stations alone.
 #[test]
 fn ports_have_a_storm_rate_that_changes_in_place() {
     const USUAL: u32 = 10_000;

@@ -1,4 +1,5 @@
-//! The control process before data planes that a guest has taken over: the tests that each client of the contract passes.
+//! The control process before data planes that a guest has taken over: the tests that each client of the
+//! contract passes.
 
 #[path = "../../../controller/tests/hostile/mod.rs"]
 mod suite;

@@ -1,5 +1,5 @@
-//! Data planes that a guest has taken over, played to each client of the contract: the bare [`controller::Client`], the control
-//! process and `ovs`. What one of them withstands, all do.
+//! Data planes that a guest has taken over, played to each client of the contract: the bare
+//! [`controller::Client`], the control process and `ovs`. What one of them withstands, all do.
 
 use control_protocol::Channel;
 use control_protocol::data_plane::*;
@@ -18,7 +18,7 @@ pub trait Victim {
     fn pass(&mut self, time: Duration);
     /// Whether it has asked the supervisor for another data plane since it was asked last.
     fn has_replaced(&mut self) -> bool;
-    /// Its resident memory in megabytes.
+    /// Resident memory of the client's process in megabytes.
     fn memory(&self) -> u64;
     /// The number of the controller.
     fn controller(&self) -> ControllerId;

@@ -1,4 +1,5 @@
-//! Descriptors that cost the thread that uses them as much as their VMM likes: the kernel walks all that wait for one.
+//! Descriptors that cost the thread that uses them as much as their VMM likes: the kernel walks all that wait
+//! for one.
 
 use crate::measure::{Attackers, FIRST, P99, hold_to};
 use crate::support::frames::plain;

@@ -1,4 +1,5 @@
-//! Connections that are costly to read, to answer and to close: the kernel asks all that wait for the VMM's end.
+//! Connections that are costly to read, to answer and to close: the kernel asks all that wait for the VMM's
+//! end.
 
 use crate::measure::{Bound, FIRST, P99, hold_to};
 use crate::support::session::GET_FEATURES;
@@ -63,7 +64,8 @@ fn in_bytes(stream: &UnixStream) {
     }
 }
 
-/// Connections with many waiters and much that was sent and not received, which the gate closes since their VMM breaks a rule.
+/// Connections with many waiters and much that was sent and not received, which the gate closes since their
+/// VMM breaks a rule.
 #[test]
 fn connections_with_waiters_that_break_rules() {
     let (mut turn, mut kept) = (0, std::collections::VecDeque::new());

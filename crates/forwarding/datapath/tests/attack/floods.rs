@@ -11,7 +11,8 @@ use wire::{GSO_TCPV4, NEEDS_CSUM, VnetHeader};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// A guest whose ring is full of these bytes, again and again. Its packets go to these ports, or are misses if there are none.
+/// A guest whose ring is full of these bytes, again and again. Its packets go to these ports, or are misses
+/// if there are none.
 fn flood(
     switch: &mut Switch,
     attackers: &Attackers,

@@ -1,9 +1,9 @@
 //! Attacks: what guests and VMMs do that break every rule, beside two guests that only want to talk.
 //!
-//! Each case measures the round trips of the two [bystanders](measure::Bystanders) without and under the attack, prints
-//! a row, and fails if one packet of theirs was lost. By default a case takes a fraction of a second and asserts no
-//! times, so that it holds on any machine. With `HYPERSWITCH_ATTACK=1` (`make test-attack`) it takes seconds, and what
-//! it adds to the round trips is held to a [`measure::Bound`].
+//! Each case measures the round trips of the two [bystanders](measure::Bystanders) without and under the
+//! attack, prints a row, and fails if one packet of theirs was lost. By default a case takes a fraction of a
+//! second and asserts no times, so that it holds on any machine. With `HYPERSWITCH_ATTACK=1` (`make
+//! test-attack`) it takes seconds, and what it adds to the round trips is held to a [`measure::Bound`].
 //!
 //! * `rings`: descriptor chains, buffers, segments, indices;
 //! * `messages`: what a VMM says, and how often;

@@ -29,8 +29,8 @@ impl Bound {
     }
 }
 
-/// The usual bound, for the worst round trip. Attackers, workers and bystanders share the machine's cores, so this has room for a
-/// few time slices of the scheduler.
+/// The usual bound, for the worst round trip. Attackers, workers and bystanders share the machine's cores, so
+/// this has room for a few time slices of the scheduler.
 pub const WORST: Bound = Bound {
     part: 1000,
     added: Duration::from_millis(20),
@@ -183,7 +183,8 @@ pub fn hold_to(
     bystanders.guests.iter_mut().for_each(Guest::all_sent);
     for port in PORTS {
         let counters = switch.counters(port);
-        // Packets that are dropped on their way to a bystander are the other one's, whose counter tells, or an attacker's.
+        // Packets that are dropped on their way to a bystander are the other one's, whose counter tells, or
+        // an attacker's.
         let stalled = counters.dropped.get(DropReason::ReceiverStalled);
         let expected = if is_long() { 0 } else { stalled };
         assert_eq!(counters.dropped.total(), expected, "{name}: {counters:?}");
@@ -196,8 +197,8 @@ pub fn hold_to(
     switch.stop();
 }
 
-/// Packets of bystanders whose receiver posted no buffers for too long. Its thread gets no processor for a while now and then, where
-/// other tests keep all of them busy.
+/// Packets of bystanders whose receiver posted no buffers for too long. Its thread gets no processor for a
+/// while now and then, where other tests keep all of them busy.
 fn starved(switch: &mut Switch) -> u64 {
     let stalled = |port| switch.counters(port).dropped.get(DropReason::ReceiverStalled);
     PORTS.into_iter().map(stalled).sum()

@@ -54,8 +54,8 @@ impl Slow {
     }
 }
 
-/// What a well-behaved receiver gets from a gateway, packets in `time`, while every third packet of the gateway is for one
-/// that is slow, or for nobody.
+/// What a well-behaved receiver gets from a gateway, packets in `time`, while every third packet of the
+/// gateway is for one that is slow, or for nobody.
 fn through_a_gateway(attack: Option<Slow>, time: Duration) -> u64 {
     let mut switch = Switch::with_ports(3);
     let setup = Setup {
@@ -117,8 +117,8 @@ fn through_a_gateway(attack: Option<Slow>, time: Duration) -> u64 {
     got
 }
 
-/// What the gateway's other receiver keeps of its rate. It shares the gateway, so it cannot keep all; but it must not be brought
-/// down to the pace of the attacker.
+/// What the gateway's other receiver keeps of its rate. It shares the gateway, so it cannot keep all; but it
+/// must not be brought down to the pace of the attacker.
 fn keeps_its_rate(name: &str, slow: Slow) {
     let time = Duration::from_millis(if is_long() { 4000 } else { 1500 });
     let without = through_a_gateway(None, time);

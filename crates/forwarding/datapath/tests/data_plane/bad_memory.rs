@@ -280,8 +280,8 @@ fn a_ring_s_own_region_is_removed_and_comes_back() {
     switch.finish();
 }
 
-/// A VMM maps one memory at two addresses, and its driver mixes them: that works. Then frames are received over the rings by the
-/// other address.
+/// A VMM maps one memory at two addresses, and its driver mixes them: that works. Then frames are received
+/// over the rings by the other address.
 #[test]
 fn memory_that_is_mapped_twice() {
     const ALIAS: u64 = 1 << 36;

@@ -407,8 +407,9 @@ fn a_running_ring_is_told_everything_again() {
     switch.finish();
 }
 
-/// Packed rings, completion in order, a log of dirty memory, and memory for requests in flight are not offered. A VMM that asks
-/// for them all the same, whatever its files are like, is refused, and its guest's rings go on.
+/// Packed rings, completion in order, a log of dirty memory, and memory for requests in flight are not
+/// offered. A VMM that asks for them all the same, whatever its files are like, is refused, and its guest's
+/// rings go on.
 #[test]
 fn what_is_not_offered_stops_no_ring() {
     const LOG_ALL: u64 = 1 << 26;
@@ -612,8 +613,8 @@ fn requests_control_must_not_make() {
     switch.finish();
 }
 
-/// The non-blocking flag belongs to whoever has the eventfd, so a VMM can make a call wait. It costs that VMM its
-/// calls, and others nothing but a moment.
+/// The non-blocking flag belongs to whoever has the eventfd, so a VMM can make a call wait. It costs that VMM
+/// its calls, and others nothing but a moment.
 #[test]
 fn a_call_that_blocks_holds_nobody_up_for_long() {
     let mut switch = Switch::with_ports(2);

@@ -1,5 +1,5 @@
-//! Guests that put nonsense into their rings: a bad chain costs that packet, a bad ring that port, and nobody else
-//! notices.
+//! Guests that put nonsense into their rings: a bad chain costs that packet, a bad ring that port, and nobody
+//! else notices.
 
 use crate::support::frames::{Tcp, plain};
 use crate::support::guest::{ALL, INDIRECT, NEXT, WRITE};
@@ -205,8 +205,8 @@ fn chains_that_are_no_frames() {
         scene.bad.transmit.descriptor(0, data, len, 0, 0);
         scene.refused(0, DropReason::OversizedFrame);
     }
-    // The same bytes again and again: pieces that cannot be joined. Of a chain that is longer than the largest frame the
-    // rest is not looked at.
+    // The same bytes again and again: pieces that cannot be joined. Of a chain that is longer than the
+    // largest frame the rest is not looked at.
     for (len, reason) in [
         (80_000, DropReason::OversizedFrame),
         (100, DropReason::ChainTooLong),
@@ -327,7 +327,8 @@ fn lying_offload_headers() {
 
 #[test]
 fn headers_that_change_while_they_are_read() {
-    // The guest rewrites the frame's head all the time; every packet is decided about once, one way or the other.
+    // The guest rewrites the frame's head all the time; every packet is decided about once, one way or the
+    // other.
     let mut scene = Scene::new(Setup {
         features: ALL,
         ..Setup::default()

@@ -325,7 +325,8 @@ fn a_controller_that_does_not_decide_is_looked_at() {
     assert_eq!(owes(&mut switch), None, "nothing is owed any more");
 }
 
-/// Who owes an answer, by what the supervisor was told. A worker without a processor may have been reported as well.
+/// Who owes an answer, by what the supervisor was told. A worker without a processor may have been reported
+/// as well.
 fn owes(switch: &mut Switch) -> Option<Role> {
     std::iter::from_fn(|| switch.said()).find_map(|said| match said {
         FromChild::Owes(role) => Some(role),

@@ -33,7 +33,8 @@ fn one_packet(guest: &mut Guest, called: &mut dyn FnMut(&Guest) -> bool) {
     }
 }
 
-/// Calls of a port are made apart while they are costly, and by forwarding threads before and afterwards. None is missing.
+/// Calls of a port are made apart while they are costly, and by forwarding threads before and afterwards.
+/// None is missing.
 fn calls_are_apart_while_costly(bell: OwnedFd, end: &OwnedFd, called: &mut dyn FnMut(&Guest) -> bool) {
     let mut switch = Switch::with_ports(1);
     let mut guest = Guest::usual(&mut switch, 1);
@@ -84,8 +85,8 @@ fn costly_calls_by_a_socket_are_made_apart() {
     calls_are_apart_while_costly(theirs.into(), &end, &mut called);
 }
 
-/// The lock of a kick descriptor is held by its VMM most of the time. Changes of what is received are made at a rate, and others
-/// are served meanwhile.
+/// The lock of a kick descriptor is held by its VMM most of the time. Changes of what is received are made at
+/// a rate, and others are served meanwhile.
 #[test]
 fn kick_descriptors_whose_lock_is_held_are_changed_seldom() {
     let mut switch = Switch::with_ports(3);
@@ -134,8 +135,8 @@ fn mapping_program() {
     crate::support::mapper::serve();
 }
 
-/// A VMM holds the lock that mapping its file takes, while nothing else can be mapped in the process. It is mapped seldom, and others
-/// are served meanwhile.
+/// A VMM holds the lock that mapping its file takes, while nothing else can be mapped in the process. It is
+/// mapped seldom, and others are served meanwhile.
 #[test]
 fn files_whose_lock_is_held_are_mapped_seldom() {
     let mut switch = Switch::with_ports(3);

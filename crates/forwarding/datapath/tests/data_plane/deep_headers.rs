@@ -1,7 +1,8 @@
-//! Headers that lie behind the first 128 bytes: decided about by what they are, and delivered as they were then.
+//! Headers that lie behind the first 128 bytes: decided about by what they are, and delivered as they were
+//! then.
 //!
-//! The control process of these tests does as ovs-vswitchd: it parses the whole frame that comes with a miss, decides by one
-//! field, and installs the decision under the key that came with the miss.
+//! The control process of these tests does as ovs-vswitchd: it parses the whole frame that comes with a miss,
+//! decides by one field, and installs the decision under the key that came with the miss.
 
 use crate::support::control::SWITCH;
 use crate::support::memory::Memory;
@@ -36,7 +37,8 @@ struct Packet {
 enum Front {
     /// Destination options of that many bytes more than 8.
     Options(usize),
-    /// Destination options of 8 bytes in this number, hop-by-hop options, a routing header and an authentication header.
+    /// Destination options of 8 bytes in this number, hop-by-hop options, a routing header and an
+    /// authentication header.
     Chain(usize),
     /// An MPLS label that is removed on the way, two tags, and options.
     Label(usize),
@@ -147,7 +149,8 @@ fn solicitation(target: u8, source_link: u8, target_link: u8) -> Vec<u8> {
     message
 }
 
-/// Packets of which the field has another value in the second; none if no packet has the field behind extension headers.
+/// Packets of which the field has another value in the second; none if no packet has the field behind
+/// extension headers.
 fn pairs(field: FieldId) -> Vec<[Packet; 2]> {
     let of = |protocol, payloads: [Vec<u8>; 2]| payloads.map(|payload| Packet::new(protocol, &payload));
     let changed = |change: fn(&mut Packet)| {

@@ -1,5 +1,5 @@
-//! Ports that start and stop all the time: the control process is told the latest state, not each, and others' misses
-//! have their turn.
+//! Ports that start and stop all the time: the control process is told the latest state, not each, and
+//! others' misses have their turn.
 
 use crate::support::frames::plain;
 use crate::support::guest::RECEIVE;
@@ -25,8 +25,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Switches the guests' receive rings off and on, as fast as the data plane takes it, until told to stop. They are on in
-/// the end.
+/// Switches the guests' receive rings off and on, as fast as the data plane takes it, until told to stop.
+/// They are on in the end.
 fn toggle(guests: &[Guest], stop: &AtomicBool, toggles: &AtomicU64) {
     while !stop.load(Ordering::Relaxed) {
         for guest in guests {

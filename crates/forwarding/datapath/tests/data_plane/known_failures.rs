@@ -1,7 +1,9 @@
-//! What other switches with shared-memory guests got wrong, each by its CVE: DPDK's vhost library, and whatever uses it.
+//! What other switches with shared-memory guests got wrong, each by its CVE: DPDK's vhost library, and
+//! whatever uses it.
 //!
-//! Not here, since there is nothing that could fail: CVE-2020-10724 and CVE-2020-14374 to -14378 (vhost-crypto: there is no
-//! crypto device), and the part of CVE-2020-10725 that concerns packed rings, which are not offered.
+//! Not here, since there is nothing that could fail: CVE-2020-10724 and CVE-2020-14374 to -14378
+//! (vhost-crypto: there is no crypto device), and the part of CVE-2020-10725 that concerns packed rings,
+//! which are not offered.
 
 use crate::support::frames::{Tcp, plain};
 use crate::support::guest::{LEAST, NEXT, WRITE};
@@ -22,7 +24,8 @@ const SET_LOG_FD: u32 = 7;
 const GET_INFLIGHT_FD: u32 = 31;
 const SET_INFLIGHT_FD: u32 = 32;
 
-/// A switch whose port 1 misbehaves, with two who want to lose nothing, and one that 1 exchanges packets with.
+/// A switch whose port 1 misbehaves, with two who want to lose nothing, and one that 1 exchanges packets
+/// with.
 struct Scene {
     switch: Switch,
     peer: Guest,
@@ -82,8 +85,8 @@ fn is_closed(trace: &OwnedFd) {
     assert!(fds[0].revents().contains(PollFlags::HUP));
 }
 
-/// CVE-2018-1059: only the beginning of a descriptor's range was looked up, and the rest taken to lie behind it, though the
-/// next region is mapped elsewhere: guests read and wrote the switch's memory.
+/// CVE-2018-1059: only the beginning of a descriptor's range was looked up, and the rest taken to lie behind
+/// it, though the next region is mapped elsewhere: guests read and wrote the switch's memory.
 #[test]
 fn cve_2018_1059_a_range_across_regions() {
     let mut scene = Scene::new();
@@ -128,7 +131,8 @@ fn cve_2018_1059_a_range_across_regions() {
     scene.finish();
 }
 
-/// CVE-2019-14818: tables of memory that were refused, or came again and again, left descriptors and mappings behind.
+/// CVE-2019-14818: tables of memory that were refused, or came again and again, left descriptors and mappings
+/// behind.
 #[test]
 fn cve_2019_14818_tables_of_memory_leave_nothing_behind() {
     let mut scene = Scene::new();
@@ -137,7 +141,8 @@ fn cve_2019_14818_tables_of_memory_leave_nothing_behind() {
     for _ in 0..50 {
         assert_eq!(guest.set_memory(), Said::Yes);
     }
-    // The memory's descriptors are of a kind that cannot be mapped; and there are more than regions, or fewer.
+    // The memory's descriptors are of a kind that cannot be mapped; and there are more than regions, or
+    // fewer.
     for count in [1usize, 2, 8] {
         let guest = scene.fresh();
         let (fd, trace) = traced();
@@ -151,7 +156,8 @@ fn cve_2019_14818_tables_of_memory_leave_nothing_behind() {
     scene.finish();
 }
 
-/// CVE-2020-10722: offset and size of the log of dirty memory were added without regard to overflow. There is no log.
+/// CVE-2020-10722: offset and size of the log of dirty memory were added without regard to overflow. There is
+/// no log.
 #[test]
 fn cve_2020_10722_a_log_out_of_all_bounds() {
     let mut scene = Scene::new();
@@ -224,7 +230,8 @@ fn cve_2020_10725_buffers_that_lie_nowhere() {
     }
 }
 
-/// The payload of a message about the memory for requests in flight: size and offset in the file, rings, ring size.
+/// The payload of a message about the memory for requests in flight: size and offset in the file, rings, ring
+/// size.
 fn inflight(size: u64, offset: u64, rings: u16, ring_size: u16) -> Vec<u8> {
     let mut payload = words(&[size, offset]);
     payload.extend([rings.to_le_bytes(), ring_size.to_le_bytes()].concat());
@@ -232,9 +239,9 @@ fn inflight(size: u64, offset: u64, rings: u16, ring_size: u16) -> Vec<u8> {
     payload
 }
 
-/// CVE-2020-10726: asking for memory for requests in flight allocated it each time. CVE-2021-3839: memory for requests in
-/// flight of more rings than exist was written behind its end. CVE-2022-0669: descriptors that came along were
-/// kept. There are no requests in flight here.
+/// CVE-2020-10726: asking for memory for requests in flight allocated it each time. CVE-2021-3839: memory for
+/// requests in flight of more rings than exist was written behind its end. CVE-2022-0669: descriptors that
+/// came along were kept. There are no requests in flight here.
 #[test]
 fn cve_2020_10726_2021_3839_2022_0669_requests_in_flight() {
     let mut scene = Scene::new();
@@ -266,7 +273,8 @@ fn cve_2020_10726_2021_3839_2022_0669_requests_in_flight() {
     scene.finish();
 }
 
-/// CVE-2022-2132: a header in more descriptors than two made the switch take a buffer for each, until it had none left.
+/// CVE-2022-2132: a header in more descriptors than two made the switch take a buffer for each, until it had
+/// none left.
 #[test]
 fn cve_2022_2132_a_header_in_many_descriptors() {
     let mut scene = Scene::new();
@@ -300,7 +308,8 @@ fn cve_2022_2132_a_header_in_many_descriptors() {
     scene.finish();
 }
 
-/// CVE-2024-11614: a checksum to be completed was looked for where the sender's header said, behind the packet.
+/// CVE-2024-11614: a checksum to be completed was looked for where the sender's header said, behind the
+/// packet.
 #[test]
 fn cve_2024_11614_checksums_behind_the_packet() {
     let mut scene = Scene::new();

@@ -248,8 +248,8 @@ fn chains_that_share_memory_with_the_receiver() {
     switch.finish();
 }
 
-/// Offers chains with these heads, each with an indirect table of a header and a buffer of `len` bytes. They lie at `data`, with
-/// the tables behind them.
+/// Offers chains with these heads, each with an indirect table of a header and a buffer of `len` bytes. They
+/// lie at `data`, with the tables behind them.
 fn offer_indirect(
     ring: &mut Ring,
     memory: &Memory,

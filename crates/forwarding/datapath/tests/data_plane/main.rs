@@ -10,7 +10,8 @@
 //! * `control_lost`: forwarding outlives control; misses are bounded;
 //! * `controllers`: several of them, each with ports and flows of its own;
 //! * `ownership`: the same at random, beside sets;
-//! * `bad_rings`, `bad_memory`, `bad_messages`, `bad_descriptors`: guests that break rules cost nobody but themselves;
+//! * `bad_rings`, `bad_memory`, `bad_messages`, `bad_descriptors`: guests that break rules cost nobody but
+//!   themselves;
 //! * `events`: ports that connect, run and stop all the time;
 //! * `known_failures`: what other switches got wrong, by CVE;
 //! * `costly`: descriptors that cost those who use them more than they should;
@@ -19,7 +20,8 @@
 //! * `statistics`: what flows have counted;
 //! * `vm_state`: what guests do;
 //! * `shortfall`: what a VMM wants and its port does not have;
-//! * `restart`: rings that go on after the data plane was gone; `resets`: rings that begin anew with chains out;
+//! * `restart`: rings that go on after the data plane was gone; `resets`: rings that begin anew with chains
+//!   out;
 //! * `random_guest`: anything in any order.
 
 #![allow(clippy::unwrap_used, reason = "tests")]

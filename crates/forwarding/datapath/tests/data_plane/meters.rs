@@ -18,7 +18,8 @@ fn output(port: u32) -> Action {
     Action::Output(PortId(port))
 }
 
-/// So slow that the next packet would pass after eight seconds, with a bucket for as many packets as shall pass.
+/// So slow that the next packet would pass after eight seconds, with a bucket for as many packets as shall
+/// pass.
 fn slow() -> MeterSpec {
     let band = MeterBand {
         rate: 1,

@@ -149,7 +149,8 @@ fn cwr_stays_with_the_first_segment() {
     switch.finish();
 }
 
-/// A receiver's driver knows no segmentation behind labels, whatever it negotiated; behind a label that is gone again it does.
+/// A receiver's driver knows no segmentation behind labels, whatever it negotiated; behind a label that is
+/// gone again it does.
 #[test]
 fn large_frames_are_cut_behind_labels_only() {
     let mut switch = Switch::with_ports(3);
@@ -165,7 +166,8 @@ fn large_frames_are_cut_behind_labels_only() {
         lse: label << 12 | 0x140,
         eth_type: 0x8847,
     };
-    // Of the outer label, whose bits are the packet's first behind the type, not of the address that lay there.
+    // Of the outer label, whose bits are the packet's first behind the type, not of the address that lay
+    // there.
     let set = Action::Set(SetField {
         field: FieldId::MplsLse,
         value: 0x07,
@@ -201,8 +203,8 @@ fn large_frames_are_cut_behind_labels_only() {
     switch.finish();
 }
 
-/// There and back again through a network service header, in which a large frame is cut; without the Ethernet header before
-/// it, a packet goes to no port, but to the controller.
+/// There and back again through a network service header, in which a large frame is cut; without the Ethernet
+/// header before it, a packet goes to no port, but to the controller.
 #[test]
 fn service_headers_are_pushed_and_popped() {
     let (mut switch, mut a, mut b) = pair(ALL, vec![66_000]);
@@ -491,8 +493,8 @@ fn jumbo_frames_and_the_largest() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
-    /// Any TCP frame, cut or not, in any chain layout, with or without offloads: the receiver can put together what
-    /// the sender had.
+    /// Any TCP frame, cut or not, in any chain layout, with or without offloads: the receiver can put
+    /// together what the sender had.
     #[test]
     fn any_frame_to_any_receiver(
         frames in prop::collection::vec(
@@ -535,7 +537,8 @@ proptest! {
     }
 }
 
-/// The checksum of what a tunnel carries may lie far behind the headers that are copied, even across their end.
+/// The checksum of what a tunnel carries may lie far behind the headers that are copied, even across their
+/// end.
 #[test]
 fn checksums_deep_in_a_frame_are_completed() {
     for (features, buffers) in [(LEAST, vec![2048]), (ALL & !f::NET_GUEST_CSUM & !TSO, vec![101])] {

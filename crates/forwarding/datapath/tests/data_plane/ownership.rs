@@ -1,5 +1,5 @@
-//! Controllers that add, change, die and return in any order, beside sets of what each has: nobody's deeds change what is
-//! another's, and each finds its own whenever it returns.
+//! Controllers that add, change, die and return in any order, beside sets of what each has: nobody's deeds
+//! change what is another's, and each finds its own whenever it returns.
 
 use crate::support::Switch;
 use crate::support::control::Controller;

@@ -1,5 +1,5 @@
-//! Anything in any order, from one guest and its VMM: nothing panics or hangs, two bystanders lose nothing, and all
-//! packets are accounted for.
+//! Anything in any order, from one guest and its VMM: nothing panics or hangs, two bystanders lose nothing,
+//! and all packets are accounted for.
 
 use crate::support::frames::plain;
 use crate::support::guest::{ALL, INDIRECT, LEAST, NEXT, RECEIVE, TRANSMIT, WRITE};

@@ -1,4 +1,5 @@
-//! Drivers that reset their rings while chains are out: what the switch still has of the old ones never gets into the new ones.
+//! Drivers that reset their rings while chains are out: what the switch still has of the old ones never gets
+//! into the new ones.
 
 use crate::support::frames::plain;
 use crate::support::guest::{RECEIVE, TRANSMIT};
@@ -155,8 +156,8 @@ fn chains_stay_out(reset: Reset) {
     switch.finish();
 }
 
-/// The driver does so behind its VMM's back: the rings are zero from one moment to the next. The port is broken or goes on, as
-/// the index happens to be, and nobody else notices.
+/// The driver does so behind its VMM's back: the rings are zero from one moment to the next. The port is
+/// broken or goes on, as the index happens to be, and nobody else notices.
 #[test]
 fn rings_that_a_driver_clears_by_itself_harm_nobody_else() {
     let (mut switch, mut slow, mut fast) = scene();

@@ -1,4 +1,5 @@
-//! A port says what its VMM wants and it does not have, at once, as VMMs seldom do; and what front ends do is understood.
+//! A port says what its VMM wants and it does not have, at once, as VMMs seldom do; and what front ends do is
+//! understood.
 
 use crate::support::frames::plain;
 use crate::support::guest::{RECEIVE, TRANSMIT};
@@ -127,7 +128,8 @@ fn the_configuration_space_is_offered_to_owners() {
     switch.finish();
 }
 
-/// The specification's ring states: a ring that was stopped starts by its kick, with the addresses that it had.
+/// The specification's ring states: a ring that was stopped starts by its kick, with the addresses that it
+/// had.
 #[test]
 fn a_ring_that_was_stopped_keeps_its_addresses() {
     let mut switch = Switch::with_ports(2);

@@ -60,8 +60,8 @@ impl Trickler {
     }
 }
 
-/// A gateway whose chains are, by turns or one after the other, for a receiver that trickles and for one that does not: the
-/// second one gets all of its own, though the first one never stalls.
+/// A gateway whose chains are, by turns or one after the other, for a receiver that trickles and for one that
+/// does not: the second one gets all of its own, though the first one never stalls.
 fn trickling(for_slow: impl Fn(u16) -> bool) {
     let mut switch = Switch::with_ports(3);
     let setup = Setup {
@@ -259,7 +259,8 @@ fn indirect_tables_of_all_sizes() {
     switch.finish();
 }
 
-/// A kick without anything new costs no look at what was found before, and a buffer that suffices ends the wait.
+/// A kick without anything new costs no look at what was found before, and a buffer that suffices ends the
+/// wait.
 #[test]
 fn bare_kicks_do_not_matter() {
     let mut switch = Switch::with_ports(2);

@@ -27,7 +27,8 @@ fn posting(posted: usize, features: u64) -> Setup {
     }
 }
 
-/// A switch with two guests, joined. The second one has two receive buffers and posts no further ones by itself.
+/// A switch with two guests, joined. The second one has two receive buffers and posts no further ones by
+/// itself.
 fn two_buffers(features: u64) -> (Switch, Guest, Guest) {
     let mut switch = Switch::with_ports(2);
     let a = Guest::usual(&mut switch, 1);

@@ -81,8 +81,8 @@ fn switched_on(switch: &mut Switch, cpu: usize) -> u64 {
         .packets
 }
 
-/// Two guests of which the first sends to the second, and the means to say what they do: with the privilege, and in the mode in
-/// which no other test keeps a core.
+/// Two guests of which the first sends to the second, and the means to say what they do: with the privilege,
+/// and in the mode in which no other test keeps a core.
 fn pair_alone() -> Option<(Publisher, Registry, Switch, [Guest; 2])> {
     let alone = std::env::var("HYPERSWITCH_TEST_MODE").is_ok_and(|mode| mode == "vm-state");
     let publisher = Publisher::attach().ok().filter(|_| alone)?;

@@ -1,5 +1,5 @@
-//! The data plane under test, its supervisor, and its controllers, which do what the test says. Most tests have one: the
-//! control process.
+//! The data plane under test, its supervisor, and its controllers, which do what the test says. Most tests
+//! have one: the control process.
 
 use super::frames::mac;
 use super::{TIMEOUT, eventually};
@@ -77,8 +77,8 @@ fn readable(fd: BorrowedFd<'_>, end: Instant) -> bool {
     rustix::io::retry_on_intr(|| poll(&mut fds, Some(&timeout))).unwrap() > 0
 }
 
-/// The mode that the environment asks for, or the default; `vm-state` is the default with knowledge of what cores and
-/// guests do.
+/// The mode that the environment asks for, or the default; `vm-state` is the default with knowledge of what
+/// cores and guests do.
 pub fn mode() -> Mode {
     match std::env::var("HYPERSWITCH_TEST_MODE").as_deref() {
         Err(_) | Ok("hyperswitch" | "vm-state") => Mode::Hyperswitch,

@@ -6,7 +6,8 @@ pub fn mac(port: u32) -> [u8; 6] {
     [2, 0, 0, 0, 0, port as u8]
 }
 
-/// A frame of `len` bytes from one port's address to another's, of a type nobody knows, with a recognisable rest.
+/// A frame of `len` bytes from one port's address to another's, of a type nobody knows, with a recognisable
+/// rest.
 pub fn plain(from: u32, to: u32, len: usize, seed: u8) -> Vec<u8> {
     let mut frame = [&mac(to)[..], &mac(from)[..], &[0x88, 0xb5]].concat();
     let rest = (frame.len()..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed) ^ (at >> 8) as u8);

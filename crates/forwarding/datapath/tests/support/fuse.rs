@@ -1,7 +1,8 @@
-//! A file that asks a program of its own for everything, and mostly gets no answer: what a VMM can have with FUSE.
+//! A file that asks a program of its own for everything, and mostly gets no answer: what a VMM can have with
+//! FUSE.
 //!
-//! The program is another process, which ends by itself after a while, whatever becomes of the test: threads that wait
-//! for its answers cannot be killed.
+//! The program is another process, which ends by itself after a while, whatever becomes of the test: threads
+//! that wait for its answers cannot be killed.
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
@@ -34,8 +35,8 @@ pub struct Fuse {
 }
 
 impl Fuse {
-    /// Mounts and opens the file; `None`, and a word to the user, where that is not permitted. `program` is the name of
-    /// the test that calls [`serve`].
+    /// Mounts and opens the file; `None`, and a word to the user, where that is not permitted. `program` is
+    /// the name of the test that calls [`serve`].
     pub fn start(program: &str) -> Option<Fuse> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

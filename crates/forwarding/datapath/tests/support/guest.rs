@@ -1,8 +1,8 @@
 //! A guest: a VMM's vhost-user session and a driver with both rings, in memory of its own.
 //!
 //! The driver here is correct; to break the rules, tests write descriptors and indices themselves through
-//! [`Ring`]. Notifications are honoured to the letter in both directions: kicks are sent only when asked for, and
-//! a buffer that was used without the call that was asked for is a failure.
+//! [`Ring`]. Notifications are honoured to the letter in both directions: kicks are sent only when asked for,
+//! and a buffer that was used without the call that was asked for is a failure.
 
 use super::TIMEOUT;
 use super::control::Controller;

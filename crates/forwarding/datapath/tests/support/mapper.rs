@@ -1,5 +1,5 @@
-//! A program that has mapped a file many times and punches holes into it: the kernel walks all mappings each time, under a lock that
-//! mapping the file anywhere takes as well.
+//! A program that has mapped a file many times and punches holes into it: the kernel walks all mappings each
+//! time, under a lock that mapping the file anywhere takes as well.
 
 use super::memory::memfd;
 use rustix::fs::{FallocateFlags, fallocate};

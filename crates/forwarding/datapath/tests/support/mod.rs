@@ -1,6 +1,6 @@
-//! What the tests of the data plane stand on: the real `datapath::run` on a thread, a control process that does what
-//! the test says, and guests that speak real vhost-user and own real rings, so that they can write any
-//! bytes anywhere. Every wait has an end; what takes longer than [`TIMEOUT`] hangs and fails.
+//! What the tests of the data plane stand on: the real `datapath::run` on a thread, a control process that
+//! does what the test says, and guests that speak real vhost-user and own real rings, so that they can write
+//! any bytes anywhere. Every wait has an end; what takes longer than [`TIMEOUT`] hangs and fails.
 
 #![allow(
     dead_code,
@@ -34,7 +34,8 @@ pub fn is_long() -> bool {
     std::env::var_os("HYPERSWITCH_ATTACK").is_some_and(|value| value == "1")
 }
 
-/// Tries again while the test's own thread had no processor, as packets wait for a moment only. `attempt` is false if it was late.
+/// Tries again while the test's own thread had no processor, as packets wait for a moment only. `attempt` is
+/// false if it was late.
 #[track_caller]
 pub fn in_time(attempt: impl FnMut() -> bool) {
     let mut attempts = std::iter::repeat_with(attempt).take(10);

@@ -1,4 +1,5 @@
-//! Waiters of a descriptor, which make it costly for whoever signals it: the kernel asks each of them whether it wants the event.
+//! Waiters of a descriptor, which make it costly for whoever signals it: the kernel asks each of them whether
+//! it wants the event.
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -17,7 +18,8 @@ impl Waiters {
         Waiters::of(fd, epolls, each)
     }
 
-    /// So many waiters in each of so many epoll instances. An instance takes a file once for each descriptor of it.
+    /// So many waiters in each of so many epoll instances. An instance takes a file once for each descriptor
+    /// of it.
     pub fn of(fd: BorrowedFd<'_>, epolls: usize, each: usize) -> Waiters {
         let same: Vec<OwnedFd> = (0..each).map(|_| fd.try_clone_to_owned().unwrap()).collect();
         let epolls = (0..epolls).map(|_| {

@@ -1,7 +1,7 @@
 //! Limits of ports in the database: policing of interfaces, quality of service of ports.
 //!
-//! Units and defaults are those of `ovs-vswitchd.conf.db(5)`. A value that is none, or beyond what a meter can be set to, is
-//! left out and logged; the rest holds.
+//! Units and defaults are those of `ovs-vswitchd.conf.db(5)`. A value that is none, or beyond what a meter
+//! can be set to, is left out and logged; the rest holds.
 
 use crate::plane::{Limits, MAX_QUEUES, QUEUE_LIMIT};
 use flow::MeterBand;
@@ -12,10 +12,11 @@ use std::collections::BTreeMap;
 const POLICING_BURST: u32 = 8000;
 /// Burst of policing in packets, where none is configured.
 const POLICING_BURST_PACKETS: u32 = 16_000;
-/// Least burst, in kilobits: the longest frame. One that is still to be segmented meets a meter whole, and where bursts were
-/// shorter, none would ever pass.
+/// Least burst, in kilobits: the longest frame. One that is still to be segmented meets a meter whole, and
+/// where bursts were shorter, none would ever pass.
 const LEAST_BURST: u32 = 525;
-/// Of a second's traffic, so many parts may pass a limit of quality of service at once where no burst is said.
+/// Of a second's traffic, so many parts may pass a limit of quality of service at once where no burst is
+/// said.
 const BURSTS_PER_SECOND: u32 = 10;
 
 const POLICING: [&str; 4] = [
@@ -183,7 +184,8 @@ impl Config<'_> {
     }
 }
 
-/// A number that a meter can have, unless the value is none or beyond that. Nothing is wrong where no value is.
+/// A number that a meter can have, unless the value is none or beyond that. Nothing is wrong where no value
+/// is.
 fn fit(name: &str, what: &str, value: &Value, number: Option<u64>) -> Option<u32> {
     let fits = number.and_then(|number| u32::try_from(number).ok());
     if fits.is_none() && !value.is_null() {

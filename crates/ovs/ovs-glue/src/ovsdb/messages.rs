@@ -1,7 +1,7 @@
 //! The database's messages in the stream of its bytes: JSON objects, one behind the other.
 //!
-//! A message is parsed once all of it is there. Brackets and quotes alone say where it ends, and each byte is looked at once for
-//! that, however small the pieces are in which it comes.
+//! A message is parsed once all of it is there. Brackets and quotes alone say where it ends, and each byte is
+//! looked at once for that, however small the pieces are in which it comes.
 
 use super::DatabaseError;
 use serde_json::Value;

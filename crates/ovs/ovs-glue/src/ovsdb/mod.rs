@@ -148,8 +148,8 @@ impl Database {
         Ok(())
     }
 
-    /// Asks for an answer that comes after all that the database has to say now: [`Database::told`] is at least `number` from
-    /// then on. Numbers rise. After an error it is not connected.
+    /// Asks for an answer that comes after all that the database has to say now: [`Database::told`] is at
+    /// least `number` from then on. Numbers rise. After an error it is not connected.
     ///
     /// ovsdb-server tells of all changes before it looks at the next request (`ovsdb_jsonrpc_session_run`).
     ///

@@ -1,7 +1,8 @@
 //! Connections to VMMs that listen.
 //!
-//! As the control process makes them for ports of its own: a stream is connected here, and the data plane gets it, again and again
-//! ([`controller::Retry`]). Nothing waits for a VMM: one whose backlog is full is tried again.
+//! As the control process makes them for ports of its own: a stream is connected here, and the data plane
+//! gets it, again and again ([`controller::Retry`]). Nothing waits for a VMM: one whose backlog is full is
+//! tried again.
 
 use super::ports::Plug;
 use super::{Pending, Plane, now_ms};
@@ -22,7 +23,8 @@ impl Plane {
             .for_each(|number| self.connect_client(number, now_ms));
     }
 
-    /// When [`Datapath::flush`](crate::datapath::Datapath::flush) has a VMM to connect to, by the monotonic clock in milliseconds.
+    /// When [`Datapath::flush`](crate::datapath::Datapath::flush) has a VMM to connect to, by the monotonic
+    /// clock in milliseconds.
     pub fn next_attempt(&self) -> Option<u64> {
         let ports = self.ports.ports.values().filter(|_| self.is_ready());
         ports.filter_map(|port| port.attempts.due_ms()).min()

@@ -1,13 +1,15 @@
-//! Ports whose other end is a network device of the host: the TAP of an internal port, or a device that was there before.
+//! Ports whose other end is a network device of the host: the TAP of an internal port, or a device that was
+//! there before.
 //!
-//! The driver domain serves them, as it does for other controllers. Of a TAP it gets the descriptor, so that it does not matter in
-//! which network namespace the TAP is. What was tried is tried again with back-off, from a timer, as long as either end is
-//! not connected: so any of the processes may die and come back. Interfaces that an earlier process of ours attached go on,
-//! and are left as they are.
+//! The driver domain serves them, as it does for other controllers. Of a TAP it gets the descriptor, so that
+//! it does not matter in which network namespace the TAP is. What was tried is tried again with back-off,
+//! from a timer, as long as either end is not connected: so any of the processes may die and come back.
+//! Interfaces that an earlier process of ours attached go on, and are left as they are.
 //!
-//! An internal port may become a virtual machine's, which the database says. ovs-vswitchd may have read there what has not come
-//! to us yet, so a new one is *held*: its TAP is not attached before the database has told all that it had to tell when the port
-//! was made ([`Plane::held`], [`Plane::release`]). Else the host would speak into the switch through a virtual machine's port.
+//! An internal port may become a virtual machine's, which the database says. ovs-vswitchd may have read there
+//! what has not come to us yet, so a new one is *held*: its TAP is not attached before the database has told
+//! all that it had to tell when the port was made ([`Plane::held`], [`Plane::release`]). Else the host would
+//! speak into the switch through a virtual machine's port.
 
 use super::ports::End;
 use super::watch::Peer;
@@ -113,8 +115,8 @@ impl Plane {
         self.ports.attachments().filter_map(|one| one.held).max()
     }
 
-    /// The database has told all that it had to tell when the port with this number was held: this one and those before are
-    /// what it says.
+    /// The database has told all that it had to tell when the port with this number was held: this one and
+    /// those before are what it says.
     pub fn release(&mut self, last: u64) {
         for attachment in self.ports.attachments_mut() {
             if attachment.held.is_some_and(|held| held <= last) {
@@ -240,8 +242,8 @@ impl Plane {
         self.devices.wanting.pop_front()
     }
 
-    /// Whether a TAP that is to be attached without a descriptor is still there: the driver domain has it, unless it says that it
-    /// fails. One that is not there is told by [`Plane::next_device_gone`].
+    /// Whether a TAP that is to be attached without a descriptor is still there: the driver domain has it,
+    /// unless it says that it fails. One that is not there is told by [`Plane::next_device_gone`].
     pub(super) fn has_device(&mut self, number: PortNo) -> bool {
         let has = self
             .ports

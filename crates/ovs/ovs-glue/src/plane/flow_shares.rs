@@ -1,11 +1,12 @@
 //! Flows of ports, of which each port has a share.
 //!
-//! A guest has ovs-vswitchd make flows by packets that no flow matches. ovs-vswitchd has one limit for the flows of all ports, which
-//! is 10,000 at first: beyond it, no port gets new ones, and flows end that were idle for 100 ms; beyond twice as many, all flows
-//! end. It lowers the limit while its revalidators take long, which they do with many flows. So the flows of a port are bounded
-//! before: a port may have another flow while it has fewer than a sixteenth of what ports leave of [`FLOWS`] (Choudhury and Hahne,
-//! "Dynamic queue length thresholds for shared-memory packet switches", 1998). One port that makes up flows has 7,710, and ten have
-//! 5,041 each. However many do, each port may have [`LEAST`].
+//! A guest has ovs-vswitchd make flows by packets that no flow matches. ovs-vswitchd has one limit for the
+//! flows of all ports, which is 10,000 at first: beyond it, no port gets new ones, and flows end that were
+//! idle for 100 ms; beyond twice as many, all flows end. It lowers the limit while its revalidators take
+//! long, which they do with many flows. So the flows of a port are bounded before: a port may have another
+//! flow while it has fewer than a sixteenth of what ports leave of [`FLOWS`] (Choudhury and Hahne, "Dynamic
+//! queue length thresholds for shared-memory packet switches", 1998). One port that makes up flows has 7,710,
+//! and ten have 5,041 each. However many do, each port may have [`LEAST`].
 //!
 //! Devices of the host have no such bound: they carry packets of many hosts.
 

@@ -1,14 +1,16 @@
 //! Flows as they were installed, and their counters.
 //!
-//! ovs-vswitchd is told exactly what it gave, so keys, masks and actions are kept as they came, in the bytes of their messages,
-//! which are fewer than those of what is read from them. The data plane names a flow by its *place*, a number that counts up; so its
-//! pages come in the order in which flows were made.
+//! ovs-vswitchd is told exactly what it gave, so keys, masks and actions are kept as they came, in the bytes
+//! of their messages, which are fewer than those of what is read from them. The data plane names a flow by
+//! its *place*, a number that counts up; so its pages come in the order in which flows were made.
 //!
-//! Flows outlive data planes. The next data plane counts from zero, and what those before had told last is added to what it tells:
-//! no counter goes back, and packets counted after the last look are lost. Flows that the next one does not have yet *wait*, in a
-//! range of places, and are known here only. So are those that it has *refused*: they keep their statistics, so that ovs-vswitchd
-//! finds them idle and removes them, and installs them anew when a packet needs them. They have places behind all others, and so a
-//! dump has three parts that follow each other: what the data plane tells up to the range, the range, and what comes after it.
+//! Flows outlive data planes. The next data plane counts from zero, and what those before had told last is
+//! added to what it tells: no counter goes back, and packets counted after the last look are lost. Flows that
+//! the next one does not have yet *wait*, in a range of places, and are known here only. So are those that it
+//! has *refused*: they keep their statistics, so that ovs-vswitchd finds them idle and removes them, and
+//! installs them anew when a packet needs them. They have places behind all others, and so a dump has three
+//! parts that follow each other: what the data plane tells up to the range, the range, and what comes after
+//! it.
 
 use super::flow_shares::FlowShares;
 use crate::datapath::{Answer, Detail, Errno, Flow, FlowId, FlowSpec, PortNo, Rule, Seen};
@@ -252,7 +254,8 @@ impl Flows {
         }
     }
 
-    /// A page of flows that are kept back: those after that place and before the data plane is to be asked again.
+    /// A page of flows that are kept back: those after that place and before the data plane is to be asked
+    /// again.
     pub fn page(&self, after: u64, detail: Detail) -> Result<Answer, Errno> {
         let first = after.saturating_add(1);
         let end = Some(self.waiting.end).filter(|end| first < *end);

@@ -1,13 +1,14 @@
 //! Limits of ports: policing and queues, from ovs-vswitchd's database.
 //!
-//! ovs-vswitchd has the kernel limit a port's device at the host, which no packet of a guest passes. So limits are made of means of
-//! the data plane: a filter of the port ([`Stage`]) whose flows ask meters. Packets from a port meet one flow; packets to a port
-//! are told apart by their queue, which `set_queue` has written into its priority. A queue's own meter comes first, then that
-//! of all queues.
+//! ovs-vswitchd has the kernel limit a port's device at the host, which no packet of a guest passes. So
+//! limits are made of means of the data plane: a filter of the port ([`Stage`]) whose flows ask meters.
+//! Packets from a port meet one flow; packets to a port are told apart by their queue, which `set_queue` has
+//! written into its priority. A queue's own meter comes first, then that of all queues.
 //!
-//! Numbers of meters and flows follow from those of ports, and are none that ovs-vswitchd has. So each data plane, and each of our
-//! processes, has the same, and what is there already is replaced. When ovs-vswitchd flushes its flows, filters lose theirs for
-//! the moment until they are put again; a packet that comes then is a miss.
+//! Numbers of meters and flows follow from those of ports, and are none that ovs-vswitchd has. So each data
+//! plane, and each of our processes, has the same, and what is there already is replaced. When ovs-vswitchd
+//! flushes its flows, filters lose theirs for the moment until they are put again; a packet that comes then
+//! is a miss.
 
 use super::Plane;
 use super::questions::Pending;
@@ -50,8 +51,8 @@ pub struct Limits {
     pub ingress_packets: Option<MeterBand>,
     /// For packets to the port, in kilobits.
     pub egress: Option<MeterBand>,
-    /// Of its queues, at most [`MAX_QUEUES`], in kilobits. Packets of other queues are of queue 0. Those with numbers from
-    /// [`QUEUE_LIMIT`] on have no packets.
+    /// Of its queues, at most [`MAX_QUEUES`], in kilobits. Packets of other queues are of queue 0. Those with
+    /// numbers from [`QUEUE_LIMIT`] on have no packets.
     pub queues: BTreeMap<u16, Option<MeterBand>>,
 }
 
@@ -111,7 +112,8 @@ impl PlaneLimits {
 }
 
 impl Plane {
-    /// From now on the ports of these names are limited so, and no others, whether they are there already or not.
+    /// From now on the ports of these names are limited so, and no others, whether they are there already or
+    /// not.
     pub fn limit_all(&mut self, wanted: BTreeMap<String, Limits>) {
         self.limits.wanted = wanted;
         for number in self.ports.numbers() {
@@ -152,7 +154,8 @@ impl Plane {
         }
     }
 
-    /// Meters of ports that are left from the time of an earlier process: their flows go on until ovs-vswitchd wants them again.
+    /// Meters of ports that are left from the time of an earlier process: their flows go on until
+    /// ovs-vswitchd wants them again.
     pub(super) fn tell_limits_meters(&mut self) {
         let left = self.ports.told.keys();
         let left = left.filter_map(|id| Some((self.options.ports.number(*id)?, *id)));
@@ -197,7 +200,8 @@ impl Plane {
     }
 }
 
-/// The requests that lead from the means that the data plane was told to those that are wanted. No packet meets a flow without its meters, or a filter without its flows.
+/// The requests that lead from the means that the data plane was told to those that are wanted. No packet
+/// meets a flow without its meters, or a filter without its flows.
 fn changes(port: PortId, told: &Means, wanted: &Means, switch: SwitchId) -> Vec<Request> {
     let mut requests = Vec::new();
     for (meter, spec) in &wanted.meters {

@@ -1,7 +1,7 @@
 //! Meters as they were set, and their counts in data planes that have gone.
 //!
-//! Each data plane is told of all meters before flows come that name them. It keeps them when this process dies, and is told to forget
-//! them when a datapath is made, which has none.
+//! Each data plane is told of all meters before flows come that name them. It keeps them when this process
+//! dies, and is told to forget them when a datapath is made, which has none.
 
 use super::questions::Asked;
 use super::{Plane, now_ms};
@@ -37,7 +37,8 @@ impl Meter {
         }
     }
 
-    /// What it has seen, of which the data plane tells its part. A data plane that does not know it has nothing to add.
+    /// What it has seen, of which the data plane tells its part. A data plane that does not know it has
+    /// nothing to add.
     pub fn seen(&mut self, told: Option<MeterStats>) -> MeterSeen {
         if let Some(told) = told {
             self.told = told;

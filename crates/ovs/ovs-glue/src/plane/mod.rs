@@ -1,15 +1,15 @@
 //! Our own data plane, behind its channel.
 //!
-//! A datapath is a switch of the data plane; there is one. A question goes to the channel at once and is answered when the data
-//! plane has answered: many questions are under way. The data plane carries them out in their order, so a flow is written down here
-//! when it is sent, and taken back if it was refused.
+//! A datapath is a switch of the data plane; there is one. A question goes to the channel at once and is
+//! answered when the data plane has answered: many questions are under way. The data plane carries them out
+//! in their order, so a flow is written down here when it is sent, and taken back if it was refused.
 //!
-//! The data plane maps guests' memory, so what it says is not believed further than needed ([`controller`]): an answer that does not
-//! suit its question is `EIO`, and counted ([`PlaneCounters`]), and the supervisor replaces a data plane that lies or is silent. When it
-//! has gone, questions are answered by what is known here; the next one gets ports, under the same numbers, meters and flows
-//! again. No counter goes back.
+//! The data plane maps guests' memory, so what it says is not believed further than needed ([`controller`]):
+//! an answer that does not suit its question is `EIO`, and counted ([`PlaneCounters`]), and the supervisor
+//! replaces a data plane that lies or is silent. When it has gone, questions are answered by what is known
+//! here; the next one gets ports, under the same numbers, meters and flows again. No counter goes back.
 //!
-//! | part | contents |
+//! | module | contents |
 //! |---|---|
 //! | `questions` | questions, and the meaning of their answers |
 //! | `flows` | flows as they were installed, and their counts |
@@ -259,7 +259,8 @@ impl Plane {
         self.flows.lose();
         for pending in unanswered.into_iter().flatten() {
             if let Pending::Asked(ticket, asked) = pending {
-                // Not an error where there is another answer: ovs-vswitchd removes a port of which it is refused the statistics.
+                // Not an error where there is another answer: ovs-vswitchd removes a port of which it is
+                // refused the statistics.
                 let answer = self.without_data_plane(asked);
                 self.answers.push_back((ticket, answer));
             }

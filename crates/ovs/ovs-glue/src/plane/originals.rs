@@ -1,10 +1,11 @@
 //! Packets of which ovs-vswitchd was shown one segment only, until it says what is to be done with them.
 //!
-//! ovs-vswitchd repeats the number of an upcall when it has the packet executed. If the bytes are those that it was shown too, the
-//! actions are carried out on the whole packet, with the offloads that its sender asked for. ovs-vswitchd says nothing when it
-//! drops a packet, so a packet is kept for a second, whatever is done with it. Packets are bounded per port, in number and in
-//! bytes, and in all in bytes; the oldest of the port in question, or of the one that has most, is forgotten. The safe direction is to
-//! forget: then the segment that ovs-vswitchd has goes alone.
+//! ovs-vswitchd repeats the number of an upcall when it has the packet executed. If the bytes are those that
+//! it was shown too, the actions are carried out on the whole packet, with the offloads that its sender asked
+//! for. ovs-vswitchd says nothing when it drops a packet, so a packet is kept for a second, whatever is done
+//! with it. Packets are bounded per port, in number and in bytes, and in all in bytes; the oldest of the port
+//! in question, or of the one that has most, is forgotten. The safe direction is to forget: then the segment
+//! that ovs-vswitchd has goes alone.
 
 use super::packets;
 use crate::datapath::PortNo;

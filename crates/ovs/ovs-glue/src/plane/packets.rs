@@ -1,5 +1,6 @@
-//! Packets on their way to ovs-vswitchd, complete as the kernel makes them: cut into segments, with checksums. A guest sets the length
-//! of segments, and so their number; but to decide what is done with a packet, its first segment is enough.
+//! Packets on their way to ovs-vswitchd, complete as the kernel makes them: cut into segments, with
+//! checksums. A guest sets the length of segments, and so their number; but to decide what is done with a
+//! packet, its first segment is enough.
 
 use control_protocol::data_plane::{Packet, UpcallId};
 use flow::{FlowKey, PortId};
@@ -9,15 +10,16 @@ use wire::{L3, Layers, MAX_HEADERS, Offload, Snapshot, Sum, VnetHeader, finish_c
 const ETHERNET_HEADER: usize = 14;
 /// Bytes of an Ethernet header with two tags.
 const SHORTEST: usize = 22;
-/// Most segments of one packet that ovs-vswitchd is shown: those of the longest one with segments of a usual size.
+/// Most segments of one packet that ovs-vswitchd is shown: those of the longest one with segments of a usual
+/// size.
 const MAX_SEGMENTS: usize = 64;
 /// Packets handed over before the data plane is told, a part of those that a port may have under way.
 const TOLD_TOGETHER: usize = 48;
 /// How long the data plane is not told, if there is nothing else to say.
 const TOLD_AFTER: Duration = Duration::from_millis(1);
 
-/// Packets that were handed over, of which the data plane was not told yet. Most often it is told with what ovs-vswitchd makes of
-/// them: to wake it up for this alone is as expensive as a new flow.
+/// Packets that were handed over, of which the data plane was not told yet. Most often it is told with what
+/// ovs-vswitchd makes of them: to wake it up for this alone is as expensive as a new flow.
 #[derive(Debug, Default)]
 pub(super) struct Handed {
     ids: Vec<UpcallId>,
@@ -56,8 +58,8 @@ pub(super) enum Use {
 }
 
 impl Use {
-    /// Of packets of a `userspace` action: the type with which ovs-vswitchd's data begin (`enum user_action_cookie_type` of
-    /// `lib/odp-util.h`).
+    /// Of packets of a `userspace` action: the type with which ovs-vswitchd's data begin (`enum
+    /// user_action_cookie_type` of `lib/odp-util.h`).
     pub fn of(userdata: &[u8]) -> Use {
         match userdata.first_chunk().map(|kind| u16::from_ne_bytes(*kind)) {
             // SFLOW, FLOW_SAMPLE, IPFIX.
@@ -78,8 +80,8 @@ pub(super) struct Shown {
     pub original: Option<Packet>,
 }
 
-/// The frames that ovs-vswitchd is shown: of a packet that stands for several segments [one](alone), or [`MAX_SEGMENTS`] if each one
-/// counts. A packet whose header contradicts it goes as it is.
+/// The frames that ovs-vswitchd is shown: of a packet that stands for several segments [one](alone), or
+/// [`MAX_SEGMENTS`] if each one counts. A packet whose header contradicts it goes as it is.
 pub(super) fn shown(packet: Packet, to: Use) -> Shown {
     let comes_back = to == Use::Decides && is_understood(&packet);
     let mut shown = Shown {
@@ -100,13 +102,14 @@ pub(super) fn shown(packet: Packet, to: Use) -> Shown {
     shown
 }
 
-/// One segment in the place of all that a packet stands for, if it stands for several: the bytes of the first one, and the flags of all,
-/// which the data plane looks at in the packet.
+/// One segment in the place of all that a packet stands for, if it stands for several: the bytes of the first
+/// one, and the flags of all, which the data plane looks at in the packet.
 pub(super) fn alone(packet: &Packet) -> Option<Vec<u8>> {
     segments_of(packet, 1)?.1.next()
 }
 
-/// The number of segments that a packet stands for, if it stands for several, and the segments, as if there were `most` of them at most.
+/// The number of segments that a packet stands for, if it stands for several, and the segments, as if there
+/// were `most` of them at most.
 fn segments_of(packet: &Packet, most: usize) -> Option<(usize, impl Iterator<Item = Vec<u8>>)> {
     let frame = &packet.frame;
     if !Offload::is_wanted(&packet.vnet_header) {
@@ -136,8 +139,8 @@ fn is_understood(packet: &Packet) -> bool {
     Offload::check(&header, &layers, head, frame.len()).is_ok()
 }
 
-/// The frame of a packet that is one, with the checksum that its sender left out. One that ends in a tag is padded with zeros, as on a
-/// wire: ovs-vswitchd does not see the tag otherwise, which the key has.
+/// The frame of a packet that is one, with the checksum that its sender left out. One that ends in a tag is
+/// padded with zeros, as on a wire: ovs-vswitchd does not see the tag otherwise, which the key has.
 fn complete(packet: Packet) -> Vec<u8> {
     let Packet {
         vnet_header,
@@ -158,8 +161,8 @@ fn complete(packet: Packet) -> Vec<u8> {
     frame
 }
 
-/// The key of each of the frames that the packet with that key stands for. Segments have flags of their own: ovs-vswitchd decides by
-/// those that it sees, and the decision is for packets with the key that it is given.
+/// The key of each of the frames that the packet with that key stands for. Segments have flags of their own:
+/// ovs-vswitchd decides by those that it sees, and the decision is for packets with the key that it is given.
 pub(super) fn keys(key: &FlowKey, frames: &[Vec<u8>]) -> impl Iterator<Item = FlowKey> {
     let is_cut = frames.len() > 1;
     frames.iter().map(move |frame| {

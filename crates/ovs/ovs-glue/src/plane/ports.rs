@@ -88,7 +88,8 @@ pub(super) struct Port {
 #[derive(Debug, Default)]
 pub(super) struct PlanePorts {
     pub ports: BTreeMap<PortNo, Port>,
-    /// The requests to make a port that are not answered. What is told before is about an earlier port of this number.
+    /// The requests to make a port that are not answered. What is told before is about an earlier port of
+    /// this number.
     making: HashMap<PortNo, usize>,
     /// Ports that an earlier process left in the data plane.
     pub told: HashMap<PortId, PortInfo>,
@@ -190,7 +191,8 @@ impl PlanePorts {
     }
 }
 
-/// As the kernel counts: what was received, and what was to be transmitted. What exceeded a rate is dropped where it came from.
+/// As the kernel counts: what was received, and what was to be transmitted. What exceeded a rate is dropped
+/// where it came from.
 fn add(before: &Stats, counters: &PortCounters) -> Stats {
     Stats {
         rx_packets: before.rx_packets + counters.received,
@@ -389,8 +391,8 @@ impl Plane {
         }
     }
 
-    /// Whether the port's device is up. A device through which packets go stops them by itself while it is down, and is not
-    /// followed where it is moved to.
+    /// Whether the port's device is up. A device through which packets go stops them by itself while it is
+    /// down, and is not followed where it is moved to.
     pub(super) fn set_up(&mut self, number: PortNo, up: bool) {
         let port = self.ports.ports.get_mut(&number).filter(|port| port.up != up);
         if let (Some(port), Some(id)) = (port, self.options.ports.id(number)) {

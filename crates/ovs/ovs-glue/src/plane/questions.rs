@@ -15,8 +15,8 @@ use ovs_netlink::key::Match;
 
 /// Flows beyond which none is made without a data plane: as many as its table holds.
 const MAX_FLOWS: usize = 200_000;
-/// The answer to a flow of a port that has its share. ovs-vswitchd takes it for a flow that overlaps another one: it writes no warning,
-/// and goes on deciding about the flow's packets.
+/// The answer to a flow of a port that has its share. ovs-vswitchd takes it for a flow that overlaps another
+/// one: it writes no warning, and goes on deciding about the flow's packets.
 const BEYOND_SHARE: Errno = Errno::EEXIST;
 
 /// The purpose of an answer of the data plane.
@@ -165,7 +165,8 @@ impl Plane {
         Ok(())
     }
 
-    /// What is known here without the data plane. Flows and meters are as they were told last, and wait for the next one.
+    /// What is known here without the data plane. Flows and meters are as they were told last, and wait for
+    /// the next one.
     pub(super) fn without_data_plane(&mut self, asked: Asked) -> Result<Answer, Errno> {
         match asked {
             Asked::Added(place) => {

@@ -1,13 +1,15 @@
 //! Messages that wait for ovs-vswitchd, in a queue per port.
 //!
-//! ovs-vswitchd pays for each message, and for its bytes; so a message costs [`MESSAGE`] and its length. Ports are served by
-//! start-time fair queueing (Goyal, Vin and Cheng, "Start-time fair queueing", 1996): a message starts in virtual time where the
-//! one before it at the same port ended, but not in the past, and the message that starts first is served. So ports that want
-//! something get equal shares, and a port that wanted nothing for a while waits for no more than one message of each other one.
-//! A port whose next message has no room waits, and no other port waits for it.
+//! ovs-vswitchd pays for each message, and for its bytes; so a message costs [`MESSAGE`] and its length.
+//! Ports are served by start-time fair queueing (Goyal, Vin and Cheng, "Start-time fair queueing", 1996): a
+//! message starts in virtual time where the one before it at the same port ended, but not in the past, and
+//! the message that starts first is served. So ports that want something get equal shares, and a port that
+//! wanted nothing for a while waits for no more than one message of each other one. A port whose next message
+//! has no room waits, and no other port waits for it.
 //!
-//! A queue is bounded in messages and in bytes. All queues together are bounded in bytes, which only a data plane that lies
-//! reaches: then the longest one gives way. The safe direction is to drop what belongs to the port that has most.
+//! A queue is bounded in messages and in bytes. All queues together are bounded in bytes, which only a data
+//! plane that lies reaches: then the longest one gives way. The safe direction is to drop what belongs to the
+//! port that has most.
 
 use crate::datapath::{PortNo, Upcall};
 use control_protocol::data_plane::UpcallId;
@@ -58,7 +60,8 @@ pub(super) struct Upcalls {
 }
 
 impl Upcalls {
-    /// Queues the messages of a packet. Returns how many messages, and which packets, were dropped for lack of room.
+    /// Queues the messages of a packet. Returns how many messages, and which packets, were dropped for lack
+    /// of room.
     pub fn push(
         &mut self,
         port: PortNo,

@@ -1,4 +1,5 @@
-//! The family `ovs_ct_limit` (`net/openvswitch/conntrack.c`): connections per zone. Limits belong to no datapath.
+//! The family `ovs_ct_limit` (`net/openvswitch/conntrack.c`): connections per zone. Limits belong to no
+//! datapath.
 
 use super::{Outcome, Result, Switch, reply};
 use crate::datapath::Datapath;

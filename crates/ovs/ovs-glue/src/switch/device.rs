@@ -1,10 +1,11 @@
 //! Changes of the ports' network devices, and of the guests behind them.
 //!
-//! A device that an administrator deletes is made again at once. One that goes with another namespace in which it was, is
-//! treated as by the kernel's switch, which removes the port: ovs-vswitchd does not hear of the device's end, and would go on
-//! looking for it there. Other than from the kernel, it hears of the port's end, and of a change of a device. Then it
-//! looks at all ports, and makes the port again with a new device in its own namespace; or tells in the interface's `error` why
-//! it cannot. A virtual machine's port stays in any case, so that its guest stays connected.
+//! A device that an administrator deletes is made again at once. One that goes with another namespace in
+//! which it was, is treated as by the kernel's switch, which removes the port: ovs-vswitchd does not hear of
+//! the device's end, and would go on looking for it there. Other than from the kernel, it hears of the port's
+//! end, and of a change of a device. Then it looks at all ports, and makes the port again with a new device
+//! in its own namespace; or tells in the interface's `error` why it cannot. A virtual machine's port stays in
+//! any case, so that its guest stays connected.
 
 use super::{Switch, notify};
 use crate::datapath::{Datapath, DatapathId, LOCAL, PortNo};
@@ -17,8 +18,8 @@ use ovs_netlink::name::Name;
 use ovs_netlink::vport::Command;
 
 impl<D: Datapath, P: Placeholders> Switch<D, P> {
-    /// Tells the data plane what became of the devices, and the devices which guests are connected; and gives the data plane those
-    /// that are ports' other ends. Devices are asked only if they are ready.
+    /// Tells the data plane what became of the devices, and the devices which guests are connected; and gives
+    /// the data plane those that are ports' other ends. Devices are asked only if they are ready.
     pub fn follow_devices(&mut self, are_ready: bool) {
         self.announce();
         loop {

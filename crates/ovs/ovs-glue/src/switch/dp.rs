@@ -12,8 +12,8 @@ use ovs_netlink::vport::Kind;
 use ovs_netlink::{Errno, Reply};
 use std::collections::BTreeMap;
 
-/// `MC_DEFAULT_HASH_ENTRIES` of `flow_table.c`. The number is kept and told, as ovs-vswitchd may set it; our caches
-/// have sizes of their own.
+/// `MC_DEFAULT_HASH_ENTRIES` of `flow_table.c`. The number is kept and told, as ovs-vswitchd may set it; our
+/// caches have sizes of their own.
 const MASKS_CACHE: u32 = 256;
 /// As many as an attribute of the kernel's cache would fit into its per-processor memory.
 const MAX_MASKS_CACHE: u32 = 4096;
@@ -102,8 +102,9 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         Ok(id)
     }
 
-    /// Refuses settings that are not supported (`ovs_dp_change`). Other features, such as sharing recirculation with tc, are no part of this
-    /// data plane; and ovs-vswitchd asks for one that no kernel has, to see whether they are looked at.
+    /// Refuses settings that are not supported (`ovs_dp_change`). Other features, such as sharing
+    /// recirculation with tc, are no part of this data plane; and ovs-vswitchd asks for one that no kernel
+    /// has, to see whether they are looked at.
     fn check_settings(&self, settings: &Settings) -> Result<()> {
         let per_cpu = if self.capabilities.upcalls_per_cpu {
             DISPATCH_UPCALL_PER_CPU

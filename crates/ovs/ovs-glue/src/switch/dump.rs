@@ -1,6 +1,7 @@
 //! Dumps, which are made piece by piece as the client reads. Each piece continues where the one before ended.
 //!
-//! An element that comes or goes meanwhile may be in a dump or not; each one that stays is in it once, as in the kernel.
+//! An element that comes or goes meanwhile may be in a dump or not; each one that stays is in it once, as in
+//! the kernel.
 
 use super::flow;
 use super::{Outcome, Switch};

@@ -1,9 +1,9 @@
 //! Requests under way.
 //!
-//! A caller's datagram has up to hundreds of messages, most often flows. Flows and packets are passed to the data plane one after
-//! the other without waiting for its answers, as far as it has room; any other request waits until those before it are answered,
-//! and those after it wait for it, since it may change what they mean. The results of a datagram's messages are sent together, in
-//! their order.
+//! A caller's datagram has up to hundreds of messages, most often flows. Flows and packets are passed to the
+//! data plane one after the other without waiting for its answers, as far as it has room; any other request
+//! waits until those before it are answered, and those after it wait for it, since it may change what they
+//! mean. The results of a datagram's messages are sent together, in their order.
 
 use super::{Dump, Outcome, Refusal, Result, Step, Switch, Then, dump::Piece, netfilter, refused};
 use crate::datapath::{Answer as Told, Datapath, DatapathId, Errno, Question, Ticket};
@@ -67,7 +67,8 @@ impl Job {
         }
     }
 
-    /// The next message, unless it has to wait. What follows an error in a length is not looked at, as in the kernel.
+    /// The next message, unless it has to wait. What follows an error in a length is not looked at, as in the
+    /// kernel.
     fn message(&self) -> Option<(Message<'_>, bool)> {
         let message = messages(self.datagram.get(self.next..)?).next()?.ok()?;
         let family = Family::of_number(message.header.kind);
@@ -144,7 +145,8 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         }
     }
 
-    /// Whether a request waits for room in the data plane, and there is some; or something is to be announced.
+    /// Whether a request waits for room in the data plane, and there is some; or something is to be
+    /// announced.
     pub fn can_go_on(&self) -> bool {
         !self.stalled.is_empty() && self.datapath.has_room() || self.to_announce.is_some()
     }

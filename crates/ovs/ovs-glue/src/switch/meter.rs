@@ -36,7 +36,8 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
     }
 }
 
-/// Tells of a meter that was asked for, or of the one that was there before. One that is not there can be removed, and not be got.
+/// Tells of a meter that was asked for, or of the one that was there before. One that is not there can be
+/// removed, and not be got.
 pub(super) fn tell(
     header: Header,
     datapath: DatapathId,

@@ -1,7 +1,7 @@
 //! The kernel, as ovs-vswitchd sees it: datapaths, their ports, and requests about them.
 //!
-//! A datagram's messages are carried out one after the other. Answers, error numbers and notifications are those of
-//! `net/openvswitch` and `net/netlink` of Linux 6.1.
+//! A datagram's messages are carried out one after the other. Answers, error numbers and notifications are
+//! those of `net/openvswitch` and `net/netlink` of Linux 6.1.
 
 mod ct_limit;
 mod device;
@@ -167,8 +167,8 @@ fn reply(header: Header, reply: &Reply<'_>) -> Result<Outcome> {
     })
 }
 
-/// The answer to a request that changes something (`genl_notify`): the client is answered if it asked for an echo, and
-/// the members of the family's group are notified.
+/// The answer to a request that changes something (`genl_notify`): the client is answered if it asked for an
+/// echo, and the members of the family's group are notified.
 fn notify(header: Header, family: Family, reply: &Reply<'_>) -> Result<Outcome> {
     let message = written(header, reply)?;
     let echo = header.flags.contains(Flags::ECHO);

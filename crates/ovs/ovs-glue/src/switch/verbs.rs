@@ -1,5 +1,6 @@
-//! Requests of `hyperswitch`'s verbs: packets that are traced, which is to say the actions that the data plane's flows would take
-//! on them (`ovs_frame::TRACE`), and counters of ports (`ovs_frame::COUNTERS`). And of the library in ovs-vswitchd: counts of queues (`ovs_frame::QUEUES`).
+//! Requests of `hyperswitch`'s verbs: packets that are traced, which is to say the actions that the data
+//! plane's flows would take on them (`ovs_frame::TRACE`), and counters of ports (`ovs_frame::COUNTERS`). And
+//! of the library in ovs-vswitchd: counts of queues (`ovs_frame::QUEUES`).
 
 use super::{Outcome, Result, Step, Switch, Then, Vport};
 use crate::datapath::{Datapath, DatapathId, FlowId, MeterSeen, PortNo, Question, TraceStep};

@@ -1,7 +1,7 @@
 //! Actions.
 //!
-//! A `set` of several fields becomes one change per field. Its order among them has no meaning: no field's change depends on
-//! another's.
+//! A `set` of several fields becomes one change per field. Its order among them has no meaning: no field's
+//! change depends on another's.
 
 use super::{OWN_METERS, Ports};
 use crate::datapath::{Errno, PortNo};

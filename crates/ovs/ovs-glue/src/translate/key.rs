@@ -1,7 +1,8 @@
 //! Keys and masks.
 //!
-//! A mask has the headers that its key has, so the same code translates both. There are two differences: a mask always covers the VLAN
-//! tags, the presence of tags and of an Ethernet header, and the pass; and it covers its port wholly or not at all.
+//! A mask has the headers that its key has, so the same code translates both. There are two differences: a
+//! mask always covers the VLAN tags, the presence of tags and of an Ethernet header, and the pass; and it
+//! covers its port wholly or not at all.
 
 use super::{NOBODY, Ports};
 use crate::datapath::Errno;

@@ -1,10 +1,10 @@
 //! Translation between ovs-vswitchd's messages and our data plane's terms: keys, masks and actions.
 //!
-//! A translation is exact or refused with `EINVAL`: a flow that matched more or less than was asked for would forward
-//! wrongly and in silence.
+//! A translation is exact or refused with `EINVAL`: a flow that matched more or less than was asked for would
+//! forward wrongly and in silence.
 //!
-//! Ports have numbers of their own in each datapath; the data plane has one range of numbers for all. [`Ports`] says which part of
-//! it is ours.
+//! Ports have numbers of their own in each datapath; the data plane has one range of numbers for all.
+//! [`Ports`] says which part of it is ours.
 
 mod actions;
 mod key;
@@ -35,8 +35,8 @@ const NOBODY: u32 = u32::MAX;
 /// All of a connection's states at once, which no packet has.
 const NO_STATE: u32 = 0xff;
 
-/// A match that needs no labels of connections, which our keys lack: no packet has any, so that what asks for some matches
-/// nothing (a probe does).
+/// A match that needs no labels of connections, which our keys lack: no packet has any, so that what asks for
+/// some matches nothing (a probe does).
 pub fn without_labels(matches: &Match) -> Cow<'_, Match> {
     let mut matches = Cow::Borrowed(matches);
     if matches.key.metadata.connection.labels != 0 {
