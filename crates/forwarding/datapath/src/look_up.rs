@@ -181,6 +181,7 @@ impl LookUp {
 
     /// Looks at the cache again for packets of which it said that more bits are to be compared: their trains
     /// are shorter.
+    #[inline(never)]
     fn look_again(&mut self, burst: &mut Burst, port: &Port) {
         let mut again = std::mem::take(&mut self.again);
         let (mut begin, mut number) = (0, 0);
@@ -194,7 +195,7 @@ impl LookUp {
             }
             (begin, number) = (end, number + 1);
         }
-        for (first, mask, train) in again.drain(..) {
+        for &(first, mask, train) in &again {
             let Some((place, decision)) = self.microflows.hit_behind(&burst.keys[first], mask, &train) else {
                 continue;
             };
@@ -206,6 +207,7 @@ impl LookUp {
             let verdict = Verdict::of(decision, &mut burst.decisions);
             burst.verdicts[first..first + train.packets as usize].fill(verdict);
         }
+        again.clear();
         self.again = again;
     }
 
