@@ -12,56 +12,15 @@
 //! to be found when filters come or go, and an entry that says to look further is a hint which may be out of
 //! date.
 
+use crate::behind_bits::Words;
 use crate::decision::Decision;
 use crate::microflow::{MicroflowCache, Place, Train};
-use flow::{ExactKey, FlowMask};
+use flow::ExactKey;
 use std::array;
 use std::sync::Arc;
 
-/// A mask for exact keys of one form.
-pub type Words = [u64; ExactKey::WORDS];
-
 /// Most masks under which the cache is asked about a packet. Each has bits that the one before lacks.
 const MAX_MASKS: usize = 4;
-
-/// Bits that look-ups compare behind those that the mask union covers.
-#[derive(Debug)]
-pub(crate) struct Behind {
-    short: Words,
-    long: Words,
-}
-
-impl Behind {
-    pub fn new(bits: &FlowMask) -> Behind {
-        Behind {
-            short: ExactKey::short_mask(bits),
-            long: ExactKey::long_mask(bits),
-        }
-    }
-
-    /// The bits for keys of this one's form.
-    fn bits(&self, key: &ExactKey) -> &Words {
-        if key.is_short() { &self.short } else { &self.long }
-    }
-
-    /// Whether the mask, which is for keys of this one's form, has all of them.
-    fn is_within(&self, key: &ExactKey, mask: &Words) -> bool {
-        let words = if key.is_short() {
-            ExactKey::SHORT_WORDS
-        } else {
-            ExactKey::WORDS
-        };
-        let pairs = self.bits(key).iter().zip(mask).take(words);
-        pairs.fold(0, |missing, (bits, mask)| missing | bits & !mask) == 0
-    }
-
-    /// Adds them to the mask.
-    fn widen(&self, key: &ExactKey, mask: &mut Words) {
-        for (mask, bits) in mask.iter_mut().zip(self.bits(key)) {
-            *mask |= bits;
-        }
-    }
-}
 
 impl MicroflowCache {
     /// The mask for a further look at the cache about packets for which [`hit`](Self::hit) found nothing

@@ -11,7 +11,7 @@
 //! The flows on the way determine the program. So a walk first notes the flows, and searches for a decision
 //! composed of them; only a new decision allocates.
 
-use crate::behind::Behind;
+use crate::behind_bits::Behind;
 use crate::decision::{Decision, Meter, Part, compose, known};
 use crate::entry::FlowEntry;
 use crate::hash::Seed;

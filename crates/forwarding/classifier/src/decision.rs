@@ -13,7 +13,7 @@
 //! Counters are independent statistics, updated without ordering between them: a reader may see a packet
 //! before its bytes, but never a count that goes back. The state becomes [`ENDED`] once and stays so.
 
-use crate::behind::Behind;
+use crate::behind_bits::Behind;
 use crate::entry::FlowEntry;
 use crate::microflow::Train;
 use cpu::{Access, prefetch};

@@ -12,6 +12,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `microflow`, `mask_union` | a worker's cache; the bits of a key that flows match |
+//! | `behind`, `behind_bits` | the cache for what later look-ups compare; the bits of these |
 //! | `megaflow`, `port_flows` | the table of a switch; the flows of one input port, between threads |
 //! | `stages`, `list` | flows of filters and later passes; subtables that are searched together |
 //! | `subtable`, `prefixes`, `hash` | flows with one mask; beginnings of keys that it has; keyed hashing |
@@ -29,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod behind;
+mod behind_bits;
 mod compose;
 mod decision;
 mod entry;
@@ -45,7 +47,7 @@ mod stand_in;
 mod subtable;
 mod walk;
 
-pub use behind::Words;
+pub use behind_bits::Words;
 pub use compose::{MAX_PARTS, Walked, Walker, dp_hash};
 pub use decision::{Decision, Edited, Metered, Shape};
 pub use entry::FlowEntry;

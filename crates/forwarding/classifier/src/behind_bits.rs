@@ -1,0 +1,45 @@
+//! Bits that look-ups behind the first ones compare, for keys of both forms.
+
+use flow::{ExactKey, FlowMask};
+
+/// A mask for exact keys of one form.
+pub type Words = [u64; ExactKey::WORDS];
+
+/// Bits that look-ups compare behind those that the mask union covers.
+#[derive(Debug)]
+pub(crate) struct Behind {
+    short: Words,
+    long: Words,
+}
+
+impl Behind {
+    pub fn new(bits: &FlowMask) -> Behind {
+        Behind {
+            short: ExactKey::short_mask(bits),
+            long: ExactKey::long_mask(bits),
+        }
+    }
+
+    /// The bits for keys of this one's form.
+    pub fn bits(&self, key: &ExactKey) -> &Words {
+        if key.is_short() { &self.short } else { &self.long }
+    }
+
+    /// Whether the mask, which is for keys of this one's form, has all of them.
+    pub fn is_within(&self, key: &ExactKey, mask: &Words) -> bool {
+        let words = if key.is_short() {
+            ExactKey::SHORT_WORDS
+        } else {
+            ExactKey::WORDS
+        };
+        let pairs = self.bits(key).iter().zip(mask).take(words);
+        pairs.fold(0, |missing, (bits, mask)| missing | bits & !mask) == 0
+    }
+
+    /// Adds them to the mask.
+    pub fn widen(&self, key: &ExactKey, mask: &mut Words) {
+        for (mask, bits) in mask.iter_mut().zip(self.bits(key)) {
+            *mask |= bits;
+        }
+    }
+}
