@@ -303,7 +303,7 @@ pub fn each_packet_ends_once(victim: &mut impl Victim) {
                 assert!(say(&channel, &FromDataPlane::Upcall(upcall)));
             }
         }
-        let late = Instant::now() + PATIENCE;
+        let late = Instant::now() + TIMEOUT;
         while ends.len() < sent.len() && Instant::now() < late {
             ends.extend(serve(victim, &channel));
         }
