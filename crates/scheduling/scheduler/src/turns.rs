@@ -68,9 +68,9 @@ pub trait Rings {
 
 /// The work of one forwarding thread.
 pub struct Scheduler<R> {
-    /// The thread's schedule.
-    pub rings: R,
     /// The forwarder.
+    pub rings: R,
+    /// The thread's schedule.
     pub schedule: Schedule,
 }
 
