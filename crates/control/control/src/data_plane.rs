@@ -11,7 +11,7 @@ use crate::provider::FlowChange;
 use crate::users::Token;
 use control_protocol::data_plane::{Detail, Request};
 use controller::{Client, MAX_LISTS};
-use flow::{Flow, PortId, PutMode, Statistics, SwitchId};
+use flow::{PortId, PutMode, Statistics, SwitchId};
 use std::os::fd::OwnedFd;
 
 /// The data plane, or that there is none at the moment.
@@ -84,23 +84,13 @@ impl DataPlane {
     /// Makes changes to the flows of a switch.
     pub fn put_flows(&mut self, switch: SwitchId, changes: Vec<FlowChange>) {
         for change in changes {
-            match change {
-                FlowChange::Put {
-                    id,
-                    stage,
-                    key,
-                    mask,
-                    actions,
-                } => {
-                    let flow = Flow {
-                        stage,
-                        ..Flow::new(id, switch, key, mask, actions)
-                    };
+            match change.into_flow(switch) {
+                Ok(flow) => {
+                    let pending = Pending::Flow(switch, flow.id);
                     let mode = PutMode::CreateOrModify(Statistics::New);
-                    let request = Request::FlowPut { flow, mode };
-                    self.ask(request, Vec::new(), Pending::Flow(switch, id));
+                    self.ask(Request::FlowPut { flow, mode }, Vec::new(), pending);
                 }
-                FlowChange::Del(id) => self.ask_quietly(Request::FlowDel { switch, id }),
+                Err(id) => self.ask_quietly(Request::FlowDel { switch, id }),
             }
         }
     }

@@ -17,7 +17,7 @@ impl Control {
     /// Reads the configuration file again.
     ///
     /// # Errors
-    /// It cannot be used; nothing has changed.
+    /// The file cannot be used; nothing has changed.
     pub fn reload(&mut self) -> Result<ReloadSummary, Refusal> {
         let (file, intent) = self.reloaded_intent()?;
         let (config, later) = (intent.config.clone(), self.later(&intent.config));

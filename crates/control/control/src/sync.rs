@@ -1,6 +1,6 @@
 //! Compares the ports and flows of a newly connected data plane with the desired state.
 //!
-//! It makes no difference whether the data plane or the control process was restarted. Ports that are as they
+//! There is no difference whether the data plane or the control process was restarted. Ports that are as they
 //! should be stay, and so do flows that would be decided the same way again; guests notice nothing.
 
 use crate::control::Control;

@@ -122,18 +122,10 @@ impl World {
 
     fn put(&mut self, changes: Vec<FlowChange>) {
         for change in changes {
-            self.ask(match change {
-                FlowChange::Del(id) => Request::FlowDel { switch: SWITCH, id },
-                FlowChange::Put {
-                    id,
-                    stage,
-                    key,
-                    mask,
-                    actions,
-                } => {
-                    let flow = Flow::new(id, SWITCH, key, mask, actions);
+            self.ask(match change.into_flow(SWITCH) {
+                Err(id) => Request::FlowDel { switch: SWITCH, id },
+                Ok(flow) => {
                     let mode = PutMode::CreateOrModify(Statistics::New);
-                    let flow = Flow { stage, ..flow };
                     Request::FlowPut { flow, mode }
                 }
             });

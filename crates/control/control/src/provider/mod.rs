@@ -47,7 +47,9 @@ pub use filter::{Decide, Filter};
 pub use look::Look;
 pub use mask_set::{MAX_MASKS, MaskSet};
 
-use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortId, ProviderId, Stage};
+use flow::{
+    Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortId, ProviderId, Stage, SwitchId,
+};
 
 /// A flow without packets for this long is removed.
 pub const FLOW_IDLE_MS: u64 = 20_000;
@@ -118,6 +120,29 @@ pub enum FlowChange {
     },
     /// Remove it.
     Del(FlowId),
+}
+
+impl FlowChange {
+    /// The flow of that switch to install.
+    ///
+    /// # Errors
+    ///
+    /// The flow with this identifier is to be removed.
+    pub fn into_flow(self, switch: SwitchId) -> Result<Flow, FlowId> {
+        match self {
+            FlowChange::Put {
+                id,
+                stage,
+                key,
+                mask,
+                actions,
+            } => Ok(Flow {
+                stage,
+                ..Flow::new(id, switch, key, mask, actions)
+            }),
+            FlowChange::Del(id) => Err(id),
+        }
+    }
 }
 
 /// The provider of a stage of a switch. Times are in milliseconds of any clock that does not go backwards.

@@ -59,19 +59,8 @@ fn chain<F: Provider + 'static>(forward: F) -> Chain<F> {
 
 /// The flows that the changes put, as a data plane lists them.
 fn listed(changes: &[FlowChange]) -> Vec<(Flow, FlowStats)> {
-    let flow = |change: &FlowChange| match change.clone() {
-        FlowChange::Put {
-            id,
-            stage,
-            key,
-            mask,
-            actions,
-        } => {
-            let flow = Flow::new(id, SwitchId(1), key, mask, actions);
-            Some((Flow { stage, ..flow }, FlowStats::default()))
-        }
-        FlowChange::Del(_) => None,
-    };
+    let flow =
+        |change: &FlowChange| Some((change.clone().into_flow(SwitchId(1)).ok()?, FlowStats::default()));
     changes.iter().filter_map(flow).collect()
 }
 

@@ -58,17 +58,10 @@ struct Table(HashMap<FlowId, Flow>);
 impl Table {
     fn apply(&mut self, changes: Vec<FlowChange>) {
         for change in changes {
-            match change {
-                FlowChange::Del(id) => assert!(self.0.remove(&id).is_some()),
-                FlowChange::Put {
-                    id,
-                    stage,
-                    key,
-                    mask,
-                    actions,
-                } => {
-                    let flow = Flow::new(id, SwitchId(1), key, mask, actions);
-                    self.0.insert(id, Flow { stage, ..flow });
+            match change.into_flow(SwitchId(1)) {
+                Err(id) => assert!(self.0.remove(&id).is_some()),
+                Ok(flow) => {
+                    self.0.insert(flow.id, flow);
                 }
             }
         }

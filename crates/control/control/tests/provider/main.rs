@@ -62,19 +62,8 @@ fn udp(port: u32, eth_type: u16, source: u16) -> FlowKey {
 }
 
 fn listed(outcome: &Outcome) -> Vec<(Flow, FlowStats)> {
-    let flow = |change: &FlowChange| match change.clone() {
-        FlowChange::Put {
-            id,
-            stage,
-            key,
-            mask,
-            actions,
-        } => {
-            let flow = Flow::new(id, SwitchId(1), key, mask, actions);
-            Some((Flow { stage, ..flow }, FlowStats::default()))
-        }
-        FlowChange::Del(_) => None,
-    };
+    let flow =
+        |change: &FlowChange| Some((change.clone().into_flow(SwitchId(1)).ok()?, FlowStats::default()));
     outcome.changes.iter().filter_map(flow).collect()
 }
 
