@@ -71,7 +71,7 @@ pub fn prepare() -> Result<(), Errno> {
 /// Whether a descriptor is an eventfd, found out without asking the file.
 ///
 /// # Errors
-/// It cannot be found out on this system: see [`prepare`].
+/// The system has no means to find out: see [`prepare`].
 pub fn is_eventfd(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     context()?.is_eventfd(fd)
 }

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_is_not_turnsd_again() {
+    fn what_waits_is_not_queued_again() {
         let mut turns = Turns::default();
         [3, 1, 3, 1, 2].into_iter().for_each(|item| turns.add(item));
         assert_eq!(turns.take(), Some(3));

@@ -8,7 +8,7 @@ use std::io;
 ///
 /// # Errors
 ///
-/// It is no such socket.
+/// The descriptor is no such socket.
 pub fn unread(socket: impl AsFd) -> io::Result<u32> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the descriptor is open, and the call writes one integer to where the pointer leads.

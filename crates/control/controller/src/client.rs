@@ -1,6 +1,6 @@
 //! A controller's side of its channel to the data plane.
 //!
-//! It makes no difference whether the data plane or the controller was restarted: a new channel begins with a
+//! There is no difference whether the data plane or the controller was restarted: a new channel begins with a
 //! hello, the controller asks for what the data plane has, and says when both agree. Until then packets wait.
 //! A request has a purpose, and is answered once: by the data plane, or by [`Client::detach`], which returns
 //! the purposes of all that were not.

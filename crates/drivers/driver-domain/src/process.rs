@@ -1,10 +1,10 @@
 //! The main thread: serves supervisor and controllers, and keeps one worker per port.
 //!
-//! It never waits for anything but its channels and its workers' ends. A worker that is to end, or whose
-//! stream is replaced, may be waiting for the data plane; shutting the stream down ends that wait. The thread
-//! does not wait for a controller that does not read either: it keeps the state to be reported, one per port.
-//! Controllers take turns, and each reaches its own ports only: a port belongs to the controller in whose
-//! range its number is.
+//! The thread never waits for anything but its channels and its workers' ends. A worker that is to end, or
+//! whose stream is replaced, may be waiting for the data plane; shutting the stream down ends that wait. The
+//! thread does not wait for a controller that does not read either: it keeps the state to be reported, one
+//! per port. Controllers take turns, and each reaches its own ports only: a port belongs to the controller in
+//! whose range its number is.
 
 use crate::controller::{Controller, Received};
 use crate::interface::{Command, News, Report, Start, Worker};

@@ -53,7 +53,7 @@ impl Owner {
     ///
     /// # Errors
     ///
-    /// It is another instance's.
+    /// The device is another instance's.
     pub(crate) fn has_made(&self, made: Made, name: &str, alias: &str) -> Result<bool, NicError> {
         for kind in Made::ALL {
             let rest = alias.strip_prefix(kind.text());

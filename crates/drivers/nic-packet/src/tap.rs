@@ -129,7 +129,7 @@ impl Tap {
     ///
     /// # Errors
     ///
-    /// It is no TAP, or its reads would wait, or its frames have no virtio-net header.
+    /// The descriptor is no TAP, or its reads would wait, or its frames have no virtio-net header.
     pub fn from_descriptor(file: OwnedFd, name: &str) -> Result<Tap, NicError> {
         let refused =
             |error: io::Error| NicError::refused(format!("{name}: the descriptor that was given"), error);

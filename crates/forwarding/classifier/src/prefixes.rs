@@ -1,7 +1,7 @@
 //! A counting filter of the beginnings of keys that the flows of a subtable have.
 //!
-//! It answers "perhaps" or "no". A wrong "perhaps" costs the remaining steps of a look-up; a wrong "no" would
-//! lose packets, so counts that have reached their greatest value stay there.
+//! The filter answers "perhaps" or "no". A wrong "perhaps" costs the remaining steps of a look-up; a wrong
+//! "no" would lose packets, so counts that have reached their greatest value stay there.
 
 /// Counters per flow; rounding makes them up to twice as many. If all flows begin differently, at most a
 /// quarter of the beginnings of other keys pass.

@@ -1,8 +1,9 @@
 //! The channel thread: orders of the supervisor, notices of other threads, and each controller in its turn:
 //! its requests (`requests`), and answers and events for it (`controller`).
 //!
-//! It waits for no other process. A controller's turn is bounded in messages and in time, and messages for a
-//! controller wait with that controller alone: one that floods, stops reading or dies holds up no other.
+//! The thread waits for no other process. A controller's turn is bounded in messages and in time, and
+//! messages for a controller wait with that controller alone: one that floods, stops reading or dies holds up
+//! no other.
 
 use crate::Error;
 use crate::controller::Controller;

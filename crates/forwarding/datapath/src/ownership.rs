@@ -1,8 +1,8 @@
 //! Which ports a controller's flow may name: its own. Those of another one would be found in no table of its
 //! own, so that a flow with them is a mistake, or a try.
 //!
-//! That packets stay between ports of one switch, and so of one owner, does not depend on this: it is checked
-//! where they are queued (`sinks`).
+//! Packets stay between ports of one switch, and so of one owner, without this check as well: another one is
+//! made where they are queued (`sinks`).
 
 use flow::{Action, ControllerId, Flow, PortId, Stage};
 

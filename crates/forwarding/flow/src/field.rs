@@ -1,6 +1,6 @@
 //! The table of fields: everything that the Open vSwitch kernel datapath of Linux 6.1 matches.
 //!
-//! This table is the only place that knows where a field lies. It makes the accessors of [`FlowKey`] and
+//! The table is the only place that knows where a field lies. It makes the accessors of [`FlowKey`] and
 //! [`Context`], [`FieldId`], and [`FIELDS`] with names and places. Words below [`KEY_WORDS`] are those of a
 //! key, the others those of a context. Values are in host byte order.
 //!

@@ -150,7 +150,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// They exceed a bound, or mean nothing.
+    /// Actions exceed a bound, or mean nothing.
     pub fn compile(actions: &[Action], stage: Stage) -> Result<Program, BadActions> {
         if !stage.is_valid() {
             return Err(BadActions::WrongStage(stage));

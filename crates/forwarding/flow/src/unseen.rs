@@ -5,7 +5,7 @@
 //! does not. A frame that ends before a field is another matter: such a frame does not have the field, and
 //! every parser says zero.
 //!
-//! Whoever makes a key says with an [`Unseen`] which fields of the key are unknown. Nothing may be decided by
+//! The maker of a key says with an [`Unseen`] which fields of the key are unknown. Nothing may be decided by
 //! such a field, and no flow may be made from such a key that compares the field.
 
 use crate::field::{FIELDS, FieldId, Layer};

@@ -287,7 +287,7 @@ impl Packet {
     ///
     /// # Errors
     ///
-    /// It cannot be made; the packet is as before.
+    /// The edit cannot be made; the packet is as before.
     pub fn edit(&mut self, edit: &Edit) -> Result<(), DropReason> {
         match edit {
             Edit::Set(set) => {
@@ -364,7 +364,7 @@ impl Packet {
     ///
     /// # Errors
     ///
-    /// It does not begin as the change needs it, or there is no room; it is as before.
+    /// The packet does not begin as the change needs it, or there is no room; it is as before.
     pub fn encapsulate(&mut self, change: &Encapsulation, has_ethernet: bool) -> Result<bool, DropReason> {
         let before = self.head.len();
         let has_ethernet = self.head.encapsulate(change, has_ethernet);

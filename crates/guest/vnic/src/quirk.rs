@@ -6,8 +6,8 @@
 //!   features are offered, where the crate wants them accepted.
 //! * QEMU says the MTU that it gives its guest (NET_SET_MTU), which the crate does not know.
 //!
-//! Such a message is recognised by a look at the socket before the crate reads it, and taken from there. The
-//! formats are the vhost-user specification's, "Front-end message types".
+//! A message of this kind is recognised by a look at the socket before the crate reads it, and taken from
+//! there. The formats are the vhost-user specification's, "Front-end message types".
 
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recv, recvmsg};

@@ -1,7 +1,7 @@
 //! The process `ovs`: the glue, its data plane, and the database, in one thread.
 //!
-//! It listens for ovs-vswitchd only once the data plane has told its ports, so that what an earlier process
-//! left there is found again under the same numbers.
+//! The process listens for ovs-vswitchd only once the data plane has told its ports, so that what an earlier
+//! process left there is found again under the same numbers.
 
 use crate::Capabilities;
 use crate::datapath::Datapath;

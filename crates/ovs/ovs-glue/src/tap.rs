@@ -1,9 +1,10 @@
 //! Placeholders that are TAPs, in the namespace of the calling thread.
 //!
-//! They are persistent, as all our TAPs: a new glue process takes over the TAPs of the one before, with
-//! index, address and MTU; TAPs that were set down stay down. A TAP that was lent is in use at that time, and
-//! is left as it is. A TAP that was moved to another namespace is still ours, but its state there is not
-//! followed, and a new process finds it again only if it was lent: then it is known by the index that it had.
+//! Placeholders are persistent, as all our TAPs: a new glue process takes over the TAPs of the one before,
+//! with index, address and MTU; TAPs that were set down stay down. A TAP that was lent is in use at that
+//! time, and is left as it is. A TAP that was moved to another namespace is still ours, but its state there
+//! is not followed, and a new process finds it again only if it was lent: then it is known by the index that
+//! it had.
 //!
 //! A TAP vanishes with the namespace where it is, or when an administrator deletes it. The descriptor of one
 //! that is silent is waited for, since nothing else makes it ready; that of one that the host uses would be

@@ -137,7 +137,7 @@ impl Description {
     ///
     /// # Errors
     ///
-    /// It is no reply, or an attribute is wrong or missing.
+    /// The message is no reply, or an attribute is wrong or missing.
     pub fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
         if message.command != NEW {
             return Err(message.unknown());

@@ -117,7 +117,7 @@ impl Reply {
     ///
     /// # Errors
     ///
-    /// It is no reply, or an attribute is wrong.
+    /// The message is no reply, or an attribute is wrong.
     pub fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
         let command = Command::read(message)?;
         let table = Table::read(&SET, message.attributes)?;

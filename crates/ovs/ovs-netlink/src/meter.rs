@@ -239,7 +239,7 @@ impl Reply {
     ///
     /// # Errors
     ///
-    /// It is no reply, or an attribute is wrong, missing or without a meaning in it.
+    /// The message is no reply, or an attribute is wrong, missing or without a meaning in it.
     pub fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
         let table = Table::read(&SET, message.attributes)?;
         let command = match message.command {

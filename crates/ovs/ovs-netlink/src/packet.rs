@@ -154,7 +154,7 @@ impl<'a> Upcall<'a> {
     ///
     /// # Errors
     ///
-    /// It is no upcall, or an attribute is wrong, missing or without a meaning in it.
+    /// The message is no upcall, or an attribute is wrong, missing or without a meaning in it.
     pub fn read(message: &FamilyMessage<'a>) -> Result<Self, Error> {
         let reason = match message.command {
             MISS => Reason::Miss,

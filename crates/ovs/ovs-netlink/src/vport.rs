@@ -304,7 +304,7 @@ impl Vport {
     ///
     /// # Errors
     ///
-    /// It is no reply, or an attribute is wrong or missing.
+    /// The message is no reply, or an attribute is wrong or missing.
     pub fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
         let command = Command::read(message)?;
         let table = Table::read(&SET, message.attributes)?;

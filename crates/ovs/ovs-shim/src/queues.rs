@@ -6,8 +6,8 @@
 //! replaced by the glue's, in their places; messages about other devices and classes, and all that the glue
 //! does not know, stay as they are.
 //!
-//! Such a message is an answer to a user who asks for statistics, or the notice of a change: nothing that is
-//! often.
+//! A message of this kind is an answer to a user who asks for statistics, or the notice of a change: nothing
+//! that is often.
 
 use crate::glue;
 use libc::iovec;

@@ -1,6 +1,6 @@
 //! Limits of a program's size and cost. A program beyond a limit is refused with the element that exceeds it.
 //!
-//! They are chosen so that the largest programs known (a data centre switch, a 5G user plane) stay well
+//! Limits are chosen so that the largest programs known (a data centre switch, a 5G user plane) stay well
 //! below, and so that the worst program within them cannot hold up a host: memory of a program without
 //! entries stays below 300 MB, the packet header vector fits the level-2 cache of one core.
 

@@ -48,7 +48,7 @@ pub fn find(folder: &Path) -> Result<Vec<Test>, Unreadable> {
 ///
 /// # Errors
 ///
-/// Its first difference, or why it could not be run.
+/// The test's first difference, or why it could not be run.
 pub fn run(test: &Test) -> Result<(), Failure> {
     let result = catch_unwind(AssertUnwindSafe(|| run_once(test, None)));
     let result = result.unwrap_or(Err(Failure::Panicked));

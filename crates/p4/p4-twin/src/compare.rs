@@ -60,7 +60,7 @@ pub fn compare(seed: u64, packets: u32) -> Result<usize, Difference> {
 /// As [`compare`], with a [rich program](generate::rich_program).
 ///
 /// # Errors
-/// The same.
+/// As of [`compare`].
 pub fn compare_rich(seed: u64, packets: u32) -> Result<usize, Difference> {
     compare_program(generate::rich_program(seed), seed, packets)
 }

@@ -47,7 +47,7 @@ fn looks(curves: &[Curve]) -> Vec<Look> {
 /// Draws all curves.
 ///
 /// # Errors
-/// Those of writing the file.
+/// The file cannot be written.
 pub fn draw(path: &Path, title: &str, unit: &str, curves: &[Curve]) -> Result<()> {
     let area = SVGBackend::new(path, SIZE).into_drawing_area();
     area.fill(&WHITE)?;

@@ -21,10 +21,10 @@
 //! switched from; the cause was not found. So each event sets the complete state that it shows instead of
 //! stepping from state to state: the next event makes up for one that was not seen.
 //!
-//! They are BTF-typed raw tracepoints (`tp_btf`): arguments are the kernel's own structures, whose fields the
-//! verifier lets be read directly. That takes `CAP_BPF` and `CAP_PERFMON` and no file of tracefs, costs no
-//! formatting of a trace record, and finds fields by name on every kernel that has BTF. Classic tracepoints
-//! have stable formats but know no queue lengths and no parents.
+//! The events are BTF-typed raw tracepoints (`tp_btf`): arguments are the kernel's own structures, whose
+//! fields the verifier lets be read directly. That takes `CAP_BPF` and `CAP_PERFMON` and no file of tracefs,
+//! costs no formatting of a trace record, and finds fields by name on every kernel that has BTF. Classic
+//! tracepoints have stable formats but know no queue lengths and no parents.
 //!
 //! Reading the kernel's structures is open to programs under a license compatible with the GPL. These, some
 //! hundred instructions, are therefore also licensed under [`LICENSE`].

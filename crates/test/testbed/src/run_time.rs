@@ -1,9 +1,9 @@
 //! How long tasks ran, to the nanosecond: the first number of `/proc/PID/task/TID/schedstat` (Linux,
 //! `Documentation/scheduler/sched-stats.rst`), where `/proc/PID/stat` has ticks of 10 ms, taken as samples.
 //!
-//! It is the time that the scheduler gave to a task: user and system time, and interrupts and softirqs on top
-//! of it. Kernels with `CONFIG_IRQ_TIME_ACCOUNTING` leave those out; interrupts of idle processors belong to
-//! no task anywhere.
+//! The number is the time that the scheduler gave to a task: user and system time, and interrupts and
+//! softirqs on top of it. Kernels with `CONFIG_IRQ_TIME_ACCOUNTING` leave those out; interrupts of idle
+//! processors belong to no task anywhere.
 
 use crate::process::{ProcStat, all_processes, families};
 use std::collections::{BTreeMap, HashSet};

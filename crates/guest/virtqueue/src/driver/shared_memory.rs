@@ -1,6 +1,6 @@
 //! Memory that we own and share with a device: a sealed memfd, mapped once.
 //!
-//! The other process may write anywhere in it at any time. So nothing here ever makes a reference to
+//! A device's process may write anywhere in it at any time. So nothing here ever makes a reference to
 //! plain data in it: bytes are copied in and out, ring indices are atomics, and files are read and
 //! written through the kernel, straight from and to the mapping. The file is sealed at its size, so no
 //! access to the mapping can fault. It is sparse: pages exist from when they are first touched.

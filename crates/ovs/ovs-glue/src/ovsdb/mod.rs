@@ -155,7 +155,7 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// It is gone.
+    /// The database is gone.
     pub fn ask_for_all(&mut self, number: u64) -> Result<(), DatabaseError> {
         let Some(socket) = self.socket.as_ref().filter(|_| number > self.asked) else {
             return Ok(());
@@ -180,7 +180,7 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// It is gone, or does not speak the protocol.
+    /// The database is gone, or does not speak the protocol.
     pub fn read(&mut self) -> Result<(), DatabaseError> {
         let result = self.read_some();
         if result.is_err() {

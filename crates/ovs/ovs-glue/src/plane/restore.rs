@@ -1,8 +1,9 @@
 //! Flows for a data plane that takes the place of another.
 //!
-//! It is told to forget what it has, since it may have lived on with flows that were removed meanwhile. Ports
-//! and meters come first, then flows in the order of their places, a bounded number at a time. What
-//! ovs-vswitchd asks meanwhile about those that wait is answered here; new ones go to the data plane at once.
+//! The new data plane is told to forget what it has, since it may have lived on with flows that were removed
+//! meanwhile. Ports and meters come first, then flows in the order of their places, a bounded number at a
+//! time. What ovs-vswitchd asks meanwhile about those that wait is answered here; new ones go to the data
+//! plane at once.
 
 use super::Plane;
 use super::questions::{Asked, Pending};

@@ -1,8 +1,8 @@
 //! Requests about connections and their timeouts (`linux/netfilter/nfnetlink.h`, `nfnetlink_conntrack.h`).
 //!
-//! They must never reach the kernel of the host, whose connections are not ours. The data plane has none of
-//! its own yet: so a dump is empty, removing all succeeds, a connection that is named does not exist, and a
-//! request that would make one is refused.
+//! Requests of this kind must never reach the kernel of the host, whose connections are not ours. The data
+//! plane has none of its own yet: so a dump is empty, removing all succeeds, a connection that is named does
+//! not exist, and a request that would make one is refused.
 
 use super::{Outcome, Result, refused};
 use ovs_netlink::Errno;

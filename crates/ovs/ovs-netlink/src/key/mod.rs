@@ -115,8 +115,8 @@ pub struct Key {
 
 /// The bits of a key's fields that matter.
 ///
-/// It has the same headers as its key, also if they are all zero, that is, wildcards. It has no tag where the
-/// key has none, or one that the packet ends in: the kernel always checks whether a packet has tags.
+/// A mask has the same headers as its key, also if they are all zero, that is, wildcards. It has no tag where
+/// the key has none, or one that the packet ends in: the kernel always checks whether a packet has tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mask(pub Key);
 

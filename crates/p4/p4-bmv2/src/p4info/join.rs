@@ -18,7 +18,7 @@ impl P4Info {
     ///
     /// # Errors
     ///
-    /// It names an element that the program does not have, or gives other widths or kinds.
+    /// The P4Info names an element that the program does not have, or gives other widths or kinds.
     pub fn join(&self, program: &mut Program) -> Result<(), LoadError> {
         self.join_all(program).map_err(LoadError::P4Info)
     }

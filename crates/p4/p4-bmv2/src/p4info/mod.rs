@@ -1,8 +1,8 @@
 //! P4Info: a program's description for controllers - names, numbers, widths, kinds of match.
 //!
-//! It is a protobuf message (`p4/config/v1/p4info.proto` of the P4Runtime specification), as text or binary.
-//! Both are read into one small tree, of which only what the form of the program has a place for is taken.
-//! Where the JSON and P4Info speak of the same, they must agree.
+//! P4Info is a protobuf message (`p4/config/v1/p4info.proto` of the P4Runtime specification), as text or
+//! binary. Both are read into one small tree, of which only what the form of the program has a place for is
+//! taken. Where the JSON and P4Info speak of the same, they must agree.
 
 mod join;
 mod text;
@@ -177,7 +177,7 @@ impl P4Info {
     ///
     /// # Errors
     ///
-    /// It is neither, or something in it is no P4Info.
+    /// The bytes are neither, or something in it is no P4Info.
     pub fn parse(bytes: &[u8]) -> Result<Self, LoadError> {
         if bytes.len() > crate::limits::TEXT {
             return Err(LoadError::TooLong(bytes.len()));

@@ -1,9 +1,9 @@
 //! The checker: the only way to a [`Checked`].
 //!
-//! It proves that every index in a program is in range, that widths and types agree, that controls have no
-//! cycles, and that the cost of a packet is below [`crate::limits`]. If a proof fails, the error says what is
-//! wrong, and in which element. The checker trusts no program, be it from a front end or from a file. Its own
-//! time is linear in the size of the program (times the depth of expressions).
+//! The checker proves that every index in a program is in range, that widths and types agree, that controls
+//! have no cycles, and that the cost of a packet is below [`crate::limits`]. If a proof fails, the error says
+//! what is wrong, and in which element. The checker trusts no program, be it from a front end or from a file.
+//! Its own time is linear in the size of the program (times the depth of expressions).
 //!
 //! | module | checks |
 //! |---|---|

@@ -28,7 +28,7 @@ pub fn running(place: &Path, name: &str) -> Option<Pid> {
 /// until it is ready.
 ///
 /// # Errors
-/// It cannot be started, or is not ready in time; then it is ended.
+/// The daemon cannot be started, or is not ready in time; then it is ended.
 pub fn start(place: &Path, name: &str, command: &mut Command) -> Result<Pid> {
     let log = place.join(format!("{name}.log"));
     command
@@ -66,7 +66,7 @@ pub fn start(place: &Path, name: &str, command: &mut Command) -> Result<Pid> {
 /// Ends a daemon, and returns which process it was. Its monitor ends with it.
 ///
 /// # Errors
-/// It does not end.
+/// The daemon does not end.
 pub fn stop(place: &Path, name: &str) -> Result<Option<Pid>> {
     let Some(pid) = running(place, name) else {
         return Ok(None);

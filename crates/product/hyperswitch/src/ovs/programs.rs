@@ -22,7 +22,7 @@ pub fn timeout() -> Duration {
 /// A program of Open vSwitch, which works in the directory `place`.
 ///
 /// # Errors
-/// It is not installed.
+/// The program is not installed.
 pub fn command(place: &Path, name: &str) -> Result<Command> {
     // Users' paths may lack the directories of administrators.
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -1,8 +1,8 @@
 //! The threads of a child as the kernel describes them in `/proc`: asleep, at work, or held.
 //!
-//! These files tell a process that hangs from one that gets no processor, which no answer and no clock of
-//! ours can tell. Reading them wakes nothing. What cannot be read is unknown, and whoever asks must not kill
-//! because of it.
+//! The states of threads tell a process that hangs from one that gets no processor, which no answer and no
+//! clock of ours can tell. Reading them wakes nothing. What cannot be read is unknown, and whoever asks must
+//! not kill because of it.
 
 use std::collections::BTreeMap;
 use std::fs;

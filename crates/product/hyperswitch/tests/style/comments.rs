@@ -54,6 +54,11 @@ fn begins_with_pronoun(text: &str) -> bool {
     })
 }
 
+/// Whether a line with this mark begins a comment, or a paragraph of one, if that line was before.
+fn begins_paragraph(mark: &str, before: Option<(&str, &str)>) -> bool {
+    before.is_none_or(|(above, text)| above != mark || text.is_empty() || text.starts_with('#'))
+}
+
 #[test]
 fn no_documentation_begins_with_a_pronoun() {
     let mut wrong = Vec::new();
@@ -62,12 +67,12 @@ fn no_documentation_begins_with_a_pronoun() {
         for (at, line) in lines.iter().enumerate() {
             let comment = doc_comment(line);
             if let Some((mark, text)) = comment
-                && before != Some(mark)
+                && begins_paragraph(mark, before)
                 && begins_with_pronoun(text)
             {
                 wrong.push(format!("{name}:{}: {text}", at + 1));
             }
-            before = comment.map(|(mark, _)| mark);
+            before = comment;
         }
     }
     assert_none(&wrong, "comments begin with a pronoun");
@@ -100,4 +105,13 @@ fn pronouns_are_found() {
     assert!(!begins_with_pronoun("The sameness of"));
     assert_eq!(doc_comment("    /// Text"), Some(("///", "Text")));
     assert_eq!(doc_comment("    // Text"), None);
+    for before in [
+        None,
+        Some(("//!", "Text")),
+        Some(("///", "")),
+        Some(("///", "# Errors")),
+    ] {
+        assert!(begins_paragraph("///", before), "{before:?}");
+    }
+    assert!(!begins_paragraph("///", Some(("///", "Text"))));
 }
