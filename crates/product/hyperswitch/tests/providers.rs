@@ -5,8 +5,10 @@
 
 #[path = "../../../control/control/tests/provider/dhcp_guard.rs"]
 mod dhcp_guard;
+#[path = "../../../control/control/tests/provider/three_ports.rs"]
+mod three_ports;
 
-use control::l2::{LearningSwitch, PortRules, Readiness, SwitchRules};
+use control::l2::LearningSwitch;
 use control::provider::{Chain, Decide, Filter, FlowChange, Look, Side, Verdict, pass};
 use control_protocol::Channel;
 use control_protocol::data_plane::{
@@ -19,9 +21,9 @@ use flow::{
     Action, ControllerId, DropReason, Flow, FlowStats, PortCounters, PortId, ProviderId, PutMode, Stage,
     Statistics, SwitchId,
 };
-use management::{ContestedMacs, VlanConfig};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
+use three_ports::learning_switch;
 
 const SWITCH: SwitchId = SwitchId(1);
 const SENDER: PortId = PortId(2);
@@ -36,26 +38,8 @@ impl Decide for Entrance {
 }
 
 fn chain(with_guard: bool) -> Chain<LearningSwitch> {
-    let mut chain = Chain::new(LearningSwitch::new(SwitchRules {
-        ageing_ms: 300_000,
-        table_size: 100,
-        flood: true,
-        contested: ContestedMacs::Deliver,
-    }));
-    for port in 1..=3 {
-        let rules = PortRules {
-            vlan: VlanConfig::Untagged,
-            isolated: false,
-            flood: true,
-            mac_limit: 10,
-            storm_rate: 0,
-            static_macs: Vec::new(),
-            mac: None,
-            readiness: Readiness::Running,
-        };
-        chain.add_port(PortId(port));
-        chain.forward_mut().set_port(PortId(port), rules);
-    }
+    let mut chain = Chain::new(learning_switch());
+    (1..=3).for_each(|port| chain.add_port(PortId(port)));
     chain
         .add(Side::Ingress, Filter::new(ProviderId(200), Entrance))
         .unwrap();

@@ -3,40 +3,18 @@
 #![allow(clippy::unwrap_used)]
 
 mod dhcp_guard;
+mod three_ports;
 
-use control::l2::{LearningSwitch, PortRules, Readiness, SwitchRules};
+use control::l2::LearningSwitch;
 use control::provider::{Chain, Filter, FlowChange, Outcome, Side};
 use dhcp_guard::DhcpGuard;
 use flow::{Action, DropReason, Flow, FlowKey, FlowStats, PortId, ProviderId, Stage, SwitchId};
-use management::{ContestedMacs, VlanConfig};
 use std::collections::BTreeSet;
+use three_ports::learning_switch;
 
 const GUARD: ProviderId = ProviderId(200);
 const EVERYBODY: u64 = 0xffff_ffff_ffff;
 const FIRST: Stage = Stage::Ingress(0);
-
-fn learning_switch() -> LearningSwitch {
-    let mut switch = LearningSwitch::new(SwitchRules {
-        ageing_ms: 300_000,
-        table_size: 1000,
-        flood: true,
-        contested: ContestedMacs::Deliver,
-    });
-    for port in 1..=3 {
-        let rules = PortRules {
-            vlan: VlanConfig::Untagged,
-            isolated: false,
-            flood: true,
-            mac_limit: 10,
-            storm_rate: 0,
-            static_macs: Vec::new(),
-            mac: None,
-            readiness: Readiness::Running,
-        };
-        switch.set_port(PortId(port), rules);
-    }
-    switch
-}
 
 /// A switch of three ports, of which these may have a server behind them.
 fn guarded(trusted: &[u32]) -> Chain<LearningSwitch> {
