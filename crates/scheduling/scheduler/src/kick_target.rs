@@ -3,8 +3,9 @@
 //! To begin or end receiving the kicks of a descriptor takes the lock of those that wait for it, which
 //! belongs to the descriptor: a VMM that signals it has the kernel hold this lock while it asks a million
 //! waiters. Meanwhile the executor's own thread waits as well. So the processor time of such a change is
-//! measured. After a costly one there is no other for a thousand times as long: the executor stays the same,
-//! and a new descriptor is refused. A pause changes only the executor's side.
+//! measured. After a costly one the executor stays the same for a thousand times as long. If the VMM makes
+//! another costly change meanwhile, new descriptors are refused for as long: a single one may have met an
+//! interrupt, or time that a hypervisor took. A pause changes only the executor's side.
 
 use crate::executor::Executor;
 use crate::ring_id::RingId;
@@ -29,8 +30,10 @@ pub(crate) struct KickTarget {
     executor: Mutex<Option<Arc<Executor>>>,
     /// Of each ring. Held during changes, for which no forwarding thread waits.
     watched: Mutex<[Option<OwnedFd>; RingId::PER_VNIC as usize]>,
-    /// When the next change may be made, in microseconds of [`cpu::now_us`].
+    /// When the executor may change again, in microseconds of [`cpu::now_us`].
     rests_until_us: AtomicU64,
+    /// When new descriptors are accepted again, in microseconds of the same clock.
+    refuses_until_us: AtomicU64,
     /// How long the last costly change took, in nanoseconds.
     costly_ns: AtomicU64,
 }
@@ -42,6 +45,7 @@ impl KickTarget {
             executor: Mutex::default(),
             watched: Mutex::default(),
             rests_until_us: AtomicU64::new(0),
+            refuses_until_us: AtomicU64::new(0),
             costly_ns: AtomicU64::new(0),
         }
     }
@@ -51,9 +55,13 @@ impl KickTarget {
         self.executor.lock().get_or_insert_with(decide).clone()
     }
 
-    /// How long the last change took, in nanoseconds, if it was so costly that there is no other now.
+    /// How long the last costly change took, in nanoseconds, if new descriptors are refused now.
     pub fn costly_ns(&self) -> Option<u64> {
-        (cpu::now_us() < self.rests_until_us.load(Relaxed)).then(|| self.costly_ns.load(Relaxed))
+        (cpu::now_us() < self.refuses_until_us.load(Relaxed)).then(|| self.costly_ns.load(Relaxed))
+    }
+
+    fn rests(&self) -> bool {
+        cpu::now_us() < self.rests_until_us.load(Relaxed)
     }
 
     /// Receives kicks of a ring from now on.
@@ -94,7 +102,7 @@ impl KickTarget {
     /// Has another executor receive the kicks; false if another thread makes a change, or changes are too
     /// costly.
     pub fn move_to(&self, executor: &Arc<Executor>) -> bool {
-        let Some(watched) = self.watched.try_lock().filter(|_| self.costly_ns().is_none()) else {
+        let Some(watched) = self.watched.try_lock().filter(|_| !self.rests()) else {
             return false;
         };
         let Some(old) = self.executor.lock().replace(executor.clone()) else {
@@ -134,12 +142,41 @@ impl KickTarget {
     fn measured<T>(&self, change: impl FnOnce() -> T) -> T {
         let start_ns = cpu::processor_ns();
         let result = change();
-        let took_ns = cpu::processor_ns().saturating_sub(start_ns);
-        if took_ns >= COSTLY_NS {
-            let rest_us = (took_ns / 1000 * REST).min(LONGEST_REST_US);
-            self.costly_ns.store(took_ns, Relaxed);
-            self.rests_until_us.store(cpu::now_us() + rest_us, Relaxed);
-        }
+        self.note(cpu::processor_ns().saturating_sub(start_ns));
         result
+    }
+
+    fn note(&self, took_ns: u64) {
+        if took_ns < COSTLY_NS {
+            return;
+        }
+        let end_us = cpu::now_us() + (took_ns / 1000 * REST).min(LONGEST_REST_US);
+        self.costly_ns.store(took_ns, Relaxed);
+        if self.rests() {
+            self.refuses_until_us.store(end_us, Relaxed);
+        }
+        self.rests_until_us.store(end_us, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+
+    #[test]
+    fn one_costly_change_alone_refuses_nothing() {
+        let target = KickTarget::new(VnicId(1));
+        let executor = Arc::new(Executor::new().unwrap());
+        let kick = || eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let watch = |queue| target.watch(queue, kick().as_fd(), || executor.clone());
+        // A minute's rest, which no delay of this test outlasts.
+        target.note(LONGEST_REST_US * 1000 / REST);
+        assert!(!target.move_to(&executor), "right after a costly change");
+        watch(0).unwrap();
+        assert_eq!(target.costly_ns(), None);
+        target.note(LONGEST_REST_US * 1000 / REST);
+        assert!(watch(1).is_err(), "right after two");
+        assert!(target.costly_ns().is_some());
     }
 }
