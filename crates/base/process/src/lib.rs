@@ -7,16 +7,17 @@
 //! * [`Thread::interrupt`] ends a system call in which a thread waits.
 //! * `Stepped`, with feature `step`, which is for tests: a thread of another process, instruction by
 //!   instruction.
-//! * [`unread`] says what another process has not read yet.
+//! * [`unread`] says what another process has not read yet, [`monotonic`] what time it is for all processes.
 //!
 //! Crate `sandbox` has the rights that a process gives up once it runs. [`spawn_apart`],
-//! [`Thread::interrupt`] and [`unread`] may be called from any thread. Everything else is called while a
+//! [`Thread::interrupt`], [`unread`] and [`monotonic`] may be called from any thread. Everything else is called while a
 //! process has one thread; [`Signals`] is used by that thread only.
 //!
 //! Allowed `unsafe`: system calls that `rustix` does not wrap, and taking over inherited descriptors.
 
 mod apart;
 mod child;
+mod clock;
 mod interrupt;
 mod signals;
 #[cfg(feature = "step")]
@@ -28,6 +29,7 @@ pub use child::{
     CHANNEL_FD, name_process, peer_process, raise_descriptor_limit, return_freed_memory, spawn,
     supervisor_channel,
 };
+pub use clock::monotonic;
 pub use interrupt::{Thread, allow_interrupts};
 pub use signals::{Signal, Signals};
 #[cfg(feature = "step")]

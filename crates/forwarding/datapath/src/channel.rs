@@ -68,8 +68,7 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
 
 /// Has the supervisor look at a worker. Said again if it goes on.
 fn report(supervisor: &Channel, stuck: Stuck) {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let at_ms = u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unwrap_or(0);
+    let at_ms = u64::try_from(process::monotonic().as_millis()).unwrap_or(0);
     let report = StuckThread {
         tid: stuck.tid,
         beats: stuck.beats,

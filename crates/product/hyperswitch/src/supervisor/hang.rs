@@ -350,9 +350,7 @@ fn is_anybody_starved(
 
 /// `CLOCK_MONOTONIC`, which all processes share.
 fn monotonic_ms() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let ms = now.tv_sec * 1000 + now.tv_nsec / 1_000_000;
-    u64::try_from(ms).unwrap_or(0)
+    u64::try_from(process::monotonic().as_millis()).unwrap_or(0)
 }
 
 #[cfg(test)]
