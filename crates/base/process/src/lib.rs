@@ -10,8 +10,8 @@
 //! * [`unread`] says what another process has not read yet, [`monotonic`] what time it is for all processes.
 //!
 //! Crate `sandbox` has the rights that a process gives up once it runs. [`spawn_apart`],
-//! [`Thread::interrupt`], [`unread`] and [`monotonic`] may be called from any thread. Everything else is called while a
-//! process has one thread; [`Signals`] is used by that thread only.
+//! [`Thread::interrupt`], [`unread`] and [`monotonic`] may be called from any thread. Everything else is
+//! called while a process has one thread; [`Signals`] is used by that thread only.
 //!
 //! Allowed `unsafe`: system calls that `rustix` does not wrap, and taking over inherited descriptors.
 

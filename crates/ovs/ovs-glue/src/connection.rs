@@ -146,16 +146,16 @@ impl Connection {
         self.waiting.push_back((Header { kind, number }, contents));
     }
 
-    /// Whether so many more bytes are not to wait. If so, the client will be told of a loss.
-    fn is_too_much(&mut self, bytes: usize) -> bool {
-        let is_too_much = self.waiting_bytes + bytes > self.limit;
-        self.overflow |= is_too_much;
-        is_too_much
+    /// Finds room for so many more bytes that wait. If there is none, the client will be told of a loss.
+    fn admit(&mut self, bytes: usize) -> bool {
+        let fits = self.waiting_bytes + bytes <= self.limit;
+        self.overflow |= !fits;
+        fits
     }
 
     /// Queues a datagram that is no answer, or not the end of one.
     pub fn data(&mut self, datagram: Vec<u8>) -> Delivery {
-        if self.is_too_much(datagram.len()) {
+        if !self.admit(datagram.len()) {
             return Delivery::Full;
         }
         self.control(DATA, self.answered, datagram);
@@ -164,7 +164,7 @@ impl Connection {
 
     /// Queues an upcall, in one datagram with those that wait before it.
     pub fn upcall(&mut self, message: &[u8]) -> Delivery {
-        if self.is_too_much(message.len()) {
+        if !self.admit(message.len()) {
             return Delivery::Full;
         }
         self.room = self.room.saturating_sub(message.len());

@@ -9,7 +9,7 @@
 //! | [`server`], `connection`, `socket` | the Unix socket, connections, netlink port ids, multicast groups, bounded queues |
 //! | [`switch`] | datapaths, ports and requests, with the kernel's answers and error numbers |
 //! | [`capabilities`] | the keys and actions that are supported, which ovs-vswitchd finds out by probes |
-//! | [`datapath`], [`memory`] | the interface to a data plane; one for tests |
+//! | [`datapath`] | the interface to a data plane |
 //! | [`plane`], [`translate`] | our own data plane, behind its channel; messages in its terms |
 //! | [`placeholder`], [`tap`] | the ports' network devices at the host; real ones |
 //! | [`glue`] | all of that in one loop |
@@ -28,7 +28,6 @@ pub mod capabilities;
 mod connection;
 pub mod datapath;
 pub mod glue;
-pub mod memory;
 pub mod ovsdb;
 pub mod placeholder;
 pub mod plane;

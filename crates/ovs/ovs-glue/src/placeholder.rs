@@ -9,7 +9,6 @@
 use crate::datapath::DeviceSettings;
 use ovs_netlink::Errno;
 use rustix::fd::{BorrowedFd, OwnedFd};
-use std::collections::{BTreeMap, VecDeque};
 
 /// The state of such a device, as the host's administrator or ovs-vswitchd has set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,73 +57,6 @@ pub trait Placeholders {
     fn remove_abandoned(&mut self) -> usize;
 }
 
-/// Devices that exist in memory only.
-#[derive(Debug, Default)]
-pub struct NoDevices {
-    /// What [`Placeholders::next_change`] will say.
-    pub changed: VecDeque<(String, DeviceState)>,
-    /// Devices that [`Placeholders::next_gone`] will name.
-    pub gone: VecDeque<String>,
-    /// The links that were set last.
-    pub carriers: BTreeMap<String, bool>,
-    devices: BTreeMap<String, u32>,
-    made: u32,
-}
-
-impl Placeholders for NoDevices {
-    fn create(&mut self, name: &str) -> Result<u32, Errno> {
-        if self.devices.contains_key(name) {
-            return Err(Errno::EEXIST);
-        }
-        self.made += 1;
-        self.devices.insert(name.to_owned(), self.made);
-        Ok(self.made)
-    }
-
-    fn remove(&mut self, name: &str) {
-        self.devices.remove(name);
-    }
-
-    fn next_gone(&mut self) -> Option<String> {
-        self.gone.pop_front()
-    }
-
-    fn renew(&mut self, name: &str) -> Result<u32, Errno> {
-        self.devices.remove(name);
-        self.create(name)
-    }
-
-    fn announce(&mut self, _: &str) {}
-
-    fn index(&mut self, name: &str) -> Option<u32> {
-        self.devices.get(name).copied()
-    }
-
-    fn set_carrier(&mut self, name: &str, up: bool) -> Result<(), Errno> {
-        self.index(name).ok_or(Errno::ENODEV)?;
-        self.carriers.insert(name.to_owned(), up);
-        Ok(())
-    }
-
-    fn forget(&mut self, _: &str) {}
-
-    fn lend(&mut self, name: &str) -> Result<(u32, Option<OwnedFd>), Errno> {
-        Ok((self.index(name).ok_or(Errno::ENODEV)?, None))
-    }
-
-    fn changes(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn next_change(&mut self) -> Option<(String, DeviceState)> {
-        self.changed.pop_front()
-    }
-
-    fn remove_abandoned(&mut self) -> usize {
-        0
-    }
-}
-
 /// A locally administered address that depends on the name alone, so that the port keeps it when its device
 /// is made again. ovs-vswitchd never gives such an address to a bridge.
 pub fn address(name: &str) -> [u8; 6] {
@@ -149,15 +81,5 @@ mod tests {
             assert_eq!(address[0], 0x02, "unicast, locally administered");
             assert!(seen.insert(address), "vm{number}");
         }
-    }
-
-    #[test]
-    fn a_device_is_made_once() {
-        let mut devices = NoDevices::default();
-        let index = devices.create("vm1").unwrap();
-        assert_eq!(devices.create("vm1"), Err(Errno::EEXIST));
-        assert_eq!(devices.index("vm1"), Some(index));
-        devices.remove("vm1");
-        assert_eq!(devices.set_carrier("vm1", true), Err(Errno::ENODEV));
     }
 }

@@ -8,15 +8,13 @@ use crate::datapath::Datapath;
 use crate::glue::Glue;
 use crate::ovsdb::Database;
 use crate::placeholder::Placeholders;
-use crate::plane::{Options as PlaneOptions, Plane, Sockets};
+use crate::plane::{Options as PlaneOptions, Plane};
 use crate::server::{Limits, ServerError};
 use crate::switch::Switch;
 use crate::tap::TapPlaceholders;
-use crate::translate::Ports;
 use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, Role, ToChild};
 use controller::Link;
-use flow::{ControllerId, SwitchId};
 use nic_packet::Owner;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -25,8 +23,6 @@ use std::time::{Duration, Instant};
 
 /// Misses per second of a port. ovs-vswitchd has limits of its own, on flows.
 const MISS_RATE: u32 = 50_000;
-/// The one switch.
-const SWITCH: SwitchId = SwitchId(1);
 /// After that time, ports and devices that an earlier process left and ovs-vswitchd did not ask for again are
 /// removed.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
@@ -75,38 +71,17 @@ pub enum Error {
 ///
 /// A resource that it needs cannot be had.
 pub fn run(supervisor: Channel, options: &Options) -> Result<(), Error> {
-    let first = ControllerId::OVS.port(0).map_or(0, |port| port.0);
     let mut plane = Plane::new(PlaneOptions {
-        switch: SWITCH,
-        ports: Ports {
-            first,
-            count: ControllerId::PORTS,
-        },
         miss_rate: MISS_RATE,
-        sockets: Sockets {
-            directory: options.directory.clone(),
-            mode: 0o600,
-            plugs: BTreeMap::new(),
-        },
+        directory: options.directory.clone(),
+        plugs: BTreeMap::new(),
     })?;
     let mut database = Database::new(options.databases.clone());
     let mut supervisor = Link::new(supervisor);
-    while !plane.is_ready() {
-        wait_until(&supervisor, &plane, None)?;
-        if !obey(&mut supervisor, &mut plane)? {
-            return Ok(());
-        }
-        plane.exchange();
-        complain(&mut supervisor, &mut plane);
-    }
+    let is_ready = exchange_until(&mut supervisor, &mut plane, None, Plane::is_ready)?;
     let until = Instant::now() + FIRST_ANSWER;
-    while !plane.knows_devices() && Instant::now() < until {
-        wait_until(&supervisor, &plane, Some(until))?;
-        if !obey(&mut supervisor, &mut plane)? {
-            return Ok(());
-        }
-        plane.exchange();
-        complain(&mut supervisor, &mut plane);
+    if !is_ready || !exchange_until(&mut supervisor, &mut plane, Some(until), Plane::knows_devices)? {
+        return Ok(());
     }
     ask_first(&mut database);
     if let Some(plugs) = database.changed_plugs() {
@@ -319,7 +294,26 @@ fn obey(supervisor: &mut Link<FromChild>, plane: &mut Plane) -> Result<bool, Err
     Ok(true)
 }
 
-fn wait_until(supervisor: &Link<FromChild>, plane: &Plane, until: Option<Instant>) -> Result<(), Error> {
+/// Serves data plane, driver domain and supervisor until the plane knows something, or until that time; false
+/// when this process is to end.
+fn exchange_until(
+    supervisor: &mut Link<FromChild>,
+    plane: &mut Plane,
+    until: Option<Instant>,
+    is_known: fn(&Plane) -> bool,
+) -> Result<bool, Error> {
+    while !is_known(plane) && until.is_none_or(|until| Instant::now() < until) {
+        wait(supervisor, plane, until)?;
+        if !obey(supervisor, plane)? {
+            return Ok(false);
+        }
+        plane.exchange();
+        complain(supervisor, plane);
+    }
+    Ok(true)
+}
+
+fn wait(supervisor: &Link<FromChild>, plane: &Plane, until: Option<Instant>) -> Result<(), Error> {
     let mut fds = vec![PollFd::from_borrowed_fd(supervisor.fd(), supervisor.interest())];
     fds.extend(
         plane
@@ -335,7 +329,7 @@ fn wait_until(supervisor: &Link<FromChild>, plane: &Plane, until: Option<Instant
 
 /// Another number for each process.
 fn instance() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let nanoseconds = u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000;
-    (nanoseconds + u64::try_from(now.tv_nsec).unwrap_or(0)).max(1)
+    u64::try_from(process::monotonic().as_nanos())
+        .unwrap_or(u64::MAX)
+        .max(1)
 }

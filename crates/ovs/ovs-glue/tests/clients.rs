@@ -2,14 +2,20 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "doubles/memory.rs"]
+mod memory;
+#[path = "doubles/no_devices.rs"]
+mod no_devices;
+
+use memory::Memory;
+use no_devices::NoDevices;
 use ovs_frame::{
     DATA, Header, JOIN, MARK, MAX_UPCALLS, OPEN, OVERFLOW, REFUSED, REQUEST, TRACE, UPCALLS, WELCOME,
 };
 use ovs_glue::datapath::{
     Answer, Datapath, DatapathId, FlowId, FlowSpec, PortNo, PutMode, Question, Ticket, Upcall, UpcallKind,
 };
-use ovs_glue::memory::Memory;
-use ovs_glue::placeholder::NoDevices;
+use ovs_glue::placeholder::Placeholders;
 use ovs_glue::server::Limits;
 use ovs_glue::switch::Switch;
 use ovs_glue::{Capabilities, Glue};
@@ -236,6 +242,16 @@ fn the_socket_is_the_owners_alone() {
     let world = World::new(Limits::default());
     let mode = rustix::fs::stat(world.path()).unwrap().st_mode;
     assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_device_is_made_once() {
+    let mut devices = NoDevices::default();
+    let index = devices.create("vm1").unwrap();
+    assert_eq!(devices.create("vm1"), Err(Errno::EEXIST));
+    assert_eq!(devices.index("vm1"), Some(index));
+    devices.remove("vm1");
+    assert_eq!(devices.set_carrier("vm1", true), Err(Errno::ENODEV));
 }
 
 #[test]

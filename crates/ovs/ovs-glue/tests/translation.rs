@@ -7,15 +7,10 @@ mod strategies;
 
 use flow::{Action as Step, Context, Encapsulation, FieldId, FlowKey, Program, Stage};
 use ovs_glue::datapath::{Errno, PortNo};
-use ovs_glue::translate::{Ports, actions, flow_match, key_of};
+use ovs_glue::translate::{actions, flow_match, key_of, port_id, port_number};
 use ovs_netlink::action::{Action, Change, Conntrack, Set, Userspace};
 use ovs_netlink::key::{Ethernet, Ipv4, Ipv6, Key, Match, Network, Nsh, NshContext, NshHeader, ether};
 use proptest::prelude::*;
-
-const PORTS: Ports = Ports {
-    first: 4096,
-    count: 4000,
-};
 
 /// What our keys have of a random key: no tunnel, no connection's tuples; ports and labels that there are.
 fn ours(mut key: Key) -> Key {
@@ -23,7 +18,7 @@ fn ours(mut key: Key) -> Key {
     metadata.tunnel = None;
     metadata.connection.labels = 0;
     metadata.connection.original = None;
-    metadata.in_port = metadata.in_port.map(|port| port % PORTS.count);
+    metadata.in_port = metadata.in_port.map(|port| port % flow::ControllerId::PORTS);
     if let Network::Nsh(Nsh { base, .. }) = &mut key.network {
         base.flags &= 3;
         base.ttl &= 63;
@@ -68,7 +63,7 @@ fn packet(matches: &Match, seed: &[u64; 32], pick: u64) -> (FlowKey, Context) {
         key: matches.key.clone(),
         mask: matches.key.exact_mask(),
     };
-    let (mut key, _, context) = flow_match(&exact, PORTS).unwrap();
+    let (mut key, _, context) = flow_match(&exact).unwrap();
     let mut of = context.map_or(Context::NONE, |context| context.context);
     for word in 0..flow::KEY_WORDS {
         let change = seed[word] & seed[(word + 7) % 16] & seed[(word + 3) % 16];
@@ -98,9 +93,9 @@ proptest! {
     fn keys_survive_the_way_there_and_back(key in strategies::keys::key()) {
         let key = ours(key);
         let exact = Match { mask: key.exact_mask(), key: key.clone() };
-        let (values, _, context) = flow_match(&exact, PORTS).unwrap();
+        let (values, _, context) = flow_match(&exact).unwrap();
         let context = context.map_or(Context::NONE, |context| context.context);
-        prop_assert_eq!(key_of(&values, &context, PORTS), key);
+        prop_assert_eq!(key_of(&values, &context), key);
     }
 
     /// What has no place in our keys is refused.
@@ -108,7 +103,7 @@ proptest! {
     fn what_gets_lost_is_refused(matches in strategies::keys::flow()) {
         let Match { key, .. } = &matches;
         if *key != ours(key.clone()) {
-            prop_assert_eq!(flow_match(&matches, PORTS), Err(Errno::EINVAL));
+            prop_assert_eq!(flow_match(&matches), Err(Errno::EINVAL));
         }
     }
 
@@ -120,9 +115,9 @@ proptest! {
         seed in any::<[u64; 32]>(),
         pick in any::<u64>(),
     ) {
-        let (key, mask, context) = flow_match(&matches, PORTS).unwrap();
+        let (key, mask, context) = flow_match(&matches).unwrap();
         let (packet, of) = packet(&matches, &seed, pick);
-        let wanted = naive::matches(&matches, &key_of(&packet, &of, PORTS));
+        let wanted = naive::matches(&matches, &key_of(&packet, &of));
         // A packet with other headers is told apart by what says which headers there are, or the mask looks
         // at none.
         if let Some(wanted) = wanted {
@@ -228,17 +223,17 @@ mod naive {
 
 #[test]
 fn ports_are_numbers_of_our_own() {
-    assert_eq!(PORTS.id(PortNo(0)), Some(flow::PortId(4096)));
-    assert_eq!(PORTS.number(flow::PortId(4099)), Some(PortNo(3)));
+    assert_eq!(port_id(PortNo(0)), Some(flow::PortId(4096)));
+    assert_eq!(port_number(flow::PortId(4099)), Some(PortNo(3)));
     assert_eq!(
-        (PORTS.id(PortNo(4000)), PORTS.number(flow::PortId(4095))),
+        (port_id(PortNo(4096)), port_number(flow::PortId(4095))),
         (None, None)
     );
-    assert_eq!(actions(&[Action::Output(4000)], PORTS), Err(Errno::EINVAL));
+    assert_eq!(actions(&[Action::Output(4096)]), Err(Errno::EINVAL));
 }
 
 fn fields(action: Action) -> Vec<(FieldId, u128, u128)> {
-    let steps = actions(&[action], PORTS).unwrap();
+    let steps = actions(&[action]).unwrap();
     Program::compile(&steps, Stage::Forward).unwrap();
     let change = |step: Step| match step {
         Step::Set(set) => (set.field, set.value, set.mask),
@@ -324,7 +319,7 @@ fn lists_keep_their_shape() {
         Action::Meter(7),
         Action::Recirculate(3),
     ];
-    let steps = actions(&wanted, PORTS).unwrap();
+    let steps = actions(&wanted).unwrap();
     let text = steps
         .iter()
         .map(ToString::to_string)
@@ -346,7 +341,7 @@ fn lists_keep_their_shape() {
         }
     );
     let refused = Action::Clone(vec![Action::ClearConnection]);
-    assert_eq!(actions(&[refused], PORTS), Err(Errno::EINVAL));
+    assert_eq!(actions(&[refused]), Err(Errno::EINVAL));
 }
 
 #[test]
@@ -358,7 +353,7 @@ fn headers_are_pushed_as_they_are_on_the_wire() {
         path: 0x0001_02ff,
         context,
     };
-    let pushed = |context| actions(&[Action::PushNsh(nsh(context))], PORTS);
+    let pushed = |context| actions(&[Action::PushNsh(nsh(context))]);
     let header = |bytes: &[u8]| {
         let header = flow::NshHeader::new(bytes).unwrap();
         Ok(vec![Step::Encapsulate(Encapsulation::PushNsh(header))])
@@ -385,7 +380,7 @@ fn headers_are_pushed_as_they_are_on_the_wire() {
     };
     let label = "label=5,tc=0,ttl=64,bos=1,eth_type=0x8847";
     for (layer_3, push, eth_type) in [(true, "push_mpls", "0x0800"), (false, "add_mpls", "0x6558")] {
-        let steps = actions(&labels(layer_3), PORTS).unwrap();
+        let steps = actions(&labels(layer_3)).unwrap();
         let text: Vec<_> = steps.iter().map(ToString::to_string).collect();
         assert_eq!(
             text,
@@ -399,14 +394,11 @@ fn headers_are_pushed_as_they_are_on_the_wire() {
         source: [1, 2, 3, 4, 5, 6],
         destination: [7, 8, 9, 10, 11, 12],
     };
-    let steps = actions(
-        &[
-            Action::PopEthernet,
-            Action::PushEthernet(addresses),
-            Action::PopNsh,
-        ],
-        PORTS,
-    );
+    let steps = actions(&[
+        Action::PopEthernet,
+        Action::PushEthernet(addresses),
+        Action::PopNsh,
+    ]);
     let text: Vec<_> = steps.unwrap().iter().map(ToString::to_string).collect();
     assert_eq!(
         text,
@@ -422,7 +414,7 @@ fn headers_are_pushed_as_they_are_on_the_wire() {
 fn a_packet_ends_where_it_would_be_tracked() {
     let track = || Action::Conntrack(Conntrack::default());
     let copy = Action::Clone(vec![track(), Action::Output(2)]);
-    let steps = actions(&[copy, Action::Output(1), track(), Action::Recirculate(3)], PORTS).unwrap();
+    let steps = actions(&[copy, Action::Output(1), track(), Action::Recirculate(3)]).unwrap();
     let text: Vec<String> = steps.iter().map(ToString::to_string).collect();
     assert_eq!(
         text,

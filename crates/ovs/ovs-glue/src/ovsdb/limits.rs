@@ -60,10 +60,10 @@ impl Tables {
         ];
         for (name, rows) in tables {
             for (id, row) in updates[name].as_object().into_iter().flatten() {
-                if !row["new"].is_object() {
+                if row["new"].is_object() {
+                    super::keep(rows, id, row["new"].clone());
+                } else {
                     rows.remove(id);
-                } else if super::has_room(rows, id) {
-                    rows.insert(id.clone(), row["new"].clone());
                 }
             }
         }

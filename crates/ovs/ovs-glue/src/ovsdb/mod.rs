@@ -35,7 +35,7 @@ const OWNER_KEY: &str = "vhost-user-owner";
 const MAX_PATH: usize = 107;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Database {
     /// Where it may be.
     places: Vec<PathBuf>,
@@ -84,17 +84,7 @@ impl Database {
     pub fn new(places: Vec<PathBuf>) -> Database {
         Database {
             places,
-            found: None,
-            socket: None,
-            received: messages::Messages::default(),
-            rows: BTreeMap::new(),
-            ports_known: false,
-            rows_changed: false,
-            tables: limits::Tables::default(),
-            limits_known: false,
-            limits_changed: false,
-            asked: 0,
-            told: 0,
+            ..Database::default()
         }
     }
 
@@ -253,11 +243,10 @@ impl Database {
         self.rows_changed = true;
         for (id, row) in rows.as_object().into_iter().flatten() {
             match row["new"]["name"].as_str() {
-                Some(name) if has_room(&self.rows, id) => {
+                Some(name) => {
                     let plug = plug(name, &row["new"]["external_ids"]);
-                    self.rows.insert(id.clone(), (name.to_owned(), plug));
+                    keep(&mut self.rows, id, (name.to_owned(), plug));
                 }
-                Some(_) => {}
                 None => drop(self.rows.remove(id)),
             }
         }
@@ -285,16 +274,16 @@ impl Database {
     }
 }
 
-/// Whether a row can be kept, which may be there already.
-fn has_room<T>(rows: &BTreeMap<String, T>, id: &str) -> bool {
-    let has_room = rows.len() < MAX_ROWS || rows.contains_key(id);
-    if !has_room {
+/// Keeps a row, if there is room for it.
+fn keep<T>(rows: &mut BTreeMap<String, T>, id: &str, row: T) {
+    if rows.len() < MAX_ROWS || rows.contains_key(id) {
+        rows.insert(id.to_owned(), row);
+    } else {
         telemetry::limited!(
             log::Level::Warn,
             "ovs-vswitchd's database has more than {MAX_ROWS} rows of one table; others are ignored"
         );
     }
-    has_room
 }
 
 /// Of a map as the protocol has it: `["map", [[key, value], ...]]`.

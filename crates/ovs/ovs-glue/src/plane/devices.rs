@@ -15,6 +15,7 @@ use super::ports::End;
 use super::watch::Peer;
 use super::{Pending, Plane, now_ms};
 use crate::datapath::PortNo;
+use crate::translate::port_number;
 use control_protocol::Channel;
 use control_protocol::data_plane::{PortState, Request};
 use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState};
@@ -27,45 +28,30 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     /// Ports that want their TAP's descriptor.
-    wanting: VecDeque<PortNo>,
+    pub wanting: VecDeque<PortNo>,
     /// Ports whose TAP has gone.
-    gone: VecDeque<PortNo>,
+    pub gone: VecDeque<PortNo>,
     /// Ports held so far.
     holds: u64,
 }
 
-/// How far a port's device is.
-#[derive(Debug)]
-pub(super) struct Attachment {
-    /// The driver domain says that it works.
-    is_up: bool,
-    retry: Retry,
-    /// Why it does not work, as was said last.
-    problem: Option<String>,
-    /// The device waits until the database has told all; its number among those that do.
-    held: Option<u64>,
+impl Devices {
+    /// The number of a port that is held from now on.
+    pub fn next_hold(&mut self) -> u64 {
+        self.holds += 1;
+        self.holds
+    }
 }
 
-impl Attachment {
-    /// To be attached at once, unless it is up.
-    pub fn new(is_up: bool) -> Attachment {
-        Attachment {
-            is_up,
-            retry: Retry::at_once(now_ms()),
-            problem: None,
-            held: None,
-        }
-    }
-
-    /// Tries at once.
-    pub fn try_now(&mut self) {
-        self.retry = Retry::at_once(now_ms());
-    }
-
-    /// The data plane has said how the port is.
-    pub fn port_state(&mut self, state: &PortState) {
-        self.retry.on_port_state(state, now_ms());
-    }
+/// How far a port's device is.
+#[derive(Debug, Default)]
+pub(super) struct Attachment {
+    /// The driver domain says that it works.
+    pub is_up: bool,
+    /// Why it does not work, as was said last.
+    pub problem: Option<String>,
+    /// The device waits until the database has told all; its number among those that do.
+    pub held: Option<u64>,
 }
 
 impl Plane {
@@ -95,33 +81,21 @@ impl Plane {
         listed.filter_map(tap).collect()
     }
 
-    /// When a device is to be tried next, by the monotonic clock in milliseconds.
-    pub fn due(&self) -> Option<u64> {
-        let attachments = self.ports.attachments().filter(|one| one.held.is_none());
-        attachments
-            .filter_map(|attachment| attachment.retry.due_ms())
-            .min()
-    }
-
-    /// Not attached before the database has told all: the number of the port among those that were held.
-    pub(super) fn hold(&mut self, mut attachment: Attachment) -> Attachment {
-        self.devices.holds += 1;
-        attachment.held = Some(self.devices.holds);
-        attachment
-    }
-
     /// The number of the port that was held last, if it is held still.
     pub fn held(&self) -> Option<u64> {
-        self.ports.attachments().filter_map(|one| one.held).max()
+        let ports = self.ports.all.values();
+        ports.filter_map(|port| port.attachment.as_ref()?.held).max()
     }
 
     /// The database has told all that it had to tell when the port with this number was held: this one and
     /// those before are what it says.
     pub fn release(&mut self, last: u64) {
-        for attachment in self.ports.attachments_mut() {
-            if attachment.held.is_some_and(|held| held <= last) {
+        for port in self.ports.all.values_mut() {
+            if let Some(attachment) = &mut port.attachment
+                && attachment.held.is_some_and(|held| held <= last)
+            {
                 attachment.held = None;
-                attachment.try_now();
+                port.retry = Retry::at_once(now_ms());
             }
         }
     }
@@ -136,10 +110,7 @@ impl Plane {
     /// Removes interfaces of an earlier process for which there is no port.
     pub(super) fn detach_abandoned(&mut self) {
         let listed = self.driver.interfaces().into_iter().flat_map(BTreeMap::keys);
-        let has_port = |port: &PortId| {
-            let number = self.options.ports.number(*port);
-            number.is_some_and(|number| self.ports.has(number))
-        };
+        let has_port = |port: &PortId| port_number(*port).is_some_and(|number| self.ports.has(number));
         let abandoned: Vec<_> = listed.filter(|port| !has_port(port)).copied().collect();
         for port in abandoned {
             self.driver.detach(port);
@@ -149,7 +120,8 @@ impl Plane {
     /// There is another driver domain, or none.
     fn devices_are_down(&mut self) {
         self.watch.forget(Peer::Driver);
-        for attachment in self.ports.attachments_mut() {
+        let ports = self.ports.all.values_mut();
+        for attachment in ports.filter_map(|port| port.attachment.as_mut()) {
             attachment.is_up = false;
         }
     }
@@ -173,39 +145,40 @@ impl Plane {
 
     fn take_interfaces(&mut self) {
         for number in self.ports.numbers() {
-            let name = self.ports.name(number).unwrap_or_default().to_owned();
-            let id = self.options.ports.id(number);
-            let is_up = id.is_some_and(|id| self.is_attached(id, &name));
-            if let Some(attachment) = self.ports.attachment(number) {
-                *attachment = Attachment {
-                    held: attachment.held,
-                    ..Attachment::new(is_up)
-                };
+            let Some(port) = self.ports.all.get(&number) else {
+                continue;
+            };
+            let is_up = self.is_attached(port.id, &port.spec.name);
+            if let Some(port) = self.ports.all.get_mut(&number)
+                && let Some(attachment) = &mut port.attachment
+            {
+                (attachment.is_up, attachment.problem) = (is_up, None);
+                port.retry = Retry::at_once(now_ms());
             }
         }
     }
 
     fn interface_state(&mut self, port: PortId, state: InterfaceState) {
-        let Some(number) = self.options.ports.number(port) else {
+        let number = port_number(port);
+        let Some(port) = number.and_then(|number| self.ports.all.get_mut(&number)) else {
             return;
         };
-        let name = self.ports.name(number).unwrap_or_default().to_owned();
-        let Some(attachment) = self.ports.attachment(number) else {
+        let Some(attachment) = &mut port.attachment else {
             return;
         };
         let was_up = std::mem::replace(&mut attachment.is_up, state == InterfaceState::Up);
         match state {
             InterfaceState::Up => attachment.problem = None,
-            InterfaceState::Disconnected => attachment.retry.try_later(now_ms()),
+            InterfaceState::Disconnected => port.retry.try_later(now_ms()),
             InterfaceState::Failed(text) => {
                 // A device that has gone is made again at once.
                 if was_up {
-                    attachment.try_now();
+                    port.retry = Retry::at_once(now_ms());
                 } else {
-                    attachment.retry.try_later(now_ms());
+                    port.retry.try_later(now_ms());
                 }
                 if attachment.problem.as_ref() != Some(&text) {
-                    log::warn!("port '{name}': {text}");
+                    log::warn!("port '{}': {text}", port.spec.name);
                     attachment.problem = Some(text);
                 }
             }
@@ -216,75 +189,72 @@ impl Plane {
     pub(super) fn attach_devices(&mut self) {
         let now_ms = now_ms();
         let is_ready = self.is_ready() && self.knows_devices();
-        for number in self.ports.numbers() {
-            let is_running = self.ports.is_running(number);
-            let end = self.ports.end(number);
-            let Some(attachment) = self.ports.attachment(number) else {
+        let mut devices = Vec::new();
+        for (number, port) in &mut self.ports.all {
+            let attachment = port.attachment.as_ref().filter(|one| one.held.is_none());
+            let Some(attachment) = attachment.filter(|_| port.retry.take_due(now_ms)) else {
                 continue;
             };
-            if attachment.held.is_some() || !attachment.retry.take_due(now_ms) {
-                continue;
-            }
             // Without either of them there is nothing to do until they are back.
-            if !is_ready || attachment.is_up && is_running {
+            if !is_ready || attachment.is_up && port.state == PortState::Running {
                 continue;
             }
-            attachment.retry.attempted(now_ms);
-            match end {
-                Some(End::Tap) => self.devices.wanting.push_back(number),
-                Some(End::Device) => self.attach(number, InterfaceKind::Device, None),
-                _ => {}
+            port.retry.attempted(now_ms);
+            match port.end {
+                End::Device => devices.push(*number),
+                _ => self.devices.wanting.push_back(*number),
             }
+        }
+        for number in devices {
+            self.attach(number, InterfaceKind::Device, None);
         }
     }
 
-    pub(super) fn next_wanting(&mut self) -> Option<PortNo> {
-        self.devices.wanting.pop_front()
-    }
-
-    /// Whether a TAP that is to be attached without a descriptor is still there: the driver domain has it,
-    /// unless it says that it fails. One that is not there is told by [`Plane::next_device_gone`].
-    pub(super) fn has_device(&mut self, number: PortNo) -> bool {
-        let has = self
+    /// Joins a port to its TAP. Without a descriptor the driver domain has the TAP already; if it says that
+    /// the TAP fails, that has gone.
+    pub(super) fn attach_tap(&mut self, number: PortNo, index: u32, tap: Option<OwnedFd>) {
+        let attachment = self
             .ports
-            .attachment(number)
-            .is_none_or(|one| one.problem.is_none());
-        if !has && !self.devices.gone.contains(&number) {
+            .all
+            .get(&number)
+            .and_then(|port| port.attachment.as_ref());
+        let fails = attachment.is_some_and(|attachment| attachment.problem.is_some());
+        if tap.is_some() || !fails {
+            self.attach(number, InterfaceKind::Given { index }, tap);
+        } else if !self.devices.gone.contains(&number) {
             self.devices.gone.push_back(number);
         }
-        has
-    }
-
-    pub(super) fn next_device_gone(&mut self) -> Option<PortNo> {
-        self.devices.gone.pop_front()
     }
 
     /// A port's device was made again.
     pub(super) fn device_renewed(&mut self, number: PortNo) {
-        if let Some(attachment) = self.ports.attachment(number) {
+        let Some(port) = self.ports.all.get_mut(&number) else {
+            return;
+        };
+        if let Some(attachment) = &mut port.attachment {
             (attachment.is_up, attachment.problem) = (false, None);
-            attachment.try_now();
-        } else if self.ports.end(number) == Some(End::Guest) {
-            self.carriers.push_back((number, self.ports.is_running(number)));
+            port.retry = Retry::at_once(now_ms());
+        } else if port.end == End::Guest {
+            self.carriers
+                .push_back((number, port.state == PortState::Running));
         }
     }
 
-    /// Joins a port to its device. The descriptor is the TAP's; without one the driver domain has it already.
-    pub(super) fn attach(&mut self, number: PortNo, kind: InterfaceKind, tap: Option<OwnedFd>) {
-        let (Some(port), Some(name)) = (self.options.ports.id(number), self.ports.name(number)) else {
+    fn attach(&mut self, number: PortNo, kind: InterfaceKind, tap: Option<OwnedFd>) {
+        let Some(port) = self.ports.all.get(&number) else {
             return;
         };
         let spec = InterfaceSpec {
             kind,
-            name: name.to_owned(),
+            name: port.spec.name.clone(),
             mtu: None,
         };
-        match self.driver.attach(port, spec, tap) {
+        match self.driver.attach(port.id, spec, tap) {
             Ok(stream) => {
-                let attach = Request::PortAttach { port };
+                let attach = Request::PortAttach { port: port.id };
                 self.request(attach, vec![stream], Pending::Attach);
             }
-            Err(error) => log::error!("port '{name}': {error}"),
+            Err(error) => log::error!("port '{}': {error}", port.spec.name),
         }
     }
 }

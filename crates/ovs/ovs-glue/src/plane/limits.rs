@@ -10,14 +10,14 @@
 //! flushes its flows, filters lose theirs for the moment until they are put again; a packet that comes then
 //! is a miss.
 
-use super::Plane;
 use super::questions::Pending;
+use super::{Plane, SWITCH};
 use crate::datapath::{Errno, PortNo};
-use crate::translate::OWN_METERS;
+use crate::translate::{OWN_METERS, port_id, port_number};
 use control_protocol::data_plane::Request;
 use flow::{
     Action, Context, ContextMatch, Filters, Flow, FlowId, FlowKey, FlowMask, MAX_METERS, MeterBand,
-    MeterSpec, MeterUnit, PortId, PutMode, Stage, Statistics, SwitchId,
+    MeterSpec, MeterUnit, PortId, PutMode, Stage, Statistics,
 };
 use std::collections::BTreeMap;
 
@@ -124,7 +124,7 @@ impl Plane {
     /// The data plane is to limit a port as wanted; one that is no more, not at all.
     pub(super) fn limit(&mut self, number: PortNo) {
         let told = self.limits.forget(number);
-        let Some(port) = self.options.ports.id(number) else {
+        let Some(port) = port_id(number) else {
             return;
         };
         let mut wanted = self.means(number, port);
@@ -136,7 +136,7 @@ impl Plane {
             );
             wanted = Means::default();
         }
-        for request in changes(port, &told, &wanted, self.options.switch) {
+        for request in changes(port, &told, &wanted) {
             self.tell_limit(number, request);
         }
         self.limits.note(number, wanted);
@@ -146,7 +146,7 @@ impl Plane {
     pub(super) fn limit_anew(&mut self, number: PortNo) {
         self.limits.forget(number);
         self.limit(number);
-        if let Some(port) = self.options.ports.id(number)
+        if let Some(port) = port_id(number)
             && !self.limits.told.contains_key(&number)
         {
             let filters = Filters::default();
@@ -158,7 +158,7 @@ impl Plane {
     /// ovs-vswitchd wants them again.
     pub(super) fn tell_limits_meters(&mut self) {
         let left = self.ports.told.keys();
-        let left = left.filter_map(|id| Some((self.options.ports.number(*id)?, *id)));
+        let left = left.filter_map(|id| Some((port_number(*id)?, *id)));
         let means = left.map(|(number, id)| (number, self.means(number, id)));
         let meters =
             means.flat_map(|(number, means)| means.meters.into_iter().map(move |meter| (number, meter)));
@@ -192,17 +192,15 @@ impl Plane {
 
     fn means(&self, number: PortNo, port: PortId) -> Means {
         let told = || self.ports.told.get(&port).map(|told| told.spec.name.as_str());
-        let name = self.ports.name(number).or_else(told);
-        let limits = name.and_then(|name| self.limits.wanted.get(name));
-        limits.map_or_else(Means::default, |limits| {
-            means(number, port, limits, self.options.switch)
-        })
+        let name = self.ports.all.get(&number).map(|port| port.spec.name.as_str());
+        let limits = name.or_else(told).and_then(|name| self.limits.wanted.get(name));
+        limits.map_or_else(Means::default, |limits| means(number, port, limits))
     }
 }
 
 /// The requests that lead from the means that the data plane was told to those that are wanted. No packet
 /// meets a flow without its meters, or a filter without its flows.
-fn changes(port: PortId, told: &Means, wanted: &Means, switch: SwitchId) -> Vec<Request> {
+fn changes(port: PortId, told: &Means, wanted: &Means) -> Vec<Request> {
     let mut requests = Vec::new();
     for (meter, spec) in &wanted.meters {
         if told.meters.get(meter) != Some(spec) {
@@ -220,7 +218,10 @@ fn changes(port: PortId, told: &Means, wanted: &Means, switch: SwitchId) -> Vec<
         requests.push(Request::PortFilters { port, filters });
     }
     let gone = told.flows.keys().filter(|id| !wanted.flows.contains_key(id));
-    requests.extend(gone.map(|id| Request::FlowDel { switch, id: *id }));
+    requests.extend(gone.map(|id| Request::FlowDel {
+        switch: SWITCH,
+        id: *id,
+    }));
     let gone = told.meters.keys().filter(|id| !wanted.meters.contains_key(id));
     requests.extend(gone.map(|meter| Request::MeterDel { meter: *meter }));
     requests
@@ -231,11 +232,10 @@ fn put(flow: Flow) -> Request {
     Request::FlowPut { flow, mode }
 }
 
-fn means(number: PortNo, port: PortId, limits: &Limits, switch: SwitchId) -> Means {
+fn means(number: PortNo, port: PortId, limits: &Limits) -> Means {
     let mut making = Making {
         number,
         port,
-        switch,
         means: Means::default(),
     };
     let ingress = [
@@ -256,7 +256,6 @@ fn meter(number: PortNo, which: u32) -> u32 {
 struct Making {
     number: PortNo,
     port: PortId,
-    switch: SwitchId,
     means: Means,
 }
 
@@ -283,7 +282,7 @@ impl Making {
         key.set_in_port(self.port.0);
         mask.0.set_in_port(u32::MAX);
         self.means.filters.ingress = 1;
-        let flow = Flow::new(FlowId(0), self.switch, key, mask, Vec::new());
+        let flow = Flow::new(FlowId(0), SWITCH, key, mask, Vec::new());
         self.flow(0, Stage::Ingress(0), flow, meters);
     }
 
@@ -316,13 +315,7 @@ impl Making {
         mask.set_skb_priority(leading_ones(bits).into());
         let flow = Flow {
             context: (bits > 0).then(|| Box::new(ContextMatch { context, mask })),
-            ..Flow::new(
-                FlowId(0),
-                self.switch,
-                FlowKey::default(),
-                FlowMask::ANY,
-                Vec::new(),
-            )
+            ..Flow::new(FlowId(0), SWITCH, FlowKey::default(), FlowMask::ANY, Vec::new())
         };
         let which = u64::from(bits + 1) << 32 | u64::from(value);
         self.flow(
@@ -380,7 +373,7 @@ mod tests {
     }
 
     fn means_of(limits: &Limits) -> Means {
-        means(PortNo(4), PORT, limits, SwitchId(1))
+        means(PortNo(4), PORT, limits)
     }
 
     /// The rates of the meters that a packet of that priority meets on its way to the port.
@@ -455,7 +448,7 @@ mod tests {
                     egress: band(3).filter(|_| egress),
                     queues: queues.into_iter().map(|(queue, rate)| (queue, rate.and_then(band))).collect(),
                 });
-                for request in changes(PORT, &told, &wanted, SwitchId(1)) {
+                for request in changes(PORT, &told, &wanted) {
                     match request {
                         Request::MeterSet { meter, spec } => drop(there.meters.insert(meter, spec)),
                         Request::MeterDel { meter } => assert!(there.meters.remove(&meter).is_some()),
@@ -479,7 +472,7 @@ mod tests {
             egress: band(1),
             queues: [(0, band(1)), (QUEUE_LIMIT - 1, band(1)), (QUEUE_LIMIT, band(1))].into(),
         };
-        let [first, last] = [0, 4095].map(|number| means(PortNo(number), PORT, &limits, SwitchId(1)));
+        let [first, last] = [0, 4095].map(|number| means(PortNo(number), PORT, &limits));
         assert_eq!(first.meters.len(), 5, "the last queue is none");
         assert!(first.meters.keys().all(|meter| *meter >= OWN_METERS));
         assert!(first.meters.keys().all(|meter| !last.meters.contains_key(meter)));

@@ -43,9 +43,8 @@ use crate::datapath::{
     Answer, Datapath, DatapathId, DeviceSettings, Errno, PortNo, PortSpec, Question, Ticket, Upcall,
     UpcallKind,
 };
-use crate::translate::{self, Ports as Numbers, key_of};
+use crate::translate::{self, key_of, port_id, port_number};
 use control_protocol::data_plane::{self as protocol, Execute as Injected, Packet, Request, UpcallCause};
-use control_protocol::driver::InterfaceKind;
 use control_protocol::supervisor::FromChild;
 use controller::{Client, DriverClient, Lost};
 use flow::{
@@ -59,28 +58,30 @@ use ovs_netlink::datapath::{MegaflowStats, Stats};
 use ovs_netlink::packet::Execute;
 use ovs_netlink::vport;
 use ports::PlanePorts;
-pub use ports::{Plug, Sockets};
+pub use ports::Plug;
 use questions::Pending;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use watch::{Peer, Watch};
 
 /// Messages of the data plane that are taken in before others have their turn.
 const BURST: usize = 1024;
 
+/// The one switch.
+const SWITCH: SwitchId = SwitchId(1);
+
 /// The options in which data planes differ.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The switch.
-    pub switch: SwitchId,
-    /// Numbers of the switch's ports.
-    pub ports: Numbers,
     /// Misses per second of a port; ovs-vswitchd has limits of its own.
     pub miss_rate: u32,
-    /// Where guests' sockets are.
-    pub sockets: Sockets,
+    /// Where the sockets of virtual machines are; no other user may write there.
+    pub directory: PathBuf,
+    /// Virtual machines of ports, by name. Ports that are not named have none.
+    pub plugs: BTreeMap<String, Plug>,
 }
 
 /// Counts of a data plane's violations, and of refused requests whose answers nobody waits for.
@@ -137,10 +138,9 @@ impl Plane {
     ///
     /// The kernel refused.
     pub fn new(options: Options) -> std::io::Result<Plane> {
-        let controller = options.ports.id(PortNo(0)).map(|port| port.controller());
         Ok(Plane {
             client: Client::default(),
-            driver: DriverClient::new(controller.unwrap_or(ControllerId::OVS)),
+            driver: DriverClient::new(ControllerId::OVS),
             options,
             devices: devices::Devices::default(),
             watch: Watch::new()?,
@@ -232,12 +232,7 @@ impl Plane {
     pub fn time_left(&self) -> Option<Duration> {
         let to_tell = self.has_to_tell();
         let to_tell = to_tell.map(|due| due.saturating_duration_since(Instant::now()));
-        let due_ms = [
-            self.next_attempt(),
-            self.due(),
-            self.client.due_ms(),
-            self.driver.due_ms(),
-        ];
+        let due_ms = [self.next_attempt(), self.client.due_ms(), self.driver.due_ms()];
         let due_ms = due_ms.into_iter().flatten().min();
         let due = due_ms.map(|due_ms| Duration::from_millis(due_ms.saturating_sub(now_ms())));
         [to_tell, due].into_iter().flatten().min()
@@ -276,7 +271,7 @@ impl Plane {
 
     fn upcall(&mut self, upcall: protocol::Upcall) {
         let id = upcall.id;
-        let port = self.options.ports.number(id.port);
+        let port = port_number(id.port);
         let known = port.filter(|port| self.ports.has(*port));
         let (Some(datapath), Some(port)) = (self.datapath, known) else {
             self.counters.violations += 1;
@@ -303,7 +298,7 @@ impl Plane {
         let hash = hash_of(&upcall.key);
         let shown = packets::shown(upcall.packet, to);
         let keys: Vec<_> = packets::keys(&upcall.key, &shown.frames)
-            .map(|key| Box::new(key_of(&key, context, self.options.ports)))
+            .map(|key| Box::new(key_of(&key, context)))
             .collect();
         let begins_behind_ethernet = upcall.key.no_ethernet() != 0;
         let now = Instant::now();
@@ -344,7 +339,7 @@ impl Plane {
     /// Takes in what the data plane has said, a bounded number of messages.
     fn read(&mut self) -> Result<(), Lost> {
         for _ in 0..BURST {
-            let Some(event) = self.client.receive(self.ports.ports.len())? else {
+            let Some(event) = self.client.receive(self.ports.all.len())? else {
                 break;
             };
             self.take(event);
@@ -379,8 +374,7 @@ impl Datapath for Plane {
         }
         self.flows.clear();
         self.upcalls.clear();
-        let switch = self.options.switch;
-        self.client.tell(Request::FlowFlush { switch });
+        self.client.tell(Request::FlowFlush { switch: SWITCH });
     }
 
     fn stats(&self, _: DatapathId) -> (Stats, Option<MegaflowStats>) {
@@ -404,7 +398,8 @@ impl Datapath for Plane {
     }
 
     fn number_of(&self, name: &str) -> Option<PortNo> {
-        self.ports.number_told(name, self.options.ports)
+        let found = self.ports.told.values().find(|told| told.spec.name == name)?;
+        port_number(found.spec.port)
     }
 
     fn set_device(&mut self, _: DatapathId, port: PortNo, settings: DeviceSettings) {
@@ -419,23 +414,22 @@ impl Datapath for Plane {
 
     fn next_device(&mut self) -> Option<(DatapathId, PortNo)> {
         self.attach_devices();
-        let port = self.next_wanting()?;
+        let port = self.devices.wanting.pop_front()?;
         Some((self.datapath?, port))
     }
 
     fn attach_device(&mut self, _: DatapathId, port: PortNo, index: u32, device: Option<OwnedFd>) {
-        if device.is_some() || self.has_device(port) {
-            self.attach(port, InterfaceKind::Given { index }, device);
-        }
+        self.attach_tap(port, index, device);
     }
 
     fn next_gone(&mut self) -> Option<(DatapathId, PortNo)> {
-        let port = self.next_device_gone()?;
+        let port = self.devices.gone.pop_front()?;
         Some((self.datapath?, port))
     }
 
     fn has_guest(&self, _: DatapathId, port: PortNo) -> bool {
-        self.ports.end(port) == Some(ports::End::Guest)
+        let port = self.ports.all.get(&port);
+        port.is_some_and(|port| port.end == ports::End::Guest)
     }
 
     fn renew_device(&mut self, _: DatapathId, port: PortNo) {
@@ -443,11 +437,13 @@ impl Datapath for Plane {
     }
 
     fn port_stats(&self, _: DatapathId, port: PortNo) -> vport::Stats {
-        self.ports.stats(port)
+        let port = self.ports.all.get(&port);
+        port.map(ports::Port::stats).unwrap_or_default()
     }
 
     fn port_counters(&self, _: DatapathId, port: PortNo) -> PortCounters {
-        self.ports.counters(port)
+        let port = self.ports.all.get(&port);
+        port.map(|port| port.counters.clone()).unwrap_or_default()
     }
 
     fn ask(&mut self, ticket: Ticket, _: DatapathId, question: Question) {
@@ -494,7 +490,7 @@ impl Datapath for Plane {
         if !self.ports.has(from) {
             return Err(Errno::EINVAL);
         }
-        let in_port = self.options.ports.id(from).ok_or(Errno::EINVAL)?;
+        let in_port = port_id(from).ok_or(Errno::EINVAL)?;
         let marks = [
             (FieldId::SkbPriority, metadata.priority),
             (FieldId::SkbMark, metadata.mark),
@@ -503,7 +499,7 @@ impl Datapath for Plane {
         let mut actions: Vec<_> = marks
             .map(|(field, value)| Action::Set(SetField::whole(field, value.into())))
             .collect();
-        actions.extend(translate::actions(&execute.actions, self.options.ports)?);
+        actions.extend(translate::actions(&execute.actions)?);
         // What the data plane would find out later, with nobody there to be told.
         Program::compile(&actions, Stage::Forward).map_err(|_| Errno::EINVAL)?;
         if execute.probe {
@@ -566,7 +562,5 @@ fn hash_of(key: &FlowKey) -> u32 {
 
 /// Milliseconds of the monotonic clock, as ovs-vswitchd counts them.
 fn now_ms() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds * 1000 + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000
+    u64::try_from(process::monotonic().as_millis()).unwrap_or(u64::MAX)
 }

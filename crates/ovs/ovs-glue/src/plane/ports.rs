@@ -4,7 +4,7 @@ use super::devices::Attachment;
 use super::{Pending, Plane, now_ms};
 use crate::datapath::{Errno, PortNo, PortSpec};
 use crate::socket;
-use crate::translate::Ports as Numbers;
+use crate::translate::{port_id, port_number};
 use control_protocol::data_plane::{Connection, PortInfo, PortSpec as Wanted, PortState, Request};
 use controller::Retry;
 use flow::{DropReason, Filters, PortCounters, PortId};
@@ -42,52 +42,46 @@ pub(super) enum End {
     Nobody,
 }
 
-/// The sockets of virtual machines.
-#[derive(Clone, Debug)]
-pub struct Sockets {
-    /// Where they are; no other user may write there.
-    pub directory: PathBuf,
-    /// Mode of the sockets.
-    pub mode: u32,
-    /// Virtual machines of ports, by name. Ports that are not named have none.
-    pub plugs: BTreeMap<String, Plug>,
-}
-
-impl Sockets {
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.join(format!("{name}.sock"))
-    }
-
-    fn listen(&self, name: &str) -> Result<OwnedFd, Errno> {
-        let path = self.path(name);
-        socket::listen(&path, SocketType::STREAM, Mode::from_raw_mode(self.mode)).map_err(|error| {
-            log::error!("{}: {error}", path.display());
-            Errno(error.raw_os_error())
-        })
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct Port {
-    spec: PortSpec,
+    /// The data plane's number.
+    pub id: PortId,
+    pub spec: PortSpec,
     mtu: u16,
     /// As the port's device is.
     up: bool,
     pub plug: Option<Plug>,
     pub state: PortState,
-    /// Attempts to connect to a VMM that listens.
-    pub attempts: Retry,
+    /// Attempts to connect to a VMM that listens, or to attach a device.
+    pub retry: Retry,
     pub end: End,
-    attachment: Option<Attachment>,
-    counters: PortCounters,
+    pub attachment: Option<Attachment>,
+    pub counters: PortCounters,
     /// Counters of the port in data planes that have gone.
     before: Stats,
+}
+
+impl Port {
+    /// As the kernel counts, since the port was made: what was received, and what was to be transmitted. What
+    /// exceeded a rate is dropped where it came from.
+    pub fn stats(&self) -> Stats {
+        let (before, counters) = (&self.before, &self.counters);
+        Stats {
+            rx_packets: before.rx_packets + counters.received,
+            tx_packets: before.tx_packets + counters.transmitted,
+            rx_bytes: before.rx_bytes + counters.received_bytes,
+            tx_bytes: before.tx_bytes + counters.transmitted_bytes,
+            rx_dropped: before.rx_dropped + counters.dropped.get(DropReason::Metered),
+            tx_dropped: before.tx_dropped + counters.egress_dropped.total(),
+            ..*before
+        }
+    }
 }
 
 /// All ports.
 #[derive(Debug, Default)]
 pub(super) struct PlanePorts {
-    pub ports: BTreeMap<PortNo, Port>,
+    pub all: BTreeMap<PortNo, Port>,
     /// The requests to make a port that are not answered. What is told before is about an earlier port of
     /// this number.
     making: HashMap<PortNo, usize>,
@@ -99,18 +93,18 @@ pub(super) struct PlanePorts {
 
 impl PlanePorts {
     pub fn has(&self, port: PortNo) -> bool {
-        self.ports.contains_key(&port)
+        self.all.contains_key(&port)
     }
 
     pub fn numbers(&self) -> Vec<PortNo> {
-        self.ports.keys().copied().collect()
+        self.all.keys().copied().collect()
     }
 
     /// Packets received by all, and those lost on their way to ovs-vswitchd, as far as was told.
     pub fn sums(&self) -> (u64, u64) {
         use DropReason::{ControlLost, MissQueueFull, MissRate};
         let mut sums = (0, 0);
-        for port in self.ports.values() {
+        for port in self.all.values() {
             let counters = &port.counters;
             sums.0 += port.before.rx_packets + counters.received;
             sums.1 += counters.dropped.get(MissQueueFull) + counters.dropped.get(MissRate);
@@ -119,68 +113,16 @@ impl PlanePorts {
         sums
     }
 
-    pub fn stats(&self, port: PortNo) -> Stats {
-        self.ports
-            .get(&port)
-            .map_or_else(Stats::default, |port| add(&port.before, &port.counters))
-    }
-
-    pub fn counters(&self, port: PortNo) -> PortCounters {
-        let port = self.ports.get(&port);
-        port.map_or_else(PortCounters::default, |port| port.counters.clone())
-    }
-
-    /// The number of a port of that name that an earlier process left.
-    pub fn number_told(&self, name: &str, numbers: Numbers) -> Option<PortNo> {
-        let found = self.told.values().find(|told| told.spec.name == name);
-        found.and_then(|told| numbers.number(told.spec.port))
-    }
-
-    /// The counters of a port now.
-    pub fn count(&mut self, port: PortNo, counters: PortCounters) {
-        if let Some(port) = self.ports.get_mut(&port) {
-            port.counters = counters;
-        }
-    }
-
-    pub fn name(&self, number: PortNo) -> Option<&str> {
-        self.ports.get(&number).map(|port| port.spec.name.as_str())
-    }
-
-    pub fn end(&self, number: PortNo) -> Option<End> {
-        self.ports.get(&number).map(|port| port.end)
-    }
-
-    pub fn is_running(&self, number: PortNo) -> bool {
-        self.ports
-            .get(&number)
-            .is_some_and(|port| port.state == PortState::Running)
-    }
-
-    pub fn attachment(&mut self, number: PortNo) -> Option<&mut Attachment> {
-        self.ports.get_mut(&number)?.attachment.as_mut()
-    }
-
-    pub fn attachments(&self) -> impl Iterator<Item = &Attachment> {
-        self.ports.values().filter_map(|port| port.attachment.as_ref())
-    }
-
-    pub fn attachments_mut(&mut self) -> impl Iterator<Item = &mut Attachment> {
-        self.ports
-            .values_mut()
-            .filter_map(|port| port.attachment.as_mut())
-    }
-
     /// The data plane has gone. Returns the ports whose guests have gone with it.
     pub fn lose(&mut self) -> Vec<PortNo> {
         self.are_known = false;
         self.told.clear();
         self.making.clear();
         let mut left = Vec::new();
-        for (number, port) in &mut self.ports {
-            port.before = add(&port.before, &port.counters);
+        for (number, port) in &mut self.all {
+            port.before = port.stats();
             port.counters = PortCounters::default();
-            port.attempts = Retry::default();
+            port.retry = Retry::default();
             let was_running =
                 std::mem::replace(&mut port.state, PortState::Disconnected) == PortState::Running;
             if was_running && port.end == End::Guest {
@@ -191,25 +133,18 @@ impl PlanePorts {
     }
 }
 
-/// As the kernel counts: what was received, and what was to be transmitted. What exceeded a rate is dropped
-/// where it came from.
-fn add(before: &Stats, counters: &PortCounters) -> Stats {
-    Stats {
-        rx_packets: before.rx_packets + counters.received,
-        tx_packets: before.tx_packets + counters.transmitted,
-        rx_bytes: before.rx_bytes + counters.received_bytes,
-        tx_bytes: before.tx_bytes + counters.transmitted_bytes,
-        rx_dropped: before.rx_dropped + counters.dropped.get(DropReason::Metered),
-        tx_dropped: before.tx_dropped + counters.egress_dropped.total(),
-        ..*before
-    }
-}
-
 impl Plane {
+    /// When the next attempt to connect a port is due, by the monotonic clock in milliseconds.
+    pub fn next_attempt(&self) -> Option<u64> {
+        let is_held = |port: &Port| port.attachment.as_ref().is_some_and(|one| one.held.is_some());
+        let ports = self.ports.all.values().filter(|port| !is_held(port));
+        ports.filter_map(|port| port.retry.due_ms()).min()
+    }
+
     /// Has the data plane make a port, unless it has it.
     pub(super) fn make_port(&mut self, spec: &PortSpec) -> Result<(), Errno> {
-        let id = self.options.ports.id(spec.number).ok_or(Errno::EFBIG)?;
-        let plug = self.options.sockets.plugs.get(&spec.name).cloned();
+        let id = port_id(spec.number).ok_or(Errno::EFBIG)?;
+        let plug = self.options.plugs.get(&spec.name).cloned();
         let plug = plug.filter(|_| spec.kind == Kind::Internal);
         let end = match spec.kind {
             Kind::Internal if plug.is_some() => End::Guest,
@@ -217,42 +152,60 @@ impl Plane {
             Kind::Netdev => End::Device,
             _ => End::Nobody,
         };
-        let is_attached = self.is_attached(id, &spec.name);
-        let attachment = match end {
-            End::Tap => Some(self.hold(Attachment::new(is_attached))),
-            End::Device => Some(Attachment::new(is_attached)),
-            End::Guest | End::Nobody => None,
-        };
+        let has_device = matches!(end, End::Tap | End::Device);
+        let attachment = has_device.then(|| Attachment {
+            is_up: self.is_attached(id, &spec.name),
+            problem: None,
+            held: (end == End::Tap).then(|| self.devices.next_hold()),
+        });
         let port = Port {
+            id,
             spec: spec.clone(),
             mtu: MTU,
             up: true,
             plug,
             state: PortState::Disconnected,
-            attempts: Retry::default(),
+            retry: if has_device {
+                Retry::at_once(now_ms())
+            } else {
+                Retry::default()
+            },
             end,
             attachment,
             counters: PortCounters::default(),
             before: Stats::default(),
         };
-        self.ports.ports.insert(spec.number, port);
+        self.ports.all.insert(spec.number, port);
         if end == End::Guest {
             self.carriers.push_back((spec.number, false));
         }
         self.send_port(spec.number).inspect_err(|_| {
-            self.ports.ports.remove(&spec.number);
+            self.ports.all.remove(&spec.number);
+        })
+    }
+
+    fn socket(&self, name: &str) -> PathBuf {
+        self.options.directory.join(format!("{name}.sock"))
+    }
+
+    fn listen(&self, name: &str) -> Result<OwnedFd, Errno> {
+        let path = self.socket(name);
+        socket::listen(&path, SocketType::STREAM, Mode::RUSR | Mode::WUSR).map_err(|error| {
+            log::error!("{}: {error}", path.display());
+            Errno(error.raw_os_error())
         })
     }
 
     /// Tells the data plane of a port, unless it is there as wanted.
     fn send_port(&mut self, number: PortNo) -> Result<(), Errno> {
-        let (Some(port), Some(id)) = (self.ports.ports.get(&number), self.options.ports.id(number)) else {
+        let Some(port) = self.ports.all.get(&number) else {
             return Ok(());
         };
+        let id = port.id;
         let up = port.up || port.attachment.is_some();
         let wanted = Wanted {
             port: id,
-            switch: self.options.switch,
+            switch: super::SWITCH,
             name: port.spec.name.clone(),
             connection: match (port.end, &port.plug) {
                 (End::Guest, Some(Plug::Server)) => Connection::Listener,
@@ -286,7 +239,7 @@ impl Plane {
         }
         let descriptors = match wanted.connection {
             Connection::Listener if self.client.is_connected() => {
-                vec![self.options.sockets.listen(&wanted.name)?]
+                vec![self.listen(&wanted.name)?]
             }
             _ => Vec::new(),
         };
@@ -319,20 +272,19 @@ impl Plane {
 
     /// The data plane has a port as it shall be.
     fn made(&mut self, number: PortNo) {
-        if let Some(port) = self.ports.ports.get_mut(&number) {
-            port.attempts = match port.plug {
-                Some(Plug::Client(_)) => Retry::at_once(now_ms()),
-                _ => Retry::default(),
-            };
+        if let Some(port) = self.ports.all.get_mut(&number)
+            && matches!(port.plug, Some(Plug::Client(_)))
+        {
+            port.retry = Retry::at_once(now_ms());
         }
     }
 
     /// The data plane says how a port is.
     pub(super) fn port_state(&mut self, id: PortId, state: PortState) {
-        let Some(number) = self.options.ports.number(id) else {
+        let Some(number) = port_number(id) else {
             return;
         };
-        let Some(port) = self.ports.ports.get_mut(&number) else {
+        let Some(port) = self.ports.all.get_mut(&number) else {
             if let Some(told) = self.ports.told.get_mut(&id) {
                 told.state = state;
             }
@@ -341,11 +293,8 @@ impl Plane {
         if self.ports.making.contains_key(&number) {
             return;
         }
-        if let Some(attachment) = &mut port.attachment {
-            attachment.port_state(&state);
-        }
-        if matches!(port.plug, Some(Plug::Client(_))) {
-            port.attempts.on_port_state(&state, now_ms());
+        if port.attachment.is_some() || matches!(port.plug, Some(Plug::Client(_))) {
+            port.retry.on_port_state(&state, now_ms());
         }
         let is_running = state == PortState::Running;
         let was_running = std::mem::replace(&mut port.state, state) == PortState::Running;
@@ -356,18 +305,16 @@ impl Plane {
     }
 
     pub(super) fn drop_port(&mut self, number: PortNo) {
-        let Some(port) = self.ports.ports.remove(&number) else {
+        let Some(port) = self.ports.all.remove(&number) else {
             return;
         };
         self.limit(number);
-        if let Some(id) = self.options.ports.id(number) {
-            self.client.tell(Request::PortDel { port: id });
-            if port.attachment.is_some() {
-                self.driver.detach(id);
-            }
+        self.client.tell(Request::PortDel { port: port.id });
+        if port.attachment.is_some() {
+            self.driver.detach(port.id);
         }
         if port.plug == Some(Plug::Server) {
-            socket::remove(&self.options.sockets.path(&port.spec.name));
+            socket::remove(&self.socket(&port.spec.name));
         }
         self.carriers.retain(|(of, _)| *of != number);
         self.upcalls.remove(number);
@@ -375,18 +322,14 @@ impl Plane {
     }
 
     pub(super) fn set_mtu(&mut self, number: PortNo, mtu: u32) {
-        let (Some(port), Some(id)) = (self.ports.ports.get_mut(&number), self.options.ports.id(number))
-        else {
-            return;
-        };
         let mtu = u16::try_from(mtu).unwrap_or(u16::MAX).max(LEAST_MTU);
-        if port.mtu != mtu {
+        let port = self.ports.all.get_mut(&number).filter(|port| port.mtu != mtu);
+        if let Some(port) = port {
             port.mtu = mtu;
-            let miss_rate = self.options.miss_rate;
             self.client.tell(Request::PortSet {
-                port: id,
+                port: port.id,
                 mtu,
-                miss_rate,
+                miss_rate: self.options.miss_rate,
             });
         }
     }
@@ -394,18 +337,18 @@ impl Plane {
     /// Whether the port's device is up. A device through which packets go stops them by itself while it is
     /// down, and is not followed where it is moved to.
     pub(super) fn set_up(&mut self, number: PortNo, up: bool) {
-        let port = self.ports.ports.get_mut(&number).filter(|port| port.up != up);
-        if let (Some(port), Some(id)) = (port, self.options.ports.id(number)) {
+        let port = self.ports.all.get_mut(&number).filter(|port| port.up != up);
+        if let Some(port) = port {
             port.up = up;
             if port.attachment.is_none() {
-                self.client.tell(Request::PortEnable { port: id, up });
+                self.client.tell(Request::PortEnable { port: port.id, up });
             }
         }
     }
 
     /// Makes a port anew, with something else at its other end.
     fn remake_port(&mut self, spec: &PortSpec) -> Result<(), Errno> {
-        let there = self.ports.ports.get(&spec.number);
+        let there = self.ports.all.get(&spec.number);
         let state = there.map(|port| (port.mtu, port.up));
         self.drop_port(spec.number);
         self.make_port(spec)?;
@@ -418,22 +361,22 @@ impl Plane {
 
     /// From now on a port has that at its other end, whether it is there already or not.
     pub fn plug(&mut self, name: &str, plug: Plug) {
-        let mut plugs = self.options.sockets.plugs.clone();
+        let mut plugs = self.options.plugs.clone();
         plugs.insert(name.to_owned(), plug);
         self.plug_all(&plugs);
     }
 
     /// From now on these ports have that at their other ends, and no others.
     pub fn plug_all(&mut self, plugs: &BTreeMap<String, Plug>) {
-        if self.options.sockets.plugs == *plugs {
+        if self.options.plugs == *plugs {
             return;
         }
         let is_changed = |port: &&Port| {
             port.spec.kind == Kind::Internal && port.plug.as_ref() != plugs.get(&port.spec.name)
         };
-        let changed = self.ports.ports.values().filter(is_changed);
+        let changed = self.ports.all.values().filter(is_changed);
         let changed: Vec<_> = changed.map(|port| port.spec.clone()).collect();
-        self.options.sockets.plugs = plugs.clone();
+        self.options.plugs = plugs.clone();
         for spec in changed {
             if let Err(errno) = self.remake_port(&spec) {
                 log::error!("port '{}': {errno}", spec.name);
@@ -444,7 +387,7 @@ impl Plane {
     /// Takes in the ports that the data plane has.
     pub(super) fn take_ports(&mut self, infos: Vec<PortInfo>) {
         for info in infos {
-            if self.options.ports.number(info.spec.port).is_some() {
+            if port_number(info.spec.port).is_some() {
                 self.ports.told.insert(info.spec.port, info);
             }
         }
@@ -456,8 +399,9 @@ impl Plane {
             }
         }
         // The data plane may be a new one, to which nothing is attached.
-        for attachment in self.ports.attachments_mut() {
-            attachment.try_now();
+        let ports = self.ports.all.values_mut();
+        for port in ports.filter(|port| port.attachment.is_some()) {
+            port.retry = Retry::at_once(now_ms());
         }
         self.put_waiting();
     }

@@ -3,9 +3,9 @@
 use super::flows::{Stored, is_refused};
 use super::meters::{self, Meter};
 use super::ports::End;
-use super::{Plane, now_ms};
+use super::{Plane, SWITCH, now_ms};
 use crate::datapath::{Answer, Detail, Errno, FlowSpec, PortNo, PutMode, Question, Ticket, TraceStep};
-use crate::translate::{actions, flow_match, without_labels};
+use crate::translate::{actions, flow_match, port_id, port_number, without_labels};
 use control_protocol::data_plane::{
     Answer as Told, Detail as Extent, FromDataPlane, Request, TraceStep as Step,
 };
@@ -86,20 +86,20 @@ impl Plane {
         wanted: &[ovs_netlink::action::Action],
     ) -> Result<Entry, Errno> {
         let matches = without_labels(matches);
-        let (key, mask, context) = flow_match(&matches, self.options.ports)?;
+        let (key, mask, context) = flow_match(&matches)?;
         Ok(Entry {
             id: self.flow_id(place),
-            switch: self.options.switch,
+            switch: SWITCH,
             stage: Stage::Forward,
             key,
             mask,
             context,
-            actions: actions(wanted, self.options.ports)?,
+            actions: actions(wanted)?,
         })
     }
 
     pub(super) fn send_question(&mut self, ticket: Ticket, question: Question) -> Result<(), Errno> {
-        let switch = self.options.switch;
+        let switch = SWITCH;
         let (request, asked) = match question {
             Question::PutFlow(flow, mode) => self.put(&flow, mode)?,
             Question::SetFlow { id, actions, clear } => {
@@ -134,7 +134,7 @@ impl Plane {
                 (request, Asked::Page(Places { after, last }, detail))
             }
             Question::PortStats(number) => {
-                let port = self.options.ports.id(number).ok_or(Errno::ENODEV)?;
+                let port = port_id(number).ok_or(Errno::ENODEV)?;
                 (Request::PortGet { port }, Asked::PortStats(number))
             }
             Question::SetMeter(id, spec) => self.set_meter(id, &spec)?,
@@ -148,7 +148,7 @@ impl Plane {
                 (Request::MeterGet { meter }, Asked::Queue)
             }
             Question::Trace { port, frame } => {
-                let in_port = self.options.ports.id(port).ok_or(Errno::ENODEV)?;
+                let in_port = port_id(port).ok_or(Errno::ENODEV)?;
                 (Request::Trace { in_port, frame }, Asked::Trace)
             }
         };
@@ -233,7 +233,12 @@ impl Plane {
     /// The port of whose share a flow is: that of its packets, unless it is a device.
     fn sharer(&self, flow: &FlowSpec) -> Option<PortNo> {
         let port = PortNo(flow.matches.key.metadata.in_port?);
-        (self.ports.end(port) != Some(End::Device)).then_some(port)
+        let is_device = self
+            .ports
+            .all
+            .get(&port)
+            .is_some_and(|port| port.end == End::Device);
+        (!is_device).then_some(port)
     }
 
     fn change(
@@ -327,12 +332,14 @@ impl Plane {
                 self.page(places, detail, &flows, more)
             }
             (Asked::PortStats(number), Ok(Told::Ports { ports, .. })) => {
-                let id = self.options.ports.id(number);
-                let info = ports.into_iter().next().filter(|info| Some(info.spec.port) == id);
+                let info = ports.into_iter().next();
+                let info = info.filter(|info| Some(info.spec.port) == port_id(number));
                 let Some(info) = info else {
                     return self.refused(Ok(Told::Done));
                 };
-                self.ports.count(number, info.counters);
+                if let Some(port) = self.ports.all.get_mut(&number) {
+                    port.counters = info.counters;
+                }
                 Ok(Answer::Done)
             }
             (Asked::MeterSet(_, mut meter) | Asked::MeterRemoved(mut meter), Ok(Told::Meter(told))) => {
@@ -355,7 +362,6 @@ impl Plane {
 
     /// A step of a trace, if it is one that is told.
     fn step(&self, step: Step) -> Option<TraceStep> {
-        let number = |port| self.options.ports.number(port);
         Some(match step {
             Step::Parsed(_) | Step::Subtable { .. } | Step::Action(_) => return None,
             // Of a filter, which is none of ovs-vswitchd's flows.
@@ -365,8 +371,8 @@ impl Plane {
                 TraceStep::Matched(stored.map(|stored| stored.id.clone()))
             }
             Step::Miss { .. } => TraceStep::Missed,
-            Step::Delivered(port) => TraceStep::Delivered(number(port)?),
-            Step::Dropped { port, reason } => TraceStep::Dropped(port.and_then(number), reason),
+            Step::Delivered(port) => TraceStep::Delivered(port_number(port)?),
+            Step::Dropped { port, reason } => TraceStep::Dropped(port.and_then(port_number), reason),
         })
     }
 

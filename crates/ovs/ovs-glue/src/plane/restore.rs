@@ -5,8 +5,8 @@
 //! time. What ovs-vswitchd asks meanwhile about those that wait is answered here; new ones go to the data
 //! plane at once.
 
-use super::Plane;
 use super::questions::{Asked, Pending};
+use super::{Plane, SWITCH};
 use crate::datapath::Errno;
 use control_protocol::data_plane::{Answer as Told, Request};
 use flow::PutMode;
@@ -28,8 +28,7 @@ impl Plane {
         self.restore = Restore::default();
         // Without a datapath, flows of an earlier process forward until ovs-vswitchd has flushed them.
         if self.datapath.is_some() {
-            let switch = self.options.switch;
-            self.client.tell(Request::FlowFlush { switch });
+            self.client.tell(Request::FlowFlush { switch: SWITCH });
         }
     }
 

@@ -3,7 +3,7 @@
 //! A `set` of several fields becomes one change per field. Its order among them has no meaning: no field's
 //! change depends on another's.
 
-use super::{OWN_METERS, Ports};
+use super::{OWN_METERS, number, port_id};
 use crate::datapath::{Errno, PortNo};
 use flow::{Action as Step, DropReason, Encapsulation, FieldId, Nested, SetField, Userspace};
 use ovs_netlink::action::{Action, Change, Set};
@@ -17,7 +17,7 @@ use ovs_netlink::layout::{Layout, Mac};
 /// # Errors
 ///
 /// `EINVAL`: there is no such action, or no such port.
-pub fn actions(actions: &[Action], ports: Ports) -> Result<Vec<Step>, Errno> {
+pub fn actions(actions: &[Action]) -> Result<Vec<Step>, Errno> {
     let mut steps = Vec::with_capacity(actions.len());
     for action in actions {
         if let Action::Conntrack(_) = action {
@@ -25,14 +25,14 @@ pub fn actions(actions: &[Action], ports: Ports) -> Result<Vec<Step>, Errno> {
             steps.push(Step::Drop(DropReason::NotTracked));
             break;
         }
-        push(action, ports, &mut steps)?;
+        push(action, &mut steps)?;
     }
     Ok(steps)
 }
 
-fn push(action: &Action, ports: Ports, steps: &mut Vec<Step>) -> Result<(), Errno> {
-    let nested = |list: &[Action]| actions(list, ports).map(Nested);
-    let port = |number| ports.id(PortNo(number)).ok_or(Errno::EINVAL);
+fn push(action: &Action, steps: &mut Vec<Step>) -> Result<(), Errno> {
+    let nested = |list: &[Action]| actions(list).map(Nested);
+    let port = |number| port_id(PortNo(number)).ok_or(Errno::EINVAL);
     let step = match action {
         Action::Output(number) => Step::Output(port(*number)?),
         Action::Userspace(to) => Step::Userspace(Userspace {
@@ -203,8 +203,4 @@ fn nsh_header(header: &NshHeader) -> Result<flow::NshHeader, Errno> {
 
 fn mac(address: Mac) -> u128 {
     number(address).into()
-}
-
-fn number([a, b, c, d, e, f]: Mac) -> u64 {
-    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }

@@ -4,14 +4,13 @@
 //! mask always covers the VLAN tags, the presence of tags and of an Ethernet header, and the pass; and it
 //! covers its port wholly or not at all.
 
-use super::{NOBODY, Ports};
-use crate::datapath::Errno;
-use flow::{Context, ContextMatch, FlowKey, FlowMask};
+use super::{NOBODY, mac, number, port_id, port_number};
+use crate::datapath::{Errno, PortNo};
+use flow::{Context, ContextMatch, FlowKey, FlowMask, PortId};
 use ovs_netlink::key::{
     Arp, Connection, Ethernet, Icmp, Ipv4, Ipv6, Key, Labels, MAX_LABELS, Match, Metadata,
     NeighbourDiscovery, Network, Nsh, NshBase, Ports as L4Ports, TAG_PRESENT, Transport, Vlan, ether, ip,
 };
-use ovs_netlink::layout::Mac;
 
 /// In a label stack entry: it is the last one (RFC 3032).
 const BOTTOM: u32 = 0x100;
@@ -23,14 +22,15 @@ const FIXED_CONTEXT: u8 = 1;
 /// # Errors
 ///
 /// `EINVAL`: the flow matches what our keys do not have.
-pub fn flow_match(
-    matches: &Match,
-    ports: Ports,
-) -> Result<(FlowKey, FlowMask, Option<Box<ContextMatch>>), Errno> {
+pub fn flow_match(matches: &Match) -> Result<(FlowKey, FlowMask, Option<Box<ContextMatch>>), Errno> {
     let Match { key, mask } = matches;
-    let values = write(key, ports.in_key(key.metadata.in_port)?);
+    let in_port = match key.metadata.in_port {
+        None => NOBODY,
+        Some(number) => port_id(PortNo(number)).ok_or(Errno::EINVAL)?.0,
+    };
+    let values = write(key, in_port);
     // Whatever got lost on the way there is missing on the way back.
-    if key_of(&values.0, &values.1, ports) != *key {
+    if key_of(&values.0, &values.1) != *key {
         return Err(Errno::EINVAL);
     }
     let port_mask = if mask.0.metadata.in_port.is_some() {
@@ -55,18 +55,13 @@ pub fn flow_match(
 }
 
 /// The key of a packet, as ovs-vswitchd is told.
-pub fn key_of(flow: &FlowKey, context: &Context, ports: Ports) -> Key {
-    let in_port = flow.in_port();
+pub fn key_of(flow: &FlowKey, context: &Context) -> Key {
     let mut key = Key {
         metadata: Metadata {
             recirc_id: flow.recirc_id(),
             dp_hash: flow.dp_hash(),
             priority: context.skb_priority(),
-            in_port: if in_port == NOBODY {
-                None
-            } else {
-                ports.told(in_port)
-            },
+            in_port: port_number(PortId(flow.in_port())).map(|port| port.0),
             mark: flow.skb_mark(),
             tunnel: None,
             connection: Connection {
@@ -328,13 +323,4 @@ fn cut_tag(key: &Key) -> Option<Vlan> {
 
 fn tag(tpid: u16, tci: u16) -> Option<Vlan> {
     (tci & TAG_PRESENT != 0).then_some(Vlan { tpid, tci })
-}
-
-fn mac(number: u64) -> Mac {
-    let [_, _, a, b, c, d, e, f] = number.to_be_bytes();
-    [a, b, c, d, e, f]
-}
-
-fn number([a, b, c, d, e, f]: Mac) -> u64 {
-    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }

@@ -3,8 +3,8 @@
 //! A translation is exact or refused with `EINVAL`: a flow that matched more or less than was asked for would
 //! forward wrongly and in silence.
 //!
-//! Ports have numbers of their own in each datapath; the data plane has one range of numbers for all.
-//! [`Ports`] says which part of it is ours.
+//! Ports have numbers of their own in each datapath; in the data plane, each controller has a range of
+//! numbers ([`port_id`]).
 
 mod actions;
 mod key;
@@ -12,19 +12,11 @@ mod key;
 pub use actions::actions;
 pub use key::{flow_match, key_of};
 
-use crate::datapath::{Errno, PortNo};
-use flow::PortId;
-use ovs_netlink::key::{Match, NO_PORT};
+use crate::datapath::PortNo;
+use flow::{ControllerId, PortId};
+use ovs_netlink::key::Match;
+use ovs_netlink::layout::Mac;
 use std::borrow::Cow;
-
-/// The data plane's numbers for the ports of the datapath: `first` for port 0, and so on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ports {
-    /// Number of the local port.
-    pub first: u32,
-    /// How many numbers there are.
-    pub count: u32,
-}
 
 /// Meters from this number on are not ovs-vswitchd's.
 pub const OWN_METERS: u32 = 1 << 31;
@@ -48,30 +40,24 @@ pub fn without_labels(matches: &Match) -> Cow<'_, Match> {
     matches
 }
 
-impl Ports {
-    /// The data plane's number of a port; `None` if there can be none.
-    pub fn id(self, port: PortNo) -> Option<PortId> {
-        (port.0 < self.count).then(|| PortId(self.first + port.0))
-    }
+/// The data plane's number of a port; `None` if there can be none.
+pub fn port_id(port: PortNo) -> Option<PortId> {
+    ControllerId::OVS.port(port.0)
+}
 
-    /// The number of a port of the data plane; `None` for those that are not ours.
-    pub fn number(self, port: PortId) -> Option<PortNo> {
-        let number = port.0.checked_sub(self.first)?;
-        (number < self.count).then_some(PortNo(number))
-    }
+/// The number of a port of the data plane; `None` for those of other controllers.
+pub fn port_number(port: PortId) -> Option<PortNo> {
+    let is_own = ControllerId::OVS.owns(port);
+    is_own.then_some(PortNo(port.0 % ControllerId::PORTS))
+}
 
-    /// What a key says of a port that packets are said to come from.
-    fn in_key(self, port: Option<u32>) -> Result<u32, Errno> {
-        match port {
-            None => Ok(NOBODY),
-            Some(number) => Ok(self.id(PortNo(number)).ok_or(Errno::EINVAL)?.0),
-        }
-    }
+fn mac(number: u64) -> Mac {
+    let [_, _, a, b, c, d, e, f] = number.to_be_bytes();
+    [a, b, c, d, e, f]
+}
 
-    fn told(self, port: u32) -> Option<u32> {
-        let number = self.number(PortId(port))?.0;
-        (number < NO_PORT).then_some(number)
-    }
+fn number([a, b, c, d, e, f]: Mac) -> u64 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
 #[cfg(test)]
@@ -90,7 +76,7 @@ mod tests {
             key.metadata.connection.labels = labels;
             let mask = key.exact_mask();
             let matches = Match { key, mask };
-            flow_match(&without_labels(&matches), Ports { first: 0, count: 8 }).unwrap()
+            flow_match(&without_labels(&matches)).unwrap()
         };
         let (packet, mask, _) = compared(0);
         assert_eq!(packet.masked(&mask), packet);

@@ -1,10 +1,12 @@
-//! A data plane that forwards nothing, for tests: it keeps what it is given and shows it.
+//! A data plane that forwards nothing: it keeps what it is given and shows it.
 
-use crate::datapath::{
+#![allow(dead_code, reason = "each of the tests uses a part of it")]
+
+use flow::PortCounters;
+use ovs_glue::datapath::{
     Answer, Datapath, DatapathId, Detail, DeviceSettings, Errno, Flow, FlowId, FlowSpec, MeterSeen,
     MeterSpec, PortNo, PortSpec, PutMode, Question, Rule, Seen, Ticket, Upcall,
 };
-use flow::PortCounters;
 use ovs_netlink::action::Action;
 use ovs_netlink::ct_limit::{Zone, ZoneLimit};
 use ovs_netlink::datapath::{MegaflowStats, Stats};

@@ -19,8 +19,7 @@ use ovs_glue::datapath::{
     Answer, Datapath, DatapathId, Detail, Errno, FlowId, FlowSpec, MeterSpec, PortNo, PortSpec, PutMode,
     Question, Ticket,
 };
-use ovs_glue::plane::{Options, Plane, Plug, Sockets};
-use ovs_glue::translate::Ports;
+use ovs_glue::plane::{Options, Plane, Plug};
 use ovs_netlink::action::Action;
 use ovs_netlink::flow::Ufid;
 use ovs_netlink::key::{Ethernet, Key, Match};
@@ -47,17 +46,9 @@ impl World {
     fn with(infos: Vec<PortInfo>) -> World {
         let directory = tempfile::tempdir().unwrap();
         let options = Options {
-            switch: SwitchId(1),
-            ports: Ports {
-                first: FIRST,
-                count: 100,
-            },
             miss_rate: 1000,
-            sockets: Sockets {
-                directory: directory.path().to_owned(),
-                mode: 0o600,
-                plugs: BTreeMap::new(),
-            },
+            directory: directory.path().to_owned(),
+            plugs: BTreeMap::new(),
         };
         let mut world = World {
             plane: Plane::new(options).unwrap(),
@@ -898,7 +889,11 @@ fn no_device_is_attached_before_the_database_has_told_all() {
     assert_eq!(world.plane.held(), Some(2));
     for _ in 0..2 {
         assert_eq!(world.plane.next_device(), None, "who it is for is not known");
-        assert_eq!(world.plane.due(), None, "nothing is to be done before it is");
+        assert_eq!(
+            world.plane.next_attempt(),
+            None,
+            "nothing is to be done before it is"
+        );
         // Whatever dies meanwhile.
         world.connect(Vec::new());
     }

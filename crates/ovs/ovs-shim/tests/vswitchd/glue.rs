@@ -1,8 +1,8 @@
 //! The glue process of the tests: a data plane in memory, placeholders that are TAPs, commands on standard
 //! input.
 
+use crate::memory::Memory;
 use ovs_glue::datapath::{DatapathId, PortNo, Seen, Upcall, UpcallKind};
-use ovs_glue::memory::Memory;
 use ovs_glue::placeholder::Placeholders;
 use ovs_glue::server::{Caller, Limits, Service};
 use ovs_glue::switch::Switch;

@@ -17,6 +17,8 @@ mod glue;
 mod host;
 mod limits;
 mod listening;
+#[path = "../../../ovs-glue/tests/doubles/memory.rs"]
+mod memory;
 mod plane;
 mod rates;
 mod restore;

@@ -3,13 +3,12 @@
 use crate::glue::{ANSWER, commands, owner};
 use control_protocol::Channel;
 use control_protocol::supervisor::{ToChild, VmStates};
-use flow::{ControllerId, SwitchId};
+use flow::ControllerId;
 use ovs_glue::datapath::Datapath;
-use ovs_glue::plane::{Options, Plane, Plug, Sockets};
+use ovs_glue::plane::{Options, Plane, Plug};
 use ovs_glue::server::Limits;
 use ovs_glue::switch::Switch;
 use ovs_glue::tap::TapPlaceholders;
-use ovs_glue::translate::Ports;
 use ovs_glue::{Capabilities, Glue};
 use rustix::fd::AsFd;
 use std::collections::BTreeMap;
@@ -55,17 +54,9 @@ impl DataPlane {
 
     fn glue(&mut self, socket: &Path) -> TestGlue {
         let options = Options {
-            switch: SwitchId(1),
-            ports: Ports {
-                first: ControllerId::OVS.port(0).unwrap().0,
-                count: ControllerId::PORTS,
-            },
             miss_rate: 50_000,
-            sockets: Sockets {
-                directory: socket.parent().unwrap().to_owned(),
-                mode: 0o600,
-                plugs: self.plugs.clone(),
-            },
+            directory: socket.parent().unwrap().to_owned(),
+            plugs: self.plugs.clone(),
         };
         let mut plane = Plane::new(options).unwrap();
         plane.connect(self.channel()).unwrap();
