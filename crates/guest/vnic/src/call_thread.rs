@@ -200,25 +200,42 @@ mod tests {
         assert!(QUEUE.long_work.free_us(1_000_000) <= cpu::now_us());
     }
 
+    /// A call of a ring, and the descriptor that it signals.
+    fn call(cost: &Arc<CallCost>, ring: usize, trusted: bool) -> (Call, OwnedFd) {
+        let kept = bell();
+        let callee = Callee {
+            ring,
+            cost: cost.clone(),
+            trusted,
+            line: None,
+        };
+        let call = Call::new(Some(kept.try_clone().unwrap()), callee).unwrap();
+        (call, kept)
+    }
+
+    fn has_called(fd: &OwnedFd) -> bool {
+        rustix::io::read(fd, &mut [0; 8]).is_ok()
+    }
+
+    #[test]
+    fn a_trusted_peer_is_called_at_once_whatever_that_costs() {
+        let cost = port();
+        cost.be_apart();
+        let (mut call, kept) = call(&cost, RECEIVE_QUEUE, true);
+        call.notify(true, &Calls::default());
+        assert!(has_called(&kept));
+        assert!(cost.waiting.take().0.is_none());
+    }
+
     /// However often they are owed, one call of each ring waits, and not at all once the ring has another
     /// descriptor.
     #[test]
     fn one_call_of_each_ring_waits() {
         let cost = port();
-        let calls = |ring| {
-            let (kept, callee) = (
-                bell(),
-                Callee {
-                    ring,
-                    cost: cost.clone(),
-                    trusted: false,
-                    line: None,
-                },
-            );
-            let call = Call::new(Some(kept.try_clone().unwrap()), callee).unwrap();
-            (call, kept)
-        };
-        let (mut rings, account) = ([calls(RECEIVE_QUEUE), calls(TRANSMIT_QUEUE)], Calls::default());
+        let (mut rings, account) = (
+            [RECEIVE_QUEUE, TRANSMIT_QUEUE].map(|ring| call(&cost, ring, false)),
+            Calls::default(),
+        );
         cost.be_apart();
         for (call, _) in &mut rings {
             (0..100).for_each(|_| call.notify(true, &account));
@@ -226,9 +243,11 @@ mod tests {
         cost.waiting.forget(TRANSMIT_QUEUE);
         let (first, is_last) = cost.waiting.take();
         assert!(first.is_some() && is_last);
-        let count = |fd: &OwnedFd| rustix::io::read(fd, &mut [0; 8]).is_ok();
-        assert!(rings.iter().all(|(_, kept)| !count(kept)), "nothing has called");
+        assert!(
+            rings.iter().all(|(_, kept)| !has_called(kept)),
+            "nothing has called"
+        );
         first.unwrap().signal_apart().unwrap();
-        assert_eq!(rings.each_ref().map(|(_, kept)| count(kept)), [true, false]);
+        assert_eq!(rings.each_ref().map(|(_, kept)| has_called(kept)), [true, false]);
     }
 }
