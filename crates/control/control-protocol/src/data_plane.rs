@@ -19,7 +19,7 @@ use flow::{
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -509,8 +509,11 @@ mod tests {
         let shape = |actions: &[Action]| Shape::of(&Program::compile(actions, Stage::Forward).unwrap());
         let edits = [Edit::PopVlan].into();
         let edited = Edited { edits, port };
-        assert_eq!(shape(&[Action::PopVlan, output.clone()]).edited(), Some(&edited));
-        let metered = shape(&[Action::Meter(3), Action::PopVlan, output.clone()]);
+        assert_eq!(
+            shape(&[Action::Edit(Edit::PopVlan), output.clone()]).edited(),
+            Some(&edited)
+        );
+        let metered = shape(&[Action::Meter(3), Action::Edit(Edit::PopVlan), output.clone()]);
         assert_eq!(metered.edited(), Some(&edited));
         assert_eq!(shape(&[Action::Meter(3), output.clone()]).edited(), None);
         assert_eq!(shape(&[output]).edited(), None);

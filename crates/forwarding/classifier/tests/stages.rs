@@ -4,8 +4,8 @@
 
 use classifier::{Hint, MegaflowTable, PortFlows, Walked, Walker};
 use flow::{
-    Action, Context, FieldId, Filters, Flow, FlowId, FlowKey, FlowMask, Nested, PortId, SetField, Stage,
-    SwitchId, Userspace,
+    Action, Context, Edit, FieldId, Filters, Flow, FlowId, FlowKey, FlowMask, Nested, PortId, SetField,
+    Stage, SwitchId, Userspace,
 };
 
 fn key(port: u32) -> FlowKey {
@@ -155,9 +155,11 @@ fn tagged(tags: u16) -> FlowKey {
 /// A tag that cost each packet a walk would make a VLAN's filters ten times as dear.
 #[test]
 fn filters_behind_changed_tags_are_composed() {
-    let push = || Action::PushVlan {
-        tpid: 0x8100,
-        tci: 0x1003,
+    let push = || {
+        Action::Edit(Edit::PushVlan {
+            tpid: 0x8100,
+            tci: 0x1003,
+        })
     };
     let all = |key: &mut FlowKey| {
         let mut words = FlowMask::EXACT.0.words;
@@ -173,28 +175,34 @@ fn filters_behind_changed_tags_are_composed() {
     }
     for tags in 0..=2 {
         assert!(
-            is_composed_before_a_filter(&tagged(tags), &[Action::PopVlan], all),
+            is_composed_before_a_filter(&tagged(tags), &[Action::Edit(Edit::PopVlan)], all),
             "{tags} tags"
         );
     }
-    let there_and_back = [push(), push(), Action::PopVlan, Action::PopVlan];
+    let there_and_back = [
+        push(),
+        push(),
+        Action::Edit(Edit::PopVlan),
+        Action::Edit(Edit::PopVlan),
+    ];
     assert!(is_composed_before_a_filter(&tagged(0), &there_and_back, all));
     let many = vec![push(); 9];
     assert!(
         !is_composed_before_a_filter(&tagged(0), &many, all),
         "there may be no room for all"
     );
-    let labelled = [Action::PushMpls {
+    let labelled = [Action::Edit(Edit::PushMpls {
         lse: 0x1140,
         eth_type: 0x8847,
-    }];
+    })];
     assert!(!is_composed_before_a_filter(&tagged(0), &labelled, |key| key.set_eth_dst(1)));
 }
 
 /// What a third tag hides is known of no packet; filters that compare other fields are composed.
 #[test]
 fn what_is_unknown_behind_a_popped_tag_is_known_bit_by_bit() {
-    let is_composed = |compared| is_composed_before_a_filter(&tagged(3), &[Action::PopVlan], compared);
+    let is_composed =
+        |compared| is_composed_before_a_filter(&tagged(3), &[Action::Edit(Edit::PopVlan)], compared);
     assert!(is_composed(|key| key.set_eth_dst(u64::MAX)));
     assert!(is_composed(|key| key.set_vlan_tci(u16::MAX)));
     assert!(!is_composed(|key| key.set_inner_tci(u16::MAX)));
@@ -203,7 +211,7 @@ fn what_is_unknown_behind_a_popped_tag_is_known_bit_by_bit() {
     let mut short = tagged(1);
     short.set_eth_type(0);
     assert!(
-        !is_composed_before_a_filter(&short, &[Action::PopVlan], |key| key.set_eth_dst(1)),
+        !is_composed_before_a_filter(&short, &[Action::Edit(Edit::PopVlan)], |key| key.set_eth_dst(1)),
         "a frame that ends with its tag keeps it"
     );
 }
@@ -237,7 +245,10 @@ fn fields_that_all_packets_have_are_set_in_decisions() {
         // The packet is none of IP.
         (FieldId::IpTtl, false),
     ] {
-        let first = vec![Action::Set(SetField::whole(field, 1)), Action::Recirc(1)];
+        let first = vec![
+            Action::Edit(Edit::Set(SetField::whole(field, 1))),
+            Action::Recirc(1),
+        ];
         let composed = is_composed([first, vec![Action::Output(PortId(2))]]);
         assert_eq!(composed, expected, "{field:?}");
     }

@@ -232,35 +232,21 @@ impl Twin {
 
     fn list(&mut self, actions: &[Action], stage: Stage, mut frame: Frame, looks: u32) {
         for action in actions {
-            let edit = match action {
-                Action::Set(set) => Edit::Set(*set),
-                Action::PopVlan => Edit::PopVlan,
-                Action::PushMpls { lse, eth_type } => Edit::PushMpls {
-                    lse: *lse,
-                    eth_type: *eth_type,
-                },
-                Action::PopMpls(eth_type) => Edit::PopMpls(*eth_type),
-                Action::Encapsulate(change) => Edit::Encapsulate(*change),
-                Action::PushVlan { tpid, tci } => Edit::PushVlan {
-                    tpid: *tpid,
-                    tci: *tci,
-                },
-                other => {
-                    if self.other(other, stage, &mut frame, looks) {
-                        continue;
-                    }
-                    return;
-                }
-            };
-            if let Err(reason) = frame.edit(&edit) {
-                return self.outcomes.push(Outcome::Dropped(reason));
+            if !self.action(action, stage, &mut frame, looks) {
+                return;
             }
         }
     }
 
     /// False if the list ends here.
-    fn other(&mut self, action: &Action, stage: Stage, frame: &mut Frame, looks: u32) -> bool {
+    fn action(&mut self, action: &Action, stage: Stage, frame: &mut Frame, looks: u32) -> bool {
         match action {
+            Action::Edit(edit) => {
+                if let Err(reason) = frame.edit(edit) {
+                    self.outcomes.push(Outcome::Dropped(reason));
+                    return false;
+                }
+            }
             Action::Output(port) if self.filters(*port).egress > 0 => {
                 self.stage(Stage::Egress(*port, 0), frame.clone(), looks);
             }
@@ -308,7 +294,7 @@ impl Twin {
                     (None, None) => self.outcomes.push(Outcome::Dropped(DropReason::NoAction)),
                 }
             }
-            _ => {}
+            Action::Sample { .. } | Action::Meter(_) => {}
         }
         true
     }
@@ -633,15 +619,15 @@ fn lists(forward: bool) -> impl Strategy<Value = Vec<Action>> {
     let leaf = prop_oneof![
         5 => ports().prop_map(Action::Output),
         5 => on.clone(),
-        3 => sets().prop_map(Action::Set),
-        2 => (any::<bool>(), 0x1000u16..0x1004).prop_map(|(service, tci)| Action::PushVlan {
+        3 => sets().prop_map(|set| Action::Edit(Edit::Set(set))),
+        2 => (any::<bool>(), 0x1000u16..0x1004).prop_map(|(service, tci)| Action::Edit(Edit::PushVlan {
             tpid: if service { 0x88a8 } else { 0x8100 },
             tci,
-        }),
-        2 => Just(Action::PopVlan),
-        1 => Just(Action::PushMpls { lse: 0x1140, eth_type: 0x8847 }),
-        1 => Just(Action::PopMpls(0x0800)),
-        2 => encapsulations().prop_map(Action::Encapsulate),
+        })),
+        2 => Just(Action::Edit(Edit::PopVlan)),
+        1 => Just(Action::Edit(Edit::PushMpls { lse: 0x1140, eth_type: 0x8847 })),
+        1 => Just(Action::Edit(Edit::PopMpls(0x0800))),
+        2 => encapsulations().prop_map(|change| Action::Edit(Edit::Encapsulate(change))),
         2 => Just(Action::Hash { basis: 1 }),
         3 => (0u32..3).prop_map(Action::Meter),
         1 => (20u32..70).prop_map(Action::Truncate),
@@ -663,7 +649,7 @@ fn lists(forward: bool) -> impl Strategy<Value = Vec<Action>> {
     // What limits rates and chooses buckets.
     let limited =
         (prop::option::of(sets()), 0u32..3, any::<bool>(), on).prop_map(|(set, meter, hashed, on)| {
-            let set = set.map(Action::Set).into_iter();
+            let set = set.map(|set| Action::Edit(Edit::Set(set))).into_iter();
             let hash = hashed.then_some(Action::Hash { basis: 1 });
             set.chain([Action::Meter(meter)])
                 .chain(hash)
@@ -1077,11 +1063,11 @@ fn a_long_walk_is_composed_up_to_the_limits() {
 #[test]
 fn packets_without_the_field_that_is_set_are_of_another_kind() {
     let first = vec![
-        Action::Set(SetField {
+        Action::Edit(Edit::Set(SetField {
             field: FieldId::IpDst,
             value: 1,
             mask: 3,
-        }),
+        })),
         Action::Recirc(1),
     ];
     let output = vec![Action::Output(PortId(0))];

@@ -290,14 +290,7 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
     }
 
     fn edit(&mut self, edit: &Edit) -> Result<(), DropReason> {
-        self.sink.applying(|| match *edit {
-            Edit::Set(set) => Action::Set(set),
-            Edit::PushVlan { tpid, tci } => Action::PushVlan { tpid, tci },
-            Edit::PopVlan => Action::PopVlan,
-            Edit::PushMpls { lse, eth_type } => Action::PushMpls { lse, eth_type },
-            Edit::PopMpls(eth_type) => Action::PopMpls(eth_type),
-            Edit::Encapsulate(change) => Action::Encapsulate(change),
-        });
+        self.sink.applying(|| Action::Edit(*edit));
         self.metadata.key = None;
         if let Edit::Encapsulate(change) = edit {
             let has_ethernet = self.has_ethernet();

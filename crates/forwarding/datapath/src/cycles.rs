@@ -18,7 +18,7 @@ use crate::switches::Switches;
 use ::placement::{Config, Costs, Policy, Topology};
 use control_protocol::data_plane::{Connection, PortSpec};
 use flow::{
-    Action, Filters, Flow, FlowId, FlowKey, FlowMask, MeterBand, MeterSpec, MeterUnit, PortId, Stage,
+    Action, Edit, Filters, Flow, FlowId, FlowKey, FlowMask, MeterBand, MeterSpec, MeterUnit, PortId, Stage,
     SwitchId,
 };
 use scheduler::{Placement, Scheduler};
@@ -301,11 +301,11 @@ impl Loop {
         mask.0.set_in_port(u32::MAX);
         mask.0.set_eth_dst(u64::MAX);
         let change = match tag {
-            Tag::Popped => Action::PopVlan,
-            Tag::Kept | Tag::Pushed => Action::PushVlan {
+            Tag::Popped => Action::Edit(Edit::PopVlan),
+            Tag::Kept | Tag::Pushed => Action::Edit(Edit::PushVlan {
                 tpid: 0x8100,
                 tci: 0x1003,
-            },
+            }),
         };
         let mut key = FlowKey::default();
         key.set_in_port(1);

@@ -28,14 +28,9 @@ fn output(actions: &[Action], is_foreign: &dyn Fn(&PortId) -> bool) -> Option<Po
         Action::CheckPktLen {
             greater, otherwise, ..
         } => output(&greater.0, is_foreign).or_else(|| output(&otherwise.0, is_foreign)),
-        Action::PushVlan { .. }
-        | Action::PopVlan
-        | Action::PushMpls { .. }
-        | Action::PopMpls(_)
-        | Action::Encapsulate(_)
+        Action::Edit(_)
         | Action::Userspace(_)
         | Action::Drop(_)
-        | Action::Set(_)
         | Action::Truncate(_)
         | Action::Recirc(_)
         | Action::Hash { .. }
@@ -47,7 +42,7 @@ fn output(actions: &[Action], is_foreign: &dyn Fn(&PortId) -> bool) -> Option<Po
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flow::{FlowId, FlowKey, FlowMask, Nested, SwitchId};
+    use flow::{Edit, FlowId, FlowKey, FlowMask, Nested, SwitchId};
 
     const OTHER: ControllerId = ControllerId(2);
 
@@ -61,10 +56,10 @@ mod tests {
         let mine = OTHER.port(7).unwrap();
         let foreign = ControllerId(1).port(7).unwrap();
         let nobodys = PortId(PortId::LIMIT);
-        let nested = |port| Nested(vec![Action::PopVlan, Action::Output(port)]);
+        let nested = |port| Nested(vec![Action::Edit(Edit::PopVlan), Action::Output(port)]);
         let wrapped = |port| {
             [
-                vec![Action::PopVlan, Action::Output(port)],
+                vec![Action::Edit(Edit::PopVlan), Action::Output(port)],
                 vec![Action::Clone(nested(port))],
                 vec![Action::Sample {
                     probability: 1,

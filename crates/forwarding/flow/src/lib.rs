@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `key`, `exact`, `key_format` | the flow key; its shortest form for exact matches; keys as text |
 //! | `field`, `context`, `unseen` | the table of fields; metadata that few packets have; fields that a parser could not see |
-//! | `action`, `program`, `meter` | actions; actions as they run; meters |
+//! | `action`, `edit`, `program`, `meter` | actions; changes of a packet; actions as they run; meters |
 //! | `stage`, `id` | stages of look-up; identifiers that cross process boundaries |
 //! | `counters`, `drop_reason` | counters of a port; every way a packet can end undelivered |
 //!
@@ -23,6 +23,7 @@ mod action;
 mod context;
 mod counters;
 mod drop_reason;
+mod edit;
 mod exact;
 mod field;
 mod id;
@@ -33,16 +34,17 @@ mod program;
 mod stage;
 mod unseen;
 
-pub use action::{Action, Encapsulation, Nested, NshHeader, SetField, Userspace};
+pub use action::{Action, Nested, Userspace};
 pub use context::{Context, ContextMatch};
 pub use counters::PortCounters;
 pub use drop_reason::{DropCounts, DropReason};
+pub use edit::{Edit, Encapsulation, NshHeader, SetField};
 pub use exact::ExactKey;
 pub use field::{FIELDS, Field, FieldId, Layer, is_mpls, is_vlan};
 pub use id::{ControllerId, FlowId, PortId, ProviderId, SwitchId};
 pub use key::{FlowKey, FlowMask, KEY_WORDS, VLAN_PRESENT};
 pub use meter::{MAX_METERS, MeterBand, MeterSpec, MeterStats, MeterUnit};
-pub use program::{BadActions, Builder, Edit, MAX_BYTES, MAX_NESTING, MAX_OPS, Op, Program};
+pub use program::{BadActions, Builder, MAX_BYTES, MAX_NESTING, MAX_OPS, Op, Program};
 pub use stage::{Filters, MAX_FILTERS, Stage};
 pub use unseen::Unseen;
 

@@ -5,7 +5,8 @@
 //! so each program ends. Length, nesting and bytes of a program are bounded, and so is the cost of one
 //! packet. Where no later operation needs the packet, no copy is made.
 
-use crate::action::{Action, Encapsulation, SetField, Userspace};
+use crate::action::{Action, Userspace};
+use crate::edit::{Edit, Encapsulation, SetField};
 use crate::{ControllerId, DropReason, FieldId, FlowKey, FlowMask, Layer, PortId, Stage, is_mpls, is_vlan};
 use std::fmt;
 
@@ -18,33 +19,6 @@ pub const MAX_OPS: usize = 4 * ControllerId::PORTS as usize;
 
 /// Most bytes for the controller in a program: as many as a flow's actions may have in the kernel.
 pub const MAX_BYTES: usize = 32 * 1024;
-
-/// A change of a packet's headers or metadata.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Edit {
-    /// [`Action::Set`].
-    Set(SetField),
-    /// [`Action::PushVlan`].
-    PushVlan {
-        /// Tag protocol identifier.
-        tpid: u16,
-        /// Tag control information.
-        tci: u16,
-    },
-    /// [`Action::PopVlan`].
-    PopVlan,
-    /// [`Action::PushMpls`].
-    PushMpls {
-        /// Label stack entry.
-        lse: u32,
-        /// Ethernet type.
-        eth_type: u16,
-    },
-    /// [`Action::PopMpls`].
-    PopMpls(u16),
-    /// [`Action::Encapsulate`].
-    Encapsulate(Encapsulation),
-}
 
 /// An operation. Places are indices into [`Program::ops`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -211,15 +185,33 @@ impl Program {
         let [edits @ .., Op::Output { port, last: true }] = self.behind_meter() else {
             return None;
         };
-        let is_mark = |edit: &Edit| matches!(edit, Edit::Set(set) if set.field == FieldId::SkbMark);
-        let edits = edits.iter().map(|op| match op {
-            Op::Edit(Edit::Encapsulate(_)) => None,
-            Op::Edit(edit) => Some(*edit),
-            _ => None,
-        });
-        let edits: Option<Vec<_>> = edits.collect();
-        let edits = edits?.into_iter().filter(|edit| !is_mark(edit)).collect();
-        Some((edits, *port))
+        let mut made = Vec::with_capacity(edits.len());
+        for op in edits {
+            match op {
+                Op::Edit(Edit::Set(set)) if set.field == FieldId::SkbMark => {}
+                Op::Edit(
+                    edit @ (Edit::Set(_)
+                    | Edit::PushVlan { .. }
+                    | Edit::PopVlan
+                    | Edit::PushMpls { .. }
+                    | Edit::PopMpls(_)),
+                ) => made.push(*edit),
+                Op::Edit(Edit::Encapsulate(_))
+                | Op::Output { .. }
+                | Op::Userspace(_)
+                | Op::Save { .. }
+                | Op::Sample { .. }
+                | Op::CheckPktLen { .. }
+                | Op::Truncate(_)
+                | Op::Hash { .. }
+                | Op::Meter(_)
+                | Op::Recirc(_)
+                | Op::Continue
+                | Op::Drop(_)
+                | Op::End => return None,
+            }
+        }
+        Some((made.into(), *port))
     }
 
     /// Whether the program looks flows up, apart from look-ups for egress filters.
@@ -232,7 +224,18 @@ impl Program {
     pub fn outputs(&self) -> impl Iterator<Item = PortId> + '_ {
         self.ops.iter().filter_map(|op| match op {
             Op::Output { port, .. } => Some(*port),
-            _ => None,
+            Op::Userspace(_)
+            | Op::Edit(_)
+            | Op::Save { .. }
+            | Op::Sample { .. }
+            | Op::CheckPktLen { .. }
+            | Op::Truncate(_)
+            | Op::Hash { .. }
+            | Op::Meter(_)
+            | Op::Recirc(_)
+            | Op::Continue
+            | Op::Drop(_)
+            | Op::End => None,
         })
     }
 
@@ -407,14 +410,7 @@ impl Compiler {
                 self.out.push(Op::Output { port: *port, last });
                 return Ok(if last { Ends::Yes } else { Ends::No });
             }
-            Action::PushVlan { tpid, tci } => self.push_vlan(*tpid, *tci)?,
-            Action::PopVlan => self.out.push(Op::Edit(Edit::PopVlan)),
-            Action::PushMpls { lse, eth_type } => self.push_mpls(*lse, *eth_type)?,
-            Action::PopMpls(eth_type) => self.out.push(Op::Edit(Edit::PopMpls(*eth_type))),
-            Action::Encapsulate(Encapsulation::AddMpls { eth_type, .. }) if !is_mpls(*eth_type) => {
-                return Err(BadActions::BadMplsType(*eth_type));
-            }
-            Action::Encapsulate(change) => self.out.push(Op::Edit(Edit::Encapsulate(*change))),
+            Action::Edit(edit) => self.edit(edit)?,
             Action::Userspace(to) => {
                 self.bytes += to.data.len();
                 if self.bytes > MAX_BYTES {
@@ -423,8 +419,6 @@ impl Compiler {
                 self.out.userspace(to.clone());
                 return Ok(Ends::No);
             }
-            Action::Set(set) if set.is_valid() => self.out.push(Op::Edit(Edit::Set(*set))),
-            Action::Set(set) => return Err(BadActions::NotSettable(set.field)),
             Action::Truncate(len) => self.out.push(Op::Truncate(*len)),
             Action::Hash { basis } => self.out.push(Op::Hash { basis: *basis }),
             Action::Meter(meter) => self.out.push(Op::Meter(*meter)),
@@ -466,18 +460,22 @@ impl Compiler {
         Ok(Ends::No)
     }
 
-    fn push_vlan(&mut self, tpid: u16, tci: u16) -> Result<usize, BadActions> {
-        if !is_vlan(tpid) {
-            return Err(BadActions::BadTpid(tpid));
+    fn edit(&mut self, edit: &Edit) -> Result<usize, BadActions> {
+        match *edit {
+            Edit::Set(set) if !set.is_valid() => Err(BadActions::NotSettable(set.field)),
+            Edit::PushVlan { tpid, .. } if !is_vlan(tpid) => Err(BadActions::BadTpid(tpid)),
+            Edit::PushMpls { eth_type, .. } | Edit::Encapsulate(Encapsulation::AddMpls { eth_type, .. })
+                if !is_mpls(eth_type) =>
+            {
+                Err(BadActions::BadMplsType(eth_type))
+            }
+            Edit::Set(_)
+            | Edit::PushVlan { .. }
+            | Edit::PopVlan
+            | Edit::PushMpls { .. }
+            | Edit::PopMpls(_)
+            | Edit::Encapsulate(_) => Ok(self.out.push(Op::Edit(*edit))),
         }
-        Ok(self.out.push(Op::Edit(Edit::PushVlan { tpid, tci })))
-    }
-
-    fn push_mpls(&mut self, lse: u32, eth_type: u16) -> Result<usize, BadActions> {
-        if !is_mpls(eth_type) {
-            return Err(BadActions::BadMplsType(eth_type));
-        }
-        Ok(self.out.push(Op::Edit(Edit::PushMpls { lse, eth_type })))
     }
 
     /// Adds the operations of `body`: on a copy of the packet if the packet is needed afterwards.
@@ -532,7 +530,7 @@ mod tests {
 
     fn nested(depth: usize) -> Action {
         (1..depth).fold(Action::Clone(Nested::default()), |inner, _| {
-            Action::Clone(Nested(vec![inner, Action::PopVlan]))
+            Action::Clone(Nested(vec![inner, Action::Edit(Edit::PopVlan)]))
         })
     }
 
@@ -545,12 +543,18 @@ mod tests {
         );
         let set = SetField::whole(FieldId::EthSrc, 5);
         let mark = SetField::whole(FieldId::SkbMark, 5);
-        let edited = compile(&[Action::PopVlan, Action::Set(set), Action::Set(mark), to.clone()]).unwrap();
+        let edited = compile(&[
+            Action::Edit(Edit::PopVlan),
+            Action::Edit(Edit::Set(set)),
+            Action::Edit(Edit::Set(mark)),
+            to.clone(),
+        ])
+        .unwrap();
         assert_eq!(edited.plain(), None);
         let edits = [Edit::PopVlan, Edit::Set(set)];
         assert_eq!(edited.edited(), Some((edits.into(), PortId(7))));
         assert_eq!(edited.first_meter(), None);
-        let metered = compile(&[Action::Meter(3), Action::PopVlan, to.clone()]).unwrap();
+        let metered = compile(&[Action::Meter(3), Action::Edit(Edit::PopVlan), to.clone()]).unwrap();
         assert_eq!(metered.first_meter(), Some(3));
         assert_eq!(metered.edited(), Some(([Edit::PopVlan].into(), PortId(7))));
         let metered = compile(&[Action::Meter(3), to.clone()]).unwrap();
@@ -558,13 +562,13 @@ mod tests {
             (metered.first_meter(), metered.plain()),
             (Some(3), Some(PortId(7)))
         );
-        let later = compile(&[Action::PopVlan, Action::Meter(3), to.clone()]).unwrap();
+        let later = compile(&[Action::Edit(Edit::PopVlan), Action::Meter(3), to.clone()]).unwrap();
         assert_eq!((later.first_meter(), later.edited()), (None, None));
         for other in [
-            vec![to.clone(), Action::PopVlan],
+            vec![to.clone(), Action::Edit(Edit::PopVlan)],
             vec![],
             vec![to.clone(), to.clone()],
-            vec![Action::Encapsulate(Encapsulation::PopEth), to.clone()],
+            vec![Action::Edit(Edit::Encapsulate(Encapsulation::PopEth)), to.clone()],
         ] {
             assert_eq!(compile(&other).unwrap().edited(), None, "{other:?}");
         }
@@ -572,7 +576,7 @@ mod tests {
 
     #[test]
     fn copies_are_made_where_the_packet_is_needed_afterwards() {
-        let inner = || Nested(vec![Action::PopVlan, Action::Output(PortId(1))]);
+        let inner = || Nested(vec![Action::Edit(Edit::PopVlan), Action::Output(PortId(1))]);
         let last = compile(&[Action::Clone(inner())]).unwrap();
         assert_eq!(*last.ops, [Op::Edit(Edit::PopVlan), output(1, true)]);
         let first = compile(&[Action::Clone(inner()), Action::Output(PortId(2))]).unwrap();
@@ -620,7 +624,7 @@ mod tests {
         assert!(compile(&[nested(MAX_NESTING)]).is_ok());
         assert_eq!(compile(&[nested(MAX_NESTING + 1)]), Err(BadActions::TooDeep));
         assert_eq!(
-            compile(&vec![Action::PopVlan; MAX_OPS + 1]),
+            compile(&vec![Action::Edit(Edit::PopVlan); MAX_OPS + 1]),
             Err(BadActions::TooLong)
         );
         let data = Userspace {
@@ -636,7 +640,7 @@ mod tests {
     fn what_means_nothing_is_refused() {
         let in_port = SetField::whole(FieldId::InPort, 1);
         assert_eq!(
-            compile(&[Action::Set(in_port)]),
+            compile(&[Action::Edit(Edit::Set(in_port))]),
             Err(BadActions::NotSettable(FieldId::InPort))
         );
         let outside = SetField {
@@ -645,10 +649,10 @@ mod tests {
             mask: 0x1ff,
         };
         assert_eq!(
-            compile(&[Action::Set(outside)]),
+            compile(&[Action::Edit(Edit::Set(outside))]),
             Err(BadActions::NotSettable(FieldId::IpTtl))
         );
-        let tag = Action::PushVlan { tpid: 0x0800, tci: 1 };
+        let tag = Action::Edit(Edit::PushVlan { tpid: 0x0800, tci: 1 });
         assert_eq!(compile(&[tag]), Err(BadActions::BadTpid(0x0800)));
         assert_eq!(
             compile(&[Action::Continue]),

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use flow::{
-    Action, DropReason, Encapsulation, FIELDS, FieldId, Layer, Nested, NshHeader, PortId, SetField, Userspace,
+    Action, DropReason, Edit, Encapsulation, FIELDS, FieldId, Layer, Nested, NshHeader, PortId, SetField,
+    Userspace,
 };
 
 #[test]
@@ -82,14 +83,14 @@ fn service_headers_come_over_the_wire_if_they_can_be_pushed() {
 
 #[test]
 fn actions_read_as_those_of_open_vswitch() {
-    let pop = || Nested(vec![Action::PopVlan, Action::Truncate(64)]);
+    let pop = || Nested(vec![Action::Edit(Edit::PopVlan), Action::Truncate(64)]);
     let cases = [
         (Action::Output(PortId(7)), "output(7)"),
         (
-            Action::PushVlan {
+            Action::Edit(Edit::PushVlan {
                 tpid: 0x8100,
                 tci: 0xa00a,
-            },
+            }),
             "push_vlan(tpid=0x8100,vid=10)",
         ),
         (
@@ -101,45 +102,47 @@ fn actions_read_as_those_of_open_vswitch() {
             "userspace(pid=5,2 bytes)",
         ),
         (
-            Action::PushMpls {
+            Action::Edit(Edit::PushMpls {
                 lse: 0x5740,
                 eth_type: 0x8847,
-            },
+            }),
             "push_mpls(label=5,tc=3,ttl=64,bos=1,eth_type=0x8847)",
         ),
-        (Action::PopMpls(0x800), "pop_mpls(eth_type=0x0800)"),
+        (Action::Edit(Edit::PopMpls(0x800)), "pop_mpls(eth_type=0x0800)"),
         (
-            Action::Encapsulate(Encapsulation::PushEth { dst: 0xa, src: 0xb }),
+            Action::Edit(Edit::Encapsulate(Encapsulation::PushEth { dst: 0xa, src: 0xb })),
             "push_eth(src=00000000000b,dst=00000000000a)",
         ),
-        (Action::Encapsulate(Encapsulation::PopEth), "pop_eth"),
+        (Action::Edit(Edit::Encapsulate(Encapsulation::PopEth)), "pop_eth"),
         (
-            Action::Encapsulate(Encapsulation::PushNsh(NshHeader::new(&SERVICE_HEADER).unwrap())),
+            Action::Edit(Edit::Encapsulate(Encapsulation::PushNsh(
+                NshHeader::new(&SERVICE_HEADER).unwrap(),
+            ))),
             "push_nsh(mdtype=2,spi=0x10203,si=254)",
         ),
-        (Action::Encapsulate(Encapsulation::PopNsh), "pop_nsh"),
+        (Action::Edit(Edit::Encapsulate(Encapsulation::PopNsh)), "pop_nsh"),
         (
-            Action::Encapsulate(Encapsulation::AddMpls {
+            Action::Edit(Edit::Encapsulate(Encapsulation::AddMpls {
                 lse: 0x6240,
                 eth_type: 0x8848,
-            }),
+            })),
             "add_mpls(label=6,tc=1,ttl=64,bos=0,eth_type=0x8848)",
         ),
         (
-            Action::Encapsulate(Encapsulation::PopMplsToEth),
+            Action::Edit(Edit::Encapsulate(Encapsulation::PopMplsToEth)),
             "pop_mpls(eth_type=0x6558)",
         ),
         (Action::Drop(DropReason::Metered), "drop(meter)"),
         (
-            Action::Set(SetField::whole(FieldId::IpTtl, 64)),
+            Action::Edit(Edit::Set(SetField::whole(FieldId::IpTtl, 64))),
             "set(ip_ttl=0x40)",
         ),
         (
-            Action::Set(SetField {
+            Action::Edit(Edit::Set(SetField {
                 field: FieldId::IpTtl,
                 value: 4,
                 mask: 0xc,
-            }),
+            })),
             "set(ip_ttl=0x4/0xc)",
         ),
         (

@@ -21,7 +21,7 @@ fn userspace(pid: u32, bytes: usize) -> Action {
 
 #[test]
 fn programs_may_be_as_large_as_their_bounds() {
-    let all = |count| compile(&vec![Action::PopVlan; count]);
+    let all = |count| compile(&vec![Action::Edit(Edit::PopVlan); count]);
     // The end of the program is an operation more.
     assert_eq!(all(MAX_OPS).unwrap().ops().len(), MAX_OPS + 1);
     assert_eq!(all(MAX_OPS + 1), Err(BadActions::TooLong));
@@ -71,7 +71,7 @@ fn a_program_knows_its_outputs_look_ups_and_hashed_fields() {
 #[test]
 fn a_program_looks_at_what_tells_whether_a_field_is_there() {
     let looks_at = |field, actions: &[Action]| {
-        let set = Action::Set(SetField::whole(field, 1));
+        let set = Action::Edit(Edit::Set(SetField::whole(field, 1)));
         compile(&[&[set], actions].concat()).unwrap().looks_at()
     };
     let mask = |set: fn(&mut FlowKey)| {
@@ -102,11 +102,11 @@ fn a_program_looks_at_the_tags_that_it_moves() {
     tags.0.set_inner_tci(u16::MAX);
     tags.0.set_eth_type(u16::MAX);
     let (tpid, tci) = (0x8100, 0x1001);
-    assert_eq!(looks_at(Action::PushVlan { tpid, tci }), tags);
-    assert_eq!(looks_at(Action::PopVlan), tags);
+    assert_eq!(looks_at(Action::Edit(Edit::PushVlan { tpid, tci })), tags);
+    assert_eq!(looks_at(Action::Edit(Edit::PopVlan)), tags);
     let mut label = FlowMask::ANY;
     label.0.set_eth_type(u16::MAX);
-    assert_eq!(looks_at(Action::PopMpls(0x0800)), label);
+    assert_eq!(looks_at(Action::Edit(Edit::PopMpls(0x0800))), label);
     assert_eq!(tags.of_kinds(), tags, "a link has few of them");
     assert!(!FlowMask::EXACT.of_kinds().tells_connections_apart());
 }
@@ -120,10 +120,10 @@ fn a_program_takes_the_bytes_of_all_its_parts() {
 
 #[test]
 fn labels_have_a_type_of_mpls() {
-    let push = |eth_type| Action::PushMpls { lse: 1, eth_type };
+    let push = |eth_type| Action::Edit(Edit::PushMpls { lse: 1, eth_type });
     let change = |eth_type| Encapsulation::AddMpls { lse: 1, eth_type };
     for eth_type in [0x8847, 0x8848] {
-        let program = compile(&[push(eth_type), Action::Encapsulate(change(eth_type))]).unwrap();
+        let program = compile(&[push(eth_type), Action::Edit(Edit::Encapsulate(change(eth_type)))]).unwrap();
         let edits = [
             Edit::PushMpls { lse: 1, eth_type },
             Edit::Encapsulate(change(eth_type)),
@@ -132,7 +132,10 @@ fn labels_have_a_type_of_mpls() {
     }
     let refused = Err(BadActions::BadMplsType(0x800));
     assert_eq!(compile(&[push(0x800)]), refused);
-    assert_eq!(compile(&[Action::Encapsulate(change(0x800))]), refused);
+    assert_eq!(
+        compile(&[Action::Edit(Edit::Encapsulate(change(0x800)))]),
+        refused
+    );
 }
 
 #[test]

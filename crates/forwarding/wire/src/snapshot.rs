@@ -314,7 +314,7 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flow::Action;
+    use flow::{Action, Edit};
     use proptest::prelude::*;
 
     #[test]
@@ -592,7 +592,7 @@ mod tests {
             for change in steps {
                 let room = Snapshot::HEADROOM + len - twin.len();
                 let expected = encapsulate(&mut twin, room, &change, has_ethernet);
-                prop_assert_eq!(snapshot.encapsulate(&change, has_ethernet), expected, "{}", Action::Encapsulate(change));
+                prop_assert_eq!(snapshot.encapsulate(&change, has_ethernet), expected, "{}", Action::Edit(Edit::Encapsulate(change)));
                 prop_assert_eq!(snapshot.bytes(), &twin[..]);
                 has_ethernet = expected.unwrap_or(has_ethernet);
             }

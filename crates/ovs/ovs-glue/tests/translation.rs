@@ -5,7 +5,7 @@
 #[path = "../../ovs-netlink/tests/strategies/mod.rs"]
 mod strategies;
 
-use flow::{Action as Step, Context, Encapsulation, FieldId, FlowKey, Program, Stage};
+use flow::{Action as Step, Context, Edit, Encapsulation, FieldId, FlowKey, Program, Stage};
 use ovs_glue::datapath::{Errno, PortNo};
 use ovs_glue::translate::{actions, flow_match, key_of, port_id, port_number};
 use ovs_netlink::action::{Action, Change, Conntrack, Set, Userspace};
@@ -236,7 +236,7 @@ fn fields(action: Action) -> Vec<(FieldId, u128, u128)> {
     let steps = actions(&[action]).unwrap();
     Program::compile(&steps, Stage::Forward).unwrap();
     let change = |step: Step| match step {
-        Step::Set(set) => (set.field, set.value, set.mask),
+        Step::Edit(Edit::Set(set)) => (set.field, set.value, set.mask),
         other => panic!("{other:?}"),
     };
     steps.into_iter().map(change).collect()
@@ -335,10 +335,10 @@ fn lists_keep_their_shape() {
     );
     assert_eq!(
         steps[0],
-        Step::PushVlan {
+        Step::Edit(Edit::PushVlan {
             tpid: ether::VLAN,
             tci: 0xe005
-        }
+        })
     );
     let refused = Action::Clone(vec![Action::ClearConnection]);
     assert_eq!(actions(&[refused]), Err(Errno::EINVAL));
@@ -356,7 +356,9 @@ fn headers_are_pushed_as_they_are_on_the_wire() {
     let pushed = |context| actions(&[Action::PushNsh(nsh(context))]);
     let header = |bytes: &[u8]| {
         let header = flow::NshHeader::new(bytes).unwrap();
-        Ok(vec![Step::Encapsulate(Encapsulation::PushNsh(header))])
+        Ok(vec![Step::Edit(Edit::Encapsulate(Encapsulation::PushNsh(
+            header,
+        )))])
     };
     let fixed = NshContext::Fixed(u128::from_be_bytes(*b"0123456789abcdef"));
     let bytes = [&[0x1f, 0xc6, 1, 3, 0, 1, 2, 255][..], b"0123456789abcdef"].concat();

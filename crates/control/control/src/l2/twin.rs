@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::provider::FlowChange;
-use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowStats, PortId, SwitchId, VLAN_PRESENT};
+use flow::{Action, DropReason, Edit, Flow, FlowId, FlowKey, FlowStats, PortId, SwitchId, VLAN_PRESENT};
 use management::{ContestedMacs, Trunk, VlanConfig, VlanId};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -311,11 +311,11 @@ fn run(actions: &[Action], key: &FlowKey) -> Outcome {
                 let tag = tags.last().copied().unwrap_or(0);
                 assert!(receivers.insert((port.0, tag)), "{actions:?}");
             }
-            Action::PushVlan { tpid, tci } => {
+            Action::Edit(Edit::PushVlan { tpid, tci }) => {
                 assert_eq!(tpid, 0x8100);
                 tags.push(tci & 0xfff);
             }
-            Action::PopVlan => {
+            Action::Edit(Edit::PopVlan) => {
                 tags.pop();
             }
             Action::Drop(reason) => return Err(reason),

@@ -11,7 +11,7 @@
 //! So a priority tag with another one behind it is refused where it enters ([`may_enter`]), and a frame with
 //! two tags leaves only where the outer one stays ([`may_leave`]).
 
-use flow::{Action, FlowKey, PortId, VLAN_PRESENT};
+use flow::{Action, Edit, FlowKey, PortId, VLAN_PRESENT};
 use management::{Trunk, VlanConfig, VlanId};
 
 /// Tag protocol identifier of the tags we add.
@@ -114,20 +114,20 @@ pub fn actions(tci: u16, vlan: u16, outputs: &[(PortId, Egress)]) -> Vec<Action>
     if tag(tci).is_some() {
         actions.extend(to(Egress::Tagged));
         if to(Egress::Untagged).next().is_some() {
-            actions.push(Action::PopVlan);
+            actions.push(Action::Edit(Edit::PopVlan));
             actions.extend(to(Egress::Untagged));
         }
         return actions;
     }
     if tci & VLAN_PRESENT != 0 && !outputs.is_empty() {
-        actions.push(Action::PopVlan);
+        actions.push(Action::Edit(Edit::PopVlan));
     }
     actions.extend(to(Egress::Untagged));
     if to(Egress::Tagged).next().is_some() {
-        actions.push(Action::PushVlan {
+        actions.push(Action::Edit(Edit::PushVlan {
             tpid: TPID,
             tci: (tci & 0xe000) | vlan,
-        });
+        }));
         actions.extend(to(Egress::Tagged));
     }
     actions
@@ -230,16 +230,16 @@ mod tests {
     fn one_tag_change_at_most_and_only_for_those_who_need_it() {
         let (a, b) = (PortId(1), PortId(2));
         let both = [(a, Egress::Untagged), (b, Egress::Tagged)];
-        let push = |tci| Action::PushVlan { tpid: 0x8100, tci };
+        let push = |tci| Action::Edit(Edit::PushVlan { tpid: 0x8100, tci });
         let (out_a, out_b) = (|| Action::Output(a), || Action::Output(b));
         assert_eq!(actions(0, 10, &both), [out_a(), push(10), out_b()]);
         assert_eq!(
             actions(VLAN_PRESENT | 10, 10, &both),
-            [out_b(), Action::PopVlan, out_a()]
+            [out_b(), Action::Edit(Edit::PopVlan), out_a()]
         );
         assert_eq!(
             actions(0x6000 | VLAN_PRESENT, 10, &both),
-            [Action::PopVlan, out_a(), push(0x600a), out_b()]
+            [Action::Edit(Edit::PopVlan), out_a(), push(0x600a), out_b()]
         );
         assert_eq!(actions(0, 0, &both[..1]), [out_a()]);
         assert_eq!(actions(VLAN_PRESENT | 10, 10, &both[1..]), [out_b()]);

@@ -2,8 +2,8 @@
 
 use super::{Asked, FlowChange, Provider, Verdict, pass, port_of};
 use flow::{
-    Action, DropReason, Filters, Flow, FlowId, FlowKey, FlowStats, Layer, MAX_FILTERS, PortId, ProviderId,
-    Stage,
+    Action, DropReason, Edit, Filters, Flow, FlowId, FlowKey, FlowStats, Layer, MAX_FILTERS, PortId,
+    ProviderId, Stage,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -346,7 +346,7 @@ fn behind(key: &FlowKey, actions: &[Action]) -> Option<FlowKey> {
     let mut key = *key;
     for action in before {
         match action {
-            Action::Set(set) => {
+            Action::Edit(Edit::Set(set)) => {
                 let field = set.field.field();
                 if field.is_in_context() || !matches!(field.layer, Layer::Metadata | Layer::Link) {
                     return None;
@@ -354,11 +354,13 @@ fn behind(key: &FlowKey, actions: &[Action]) -> Option<FlowKey> {
                 field.set(&mut key.words, set.value, set.mask);
             }
             Action::Meter(_) | Action::Output(_) | Action::Userspace(_) => {}
-            Action::PushVlan { .. }
-            | Action::PopVlan
-            | Action::PushMpls { .. }
-            | Action::PopMpls(_)
-            | Action::Encapsulate(_)
+            Action::Edit(
+                Edit::PushVlan { .. }
+                | Edit::PopVlan
+                | Edit::PushMpls { .. }
+                | Edit::PopMpls(_)
+                | Edit::Encapsulate(_),
+            )
             | Action::Drop(_)
             | Action::Sample { .. }
             | Action::Clone(_)

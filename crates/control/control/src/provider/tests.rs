@@ -1,7 +1,7 @@
 //! Chains of providers that do what a test says.
 
 use super::*;
-use flow::{FieldId, Filters, MAX_FILTERS, SetField, SwitchId};
+use flow::{Edit, FieldId, Filters, MAX_FILTERS, SetField, SwitchId};
 use std::collections::BTreeSet;
 
 const FIRST: ProviderId = ProviderId(10);
@@ -74,10 +74,10 @@ fn a_packet_that_passes_is_answered_once() {
     let mut chain = chain(forward());
     chain.add(Side::Ingress, dropping(7)).unwrap();
     let address = SetField::whole(FieldId::EthDst, 9);
-    let change = move |_: &Look<'_>| Ok(vec![Action::Set(address), Action::Continue]);
+    let change = move |_: &Look<'_>| Ok(vec![Action::Edit(Edit::Set(address)), Action::Continue]);
     chain.add(Side::Ingress, filter(SECOND, change)).unwrap();
     let outcome = chain.missed(Stage::Ingress(0), &key(8), 0);
-    let actions = vec![Action::Set(address), Action::Output(PortId(2))];
+    let actions = vec![Action::Edit(Edit::Set(address)), Action::Output(PortId(2))];
     assert_eq!((outcome.stage, &outcome.verdict), (Stage::Forward, &Ok(actions)));
     let order = [Stage::Ingress(0), Stage::Ingress(1), Stage::Forward];
     assert_eq!(stages(&outcome.changes), order);
@@ -95,11 +95,14 @@ fn a_packet_that_passes_is_answered_once() {
 #[test]
 fn behind_a_change_of_headers_the_data_plane_looks() {
     let mut chain = chain(forward());
-    let pop = |_: &Look<'_>| Ok(vec![Action::PopVlan, Action::Continue]);
+    let pop = |_: &Look<'_>| Ok(vec![Action::Edit(Edit::PopVlan), Action::Continue]);
     chain.add(Side::Ingress, filter(FIRST, pop)).unwrap();
     let outcome = chain.missed(Stage::Ingress(0), &key(8), 0);
     assert_eq!(outcome.stage, Stage::Ingress(0));
-    assert_eq!(outcome.verdict, Ok(vec![Action::PopVlan, Action::Continue]));
+    assert_eq!(
+        outcome.verdict,
+        Ok(vec![Action::Edit(Edit::PopVlan), Action::Continue])
+    );
     assert_eq!(stages(&outcome.changes), [Stage::Ingress(0)]);
 }
 

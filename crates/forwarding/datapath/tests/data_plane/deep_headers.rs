@@ -8,7 +8,7 @@ use crate::support::control::SWITCH;
 use crate::support::memory::Memory;
 use crate::support::{Guest, Layout, Setup, Switch, TIMEOUT};
 use control_protocol::data_plane::{Request, Upcall};
-use flow::{Action, DropReason, FieldId, Flow, FlowId, FlowMask, PortId};
+use flow::{Action, DropReason, Edit, FieldId, Flow, FlowId, FlowMask, PortId};
 use std::time::Instant;
 use wire::{GSO_TCPV6, NEEDS_CSUM, VnetHeader, parse};
 
@@ -288,7 +288,11 @@ impl Controller {
         key.set_eth_type(MPLS);
         mask.0.set_in_port(u32::MAX);
         mask.0.set_eth_type(u16::MAX);
-        self.put(key, mask, vec![Action::PopMpls(IPV6), Action::Recirc(1)]);
+        self.put(
+            key,
+            mask,
+            vec![Action::Edit(Edit::PopMpls(IPV6)), Action::Recirc(1)],
+        );
     }
 }
 
@@ -365,12 +369,12 @@ fn what_was_decided_about_is_what_arrives() {
     for actions in [
         vec![Action::Output(PortId(2))],
         vec![
-            Action::PushVlan { tpid: 0x8100, tci: 7 },
+            Action::Edit(Edit::PushVlan { tpid: 0x8100, tci: 7 }),
             Action::Output(PortId(2)),
         ],
         vec![
             Action::Output(PortId(2)),
-            Action::PopVlan,
+            Action::Edit(Edit::PopVlan),
             Action::Output(PortId(2)),
         ],
     ] {

@@ -8,7 +8,7 @@ use control_protocol::Channel;
 use control_protocol::data_plane::{
     Answer, CaptureDirection, CapturedPacket, Packet, PortState, Request, TraceStep, UpcallCause,
 };
-use flow::{Action, DropReason, FieldId, FlowId, PortId, SetField, Stage, Userspace};
+use flow::{Action, DropReason, Edit, FieldId, FlowId, PortId, SetField, Stage, Userspace};
 use placement::Mode;
 use rustix::fd::AsFd;
 use std::time::Duration;
@@ -140,9 +140,11 @@ fn receivers_get_different_heads() {
     let mut switch = Switch::with_ports(5);
     let mut a = Guest::usual(&mut switch, 1);
     let mut others: Vec<_> = (2..=5).map(|port| Guest::usual(&mut switch, port)).collect();
-    let push = |vid: u16| Action::PushVlan {
-        tpid: 0x8100,
-        tci: vid,
+    let push = |vid: u16| {
+        Action::Edit(Edit::PushVlan {
+            tpid: 0x8100,
+            tci: vid,
+        })
     };
     // 2 access, 3 trunk, 4 another access, 5 double-tagged.
     switch.flow(
@@ -151,7 +153,7 @@ fn receivers_get_different_heads() {
             output(2),
             push(10),
             output(3),
-            Action::PopVlan,
+            Action::Edit(Edit::PopVlan),
             output(4),
             push(7),
             push(8),
@@ -167,7 +169,16 @@ fn receivers_get_different_heads() {
         others[3].expect_plain(&tagged(&tagged(&frame, 7), 8));
     }
     // From a trunk.
-    switch.flow(2, &[output(3), Action::PopVlan, output(1), push(20), output(4)]);
+    switch.flow(
+        2,
+        &[
+            output(3),
+            Action::Edit(Edit::PopVlan),
+            output(1),
+            push(20),
+            output(4),
+        ],
+    );
     for len in [60, 128, 129, 1400] {
         let frame = plain(2, 1, len, len as u8);
         others[0].send(&tagged(&frame, 0xa00a));
@@ -187,9 +198,11 @@ fn a_full_burst_with_many_heads_loses_nothing() {
     let mut switch = Switch::with_ports(4);
     let mut a = Guest::usual(&mut switch, 1);
     let mut others: Vec<_> = (2..=4).map(|port| Guest::usual(&mut switch, port)).collect();
-    let push = |vid: u16| Action::PushVlan {
-        tpid: 0x8100,
-        tci: vid,
+    let push = |vid: u16| {
+        Action::Edit(Edit::PushVlan {
+            tpid: 0x8100,
+            tci: vid,
+        })
     };
     switch.flow(
         1,
@@ -197,7 +210,7 @@ fn a_full_burst_with_many_heads_loses_nothing() {
             output(2),
             push(10),
             output(3),
-            Action::PopVlan,
+            Action::Edit(Edit::PopVlan),
             push(11),
             output(4),
         ],
@@ -423,7 +436,7 @@ fn a_trace_says_what_packets_do() {
     let mut a = Guest::usual(&mut switch, 1);
     let mut b = Guest::usual(&mut switch, 2);
     let mut c = Guest::usual(&mut switch, 3);
-    let push = Action::PushVlan { tpid: 0x8100, tci: 5 };
+    let push = Action::Edit(Edit::PushVlan { tpid: 0x8100, tci: 5 });
     let actions = [output(2), push, output(3), output(4), output(9)];
     let frame = plain(1, 2, 700, 0);
     let trace = |switch: &mut Switch, frame: &[u8]| {
@@ -543,7 +556,7 @@ fn packets_of_a_burst_that_cannot_be_changed_are_dropped() {
     let mut switch = Switch::with_ports(2);
     let mut a = Guest::usual(&mut switch, 1);
     let mut b = Guest::usual(&mut switch, 2);
-    let ttl = Action::Set(SetField::whole(FieldId::IpTtl, 9));
+    let ttl = Action::Edit(Edit::Set(SetField::whole(FieldId::IpTtl, 9)));
     switch.flow(1, &[ttl, output(2)]);
     let tcp = |payload| Tcp::new(false, payload).frame(1, 2, true);
     for number in 0..40 {

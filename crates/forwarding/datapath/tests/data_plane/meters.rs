@@ -5,8 +5,8 @@ use crate::support::frames::plain;
 use crate::support::{Guest, Switch, eventually};
 use control_protocol::data_plane::{Answer, Packet, PortState, Request, TraceStep, UpcallCause};
 use flow::{
-    Action, DropReason, FieldId, Filters, Flow, FlowId, FlowKey, FlowMask, MAX_METERS, MeterBand, MeterSpec,
-    MeterStats, MeterUnit, Nested, PortId, SetField, Stage, Userspace,
+    Action, DropReason, Edit, FieldId, Filters, Flow, FlowId, FlowKey, FlowMask, MAX_METERS, MeterBand,
+    MeterSpec, MeterStats, MeterUnit, Nested, PortId, SetField, Stage, Userspace,
 };
 use rustix::io::Errno;
 
@@ -208,10 +208,10 @@ fn flows_behind_a_meter_count_what_it_lets_pass() {
     let (limit, hash, on) = (Action::Meter(1), Action::Hash { basis: 0 }, Action::Recirc);
     let mut source = [0; 8];
     source[2..].copy_from_slice(&plain(1, 2, LENGTH, 7)[6..12]);
-    let same = Action::Set(SetField::whole(
+    let same = Action::Edit(Edit::Set(SetField::whole(
         FieldId::EthSrc,
         u64::from_be_bytes(source).into(),
-    ));
+    )));
     let no_copy = Action::Clone(Nested(vec![limit.clone(), on(6)]));
     let to_second = || vec![limit.clone(), hash.clone(), on(5)];
     // The first flow, that of pass 5, and how many of them count all packets. Pass 6 outputs.
@@ -425,7 +425,7 @@ fn a_port_that_is_down_neither_sends_nor_receives() {
 #[test]
 fn the_controller_is_told_what_a_packet_bears_on_its_way() {
     let (mut switch, mut a, _b) = pair();
-    let mark = |field, value| Action::Set(SetField::whole(field, value));
+    let mark = |field, value| Action::Edit(Edit::Set(SetField::whole(field, value)));
     switch.flow(
         1,
         &[
@@ -452,7 +452,13 @@ fn the_controller_is_told_what_a_packet_bears_on_its_way() {
     // What comes back goes on with it, whatever is changed.
     let to_us = Action::Userspace(Userspace::default());
     let hash = second.key.dp_hash();
-    switch.execute(second, &[Action::Set(SetField::whole(FieldId::EthDst, 9)), to_us]);
+    switch.execute(
+        second,
+        &[
+            Action::Edit(Edit::Set(SetField::whole(FieldId::EthDst, 9))),
+            to_us,
+        ],
+    );
     let third = switch.upcall();
     assert_eq!((third.key.recirc_id(), third.key.dp_hash()), (7, hash));
     assert_eq!(third.key.eth_dst(), 9);

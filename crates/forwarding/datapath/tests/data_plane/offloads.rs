@@ -6,8 +6,8 @@ use crate::support::guest::{ALL, LEAST};
 use crate::support::{Guest, Layout, Setup, Switch};
 use control_protocol::data_plane::Request;
 use flow::{
-    Action, DropReason, Encapsulation, FieldId, Flow, FlowId, FlowKey, FlowMask, NshHeader, PortId, SetField,
-    Userspace,
+    Action, DropReason, Edit, Encapsulation, FieldId, Flow, FlowId, FlowKey, FlowMask, NshHeader, PortId,
+    SetField, Userspace,
 };
 use proptest::prelude::*;
 use vnic::features as f;
@@ -162,19 +162,21 @@ fn large_frames_are_cut_behind_labels_only() {
     };
     let mut labelled = Guest::start(&mut switch, 2, buffers.clone());
     let mut whole = Guest::start(&mut switch, 3, buffers);
-    let push = |label: u32| Action::PushMpls {
-        lse: label << 12 | 0x140,
-        eth_type: 0x8847,
+    let push = |label: u32| {
+        Action::Edit(Edit::PushMpls {
+            lse: label << 12 | 0x140,
+            eth_type: 0x8847,
+        })
     };
     // Of the outer label, whose bits are the packet's first behind the type, not of the address that lay
     // there.
-    let set = Action::Set(SetField {
+    let set = Action::Edit(Edit::Set(SetField {
         field: FieldId::MplsLse,
         value: 0x07,
         mask: 0xff,
-    });
+    }));
     for (v6, eth_type) in [(false, [8, 0]), (true, [0x86, 0xdd])] {
-        let pop = |eth_type| Action::PopMpls(u16::from_be_bytes(eth_type));
+        let pop = |eth_type| Action::Edit(Edit::PopMpls(u16::from_be_bytes(eth_type)));
         switch.flow(
             1,
             &[
@@ -211,7 +213,7 @@ fn service_headers_are_pushed_and_popped() {
     let nsh = [
         0x0f, 0xc6, 1, 0, 0, 0, 7, 255, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
     ];
-    let encapsulate = Action::Encapsulate;
+    let encapsulate = |change| Action::Edit(Edit::Encapsulate(change));
     let push = encapsulate(Encapsulation::PushNsh(NshHeader::new(&nsh).unwrap()));
     let outer = encapsulate(Encapsulation::PushEth { dst: 0x0b, src: 0x0a });
     let to_controller = Action::Userspace(Userspace::default());
@@ -291,7 +293,7 @@ fn one_frame_for_receivers_with_and_without_offloads() {
     );
     let mut cut = Guest::start(&mut switch, 3, Setup::features(LEAST));
     let mut trunk = Guest::start(&mut switch, 4, Setup::features(LEAST));
-    let push = Action::PushVlan { tpid: 0x8100, tci: 9 };
+    let push = Action::Edit(Edit::PushVlan { tpid: 0x8100, tci: 9 });
     switch.flow(1, &[output(2), output(3), push.clone(), output(4)]);
     for v6 in [false, true] {
         let tcp = Tcp::new(v6, 40_000);

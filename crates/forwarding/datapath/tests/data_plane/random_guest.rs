@@ -10,7 +10,7 @@ use crate::support::session::{
 };
 use crate::support::{Bystanders, Guest, Setup, Switch};
 use control_protocol::data_plane::Request;
-use flow::{Action, DropReason, PortId};
+use flow::{Action, DropReason, Edit, PortId};
 use proptest::prelude::*;
 use rustix::fd::AsFd;
 use std::fs::File;
@@ -178,7 +178,7 @@ struct Chaos {
 
 impl Chaos {
     fn actions(switch: &mut Switch) {
-        let push = Action::PushVlan { tpid: 0x8100, tci: 3 };
+        let push = Action::Edit(Edit::PushVlan { tpid: 0x8100, tci: 3 });
         switch.flow(1, &[Action::Output(PortId(2)), push, Action::Output(PortId(1))]);
         switch.flow(2, &[Action::Output(PortId(1))]);
     }

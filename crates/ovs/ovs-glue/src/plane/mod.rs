@@ -48,8 +48,8 @@ use control_protocol::data_plane::{self as protocol, Execute as Injected, Packet
 use control_protocol::supervisor::FromChild;
 use controller::{Client, DriverClient, Lost};
 use flow::{
-    Action, Context, ControllerId, DropReason, FieldId, FlowKey, PortCounters, Program, SetField, Stage,
-    SwitchId,
+    Action, Context, ControllerId, DropReason, Edit, FieldId, FlowKey, PortCounters, Program, SetField,
+    Stage, SwitchId,
 };
 pub use limits::{Limits, MAX_QUEUES, QUEUE_LIMIT};
 pub use meters::MAX_METERS;
@@ -497,7 +497,7 @@ impl Datapath for Plane {
         ];
         let marks = marks.into_iter().filter(|(_, value)| *value != 0);
         let mut actions: Vec<_> = marks
-            .map(|(field, value)| Action::Set(SetField::whole(field, value.into())))
+            .map(|(field, value)| Action::Edit(Edit::Set(SetField::whole(field, value.into()))))
             .collect();
         actions.extend(translate::actions(&execute.actions)?);
         // What the data plane would find out later, with nobody there to be told.

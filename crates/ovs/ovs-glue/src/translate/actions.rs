@@ -5,7 +5,7 @@
 
 use super::{OWN_METERS, number, port_id};
 use crate::datapath::{Errno, PortNo};
-use flow::{Action as Step, DropReason, Encapsulation, FieldId, Nested, SetField, Userspace};
+use flow::{Action as Step, DropReason, Edit, Encapsulation, FieldId, Nested, SetField, Userspace};
 use ovs_netlink::action::{Action, Change, Set};
 use ovs_netlink::key::{
     Ethernet, Ipv4, Ipv6, Nsh, NshBase, NshContext, NshHeader, Ports as L4Ports, TAG_PRESENT, ether,
@@ -33,6 +33,7 @@ pub fn actions(actions: &[Action]) -> Result<Vec<Step>, Errno> {
 fn push(action: &Action, steps: &mut Vec<Step>) -> Result<(), Errno> {
     let nested = |list: &[Action]| actions(list).map(Nested);
     let port = |number| port_id(PortNo(number)).ok_or(Errno::EINVAL);
+    let encapsulate = |change| Step::Edit(Edit::Encapsulate(change));
     let step = match action {
         Action::Output(number) => Step::Output(port(*number)?),
         Action::Userspace(to) => Step::Userspace(Userspace {
@@ -42,26 +43,26 @@ fn push(action: &Action, steps: &mut Vec<Step>) -> Result<(), Errno> {
             with_actions: to.actions,
         }),
         Action::Set(set) => return push_set(set, steps),
-        Action::PushVlan { tpid, tci } => Step::PushVlan {
+        Action::PushVlan { tpid, tci } => Step::Edit(Edit::PushVlan {
             tpid: *tpid,
             tci: tci & !TAG_PRESENT,
-        },
-        Action::PopVlan => Step::PopVlan,
+        }),
+        Action::PopVlan => Step::Edit(Edit::PopVlan),
         Action::PushMpls { entry, eth_type }
         | Action::AddMpls {
             entry,
             eth_type,
             layer_3: true,
-        } => Step::PushMpls {
-            lse: *entry,
-            eth_type: *eth_type,
-        },
-        Action::AddMpls { entry, eth_type, .. } => Step::Encapsulate(Encapsulation::AddMpls {
+        } => Step::Edit(Edit::PushMpls {
             lse: *entry,
             eth_type: *eth_type,
         }),
-        Action::PopMpls(ether::BRIDGED) => Step::Encapsulate(Encapsulation::PopMplsToEth),
-        Action::PopMpls(eth_type) => Step::PopMpls(*eth_type),
+        Action::AddMpls { entry, eth_type, .. } => encapsulate(Encapsulation::AddMpls {
+            lse: *entry,
+            eth_type: *eth_type,
+        }),
+        Action::PopMpls(ether::BRIDGED) => encapsulate(Encapsulation::PopMplsToEth),
+        Action::PopMpls(eth_type) => Step::Edit(Edit::PopMpls(*eth_type)),
         Action::Sample { probability, actions } => Step::Sample {
             probability: *probability,
             actions: nested(actions)?,
@@ -80,13 +81,13 @@ fn push(action: &Action, steps: &mut Vec<Step>) -> Result<(), Errno> {
             otherwise: nested(others)?,
         },
         Action::Meter(meter) if *meter < OWN_METERS => Step::Meter(*meter),
-        Action::PushEthernet(addresses) => Step::Encapsulate(Encapsulation::PushEth {
+        Action::PushEthernet(addresses) => encapsulate(Encapsulation::PushEth {
             dst: number(addresses.destination),
             src: number(addresses.source),
         }),
-        Action::PopEthernet => Step::Encapsulate(Encapsulation::PopEth),
-        Action::PushNsh(header) => Step::Encapsulate(Encapsulation::PushNsh(nsh_header(header)?)),
-        Action::PopNsh => Step::Encapsulate(Encapsulation::PopNsh),
+        Action::PopEthernet => encapsulate(Encapsulation::PopEth),
+        Action::PushNsh(header) => encapsulate(Encapsulation::PushNsh(nsh_header(header)?)),
+        Action::PopNsh => encapsulate(Encapsulation::PopNsh),
         // Not ovs-vswitchd's, or not yet.
         Action::Meter(_) | Action::Conntrack(_) | Action::ClearConnection => {
             return Err(Errno::EINVAL);
@@ -181,7 +182,7 @@ fn push_field(field: FieldId, value: u128, mask: u128, steps: &mut Vec<Step>) {
     let mask = mask & field.field().ones();
     if mask != 0 {
         let value = value & mask;
-        steps.push(Step::Set(SetField { field, value, mask }));
+        steps.push(Step::Edit(Edit::Set(SetField { field, value, mask })));
     }
 }
 

@@ -277,7 +277,7 @@ fn what_was_put_or_changed_when_the_data_plane_died_comes_with_the_next_one() {
     };
     let got: Vec<_> = world.hear_puts().iter().map(actions).collect();
     let output = vec![flow::Action::Output(PortId(FIRST + 1))];
-    let changed = vec![flow::Action::PopVlan];
+    let changed = vec![flow::Action::Edit(flow::Edit::PopVlan)];
     assert_eq!(got, [changed.clone(), output, changed]);
 }
 
@@ -361,7 +361,7 @@ fn flows_that_wait_are_asked_for_changed_and_removed_here() {
     let Some(Request::FlowPut { flow, .. }) = seen.last() else {
         panic!()
     };
-    assert_eq!(flow.actions, [flow::Action::PopVlan]);
+    assert_eq!(flow.actions, [flow::Action::Edit(flow::Edit::PopVlan)]);
 }
 
 #[test]
