@@ -86,8 +86,8 @@ impl Bell {
         self.kind == Kind::Eventfd && eventfd::prepare().is_err()
     }
 
-    /// Makes a call, or leaves it to the call thread. What a trusted peer's call costs is the machine's doing,
-    /// and no reason to wait.
+    /// Makes a call, or leaves it to the call thread. What a trusted peer's call costs is the machine's
+    /// doing, and no reason to wait.
     fn ring(self: &Arc<Self>, account: &Calls) -> Result<(), Errno> {
         if self.callee.trusted {
             return self.signal();
