@@ -13,6 +13,7 @@ use std::net::IpAddr;
 
 const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
+const RARP: u16 = 0x8035;
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -53,6 +54,7 @@ impl Match {
         self.push_link(&mut conditions)?;
         self.push_network(&mut conditions)?;
         self.push_transport(&mut conditions)?;
+        self.push_discovery(&mut conditions)?;
         conditions.retain(|(_, condition)| !condition.is_always_true());
         Ok(conditions)
     }
@@ -166,6 +168,32 @@ impl Match {
         Ok(())
     }
 
+    fn push_discovery(&self, conditions: &mut Conditions) -> Result<(), Refused> {
+        let is_icmpv6 = self.ip_proto == Some(ICMPV6);
+        if let Some(target) = self.nd_target {
+            if !target.address.is_ipv6() {
+                return Err(Refused::Contradiction);
+            }
+            if !is_icmpv6 {
+                return Err(Refused::NeedsProtocol);
+            }
+            conditions.push((Dimension::NdTarget, Condition::Prefix(ip_prefix(target)?)));
+        }
+        for (dimension, mac) in [(Dimension::NdSll, self.nd_sll), (Dimension::NdTll, self.nd_tll)] {
+            let Some(mac) = mac else { continue };
+            if !is_icmpv6 && !matches!(self.eth_type, Some(ARP | RARP)) {
+                return Err(Refused::NeedsProtocol);
+            }
+            conditions.push((dimension, Condition::Prefix(mac_prefix(mac)?)));
+        }
+        Ok(())
+    }
+
+    /// Whether a condition is about a message of ARP or neighbour discovery.
+    fn is_about_message(&self) -> bool {
+        self.nd_target.is_some() || self.nd_sll.is_some() || self.nd_tll.is_some()
+    }
+
     /// Whether a condition makes sense for IP or ARP only.
     fn is_about_network(&self) -> bool {
         self.ip_src.is_some()
@@ -186,7 +214,11 @@ impl Match {
             .then_some(self.ip_proto)
             .flatten()
             .map(|protocol| protocol == ICMPV6);
-        let mut versions = [of(self.ip_src), of(self.ip_dst), icmp].into_iter().flatten();
+        let is_discovery = self.is_about_message() && !matches!(self.eth_type, Some(ARP | RARP));
+        let discovery = is_discovery.then_some(true);
+        let mut versions = [of(self.ip_src), of(self.ip_dst), icmp, discovery]
+            .into_iter()
+            .flatten();
         let is_ipv6 = versions.next();
         if versions.any(|other| Some(other) != is_ipv6) {
             return Err(Refused::Contradiction);
@@ -328,7 +360,18 @@ mod tests {
             kind: Range::one(8),
             code: Range::ALL,
         });
-        let cases: [(Option<Refused>, Refused); 15] = [
+        let target = |m: &mut Match| {
+            let address = "fe80::1".parse().unwrap();
+            m.nd_target = Some(IpPrefix { address, len: 128 });
+        };
+        let link = Some(MacPrefix { address: 2, len: 48 });
+        let cases: [(Option<Refused>, Refused); 18] = [
+            (refused(target), Refused::NeedsProtocol),
+            (refused(|m| m.nd_sll = link), Refused::NeedsProtocol),
+            (
+                refused(|m| (m.nd_tll, m.eth_type, m.ip_proto) = (link, Some(IPV4), Some(ICMPV6))),
+                Refused::Contradiction,
+            ),
             (
                 refused(|m| m.connection = Some(ConnectionState::New)),
                 Refused::NoConnections,

@@ -20,10 +20,13 @@ pub(crate) enum Dimension {
     TpDst,
     TpSrc,
     TcpFlags,
+    NdTarget,
+    NdSll,
+    NdTll,
 }
 
 /// Number of dimensions.
-pub(crate) const DIMENSIONS: usize = 12;
+pub(crate) const DIMENSIONS: usize = 15;
 
 /// IPv6's Ethernet type. Addresses of packets with another one are IPv4's.
 pub(crate) const IPV6: u16 = 0x86dd;
@@ -43,6 +46,9 @@ impl Dimension {
         Dimension::TpDst,
         Dimension::TpSrc,
         Dimension::TcpFlags,
+        Dimension::NdTarget,
+        Dimension::NdSll,
+        Dimension::NdTll,
     ];
 
     /// The field that the dimension is, or is a part of.
@@ -60,6 +66,9 @@ impl Dimension {
             Dimension::TpDst => FieldId::TpDst,
             Dimension::TpSrc => FieldId::TpSrc,
             Dimension::TcpFlags => FieldId::TcpFlags,
+            Dimension::NdTarget => FieldId::NdTarget,
+            Dimension::NdSll => FieldId::NdSll,
+            Dimension::NdTll => FieldId::NdTll,
         }
     }
 

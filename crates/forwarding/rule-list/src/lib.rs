@@ -23,7 +23,7 @@
 //! Forwarding*, SIGCOMM 1998). A look-up keeps the rules that may still match, the *candidates*, at first
 //! all. It takes the first candidate, asks the first dimension that this rule has a condition on and that
 //! was not asked yet, and leaves those candidates that allow the packet's value. When the first candidate
-//! has no condition left, it is the answer. So at most twelve questions are asked, for one rule or ten
+//! has no condition left, it is the answer. So at most fifteen questions are asked, for one rule or ten
 //! thousand, and none that the answer does not need.
 //!
 //! Tuple space search has one table per combination of masks. Ranges and sets multiply its combinations: a

@@ -48,6 +48,8 @@ pub enum Verdict {
 /// | ports | protocol TCP, UDP or SCTP, which the rule must say; not a later fragment |
 /// | ICMP type, code | protocol ICMP with IPv4 or ICMPv6 with IPv6, the protocol said by the rule; not a later fragment |
 /// | TCP flags | protocol TCP, said by the rule; not a later fragment |
+/// | address that a neighbour discovery message is about | ICMPv6 with IPv6, said by the rule |
+/// | link-layer address in a message | Ethernet type ARP or RARP, or protocol ICMPv6 with IPv6, said by the rule |
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Match {
     /// The port that the packet came from: in an egress filter, the other port.
@@ -72,6 +74,14 @@ pub struct Match {
     pub transport: Option<Transport>,
     /// TCP flags.
     pub tcp_flags: Option<TcpFlags>,
+    /// IPv6 address that a neighbour solicitation or advertisement is about; `::` in other packets.
+    pub nd_target: Option<IpPrefix>,
+    /// Sender's hardware address in ARP, or source link-layer address in neighbour discovery; zero where there
+    /// is none.
+    pub nd_sll: Option<MacPrefix>,
+    /// Target's hardware address in ARP, or target link-layer address in neighbour discovery; zero where there
+    /// is none.
+    pub nd_tll: Option<MacPrefix>,
     /// State of the packet's connection. A list with such a rule is refused, as there are no connections
     /// yet.
     pub connection: Option<ConnectionState>,

@@ -125,7 +125,10 @@ fn matches() -> impl Strategy<Value = Match> {
     let network = (
         addresses(),
         addresses(),
-        prop::option::weighted(0.3, prop_oneof![Just(6u8), Just(17), Just(1), Just(2)]),
+        prop::option::weighted(
+            0.3,
+            prop_oneof![2 => Just(6u8), 2 => Just(17), 2 => Just(1), 2 => Just(2), 3 => Just(58)],
+        ),
         prop::option::weighted(
             0.2,
             prop_oneof![
@@ -143,7 +146,12 @@ fn matches() -> impl Strategy<Value = Match> {
             }),
         ),
     );
-    (link, network).prop_map(|(link, network)| {
+    let message = (
+        prop::option::weighted(0.1, ip_prefix()),
+        prop::option::weighted(0.15, mac_prefix()),
+        prop::option::weighted(0.1, mac_prefix()),
+    );
+    (link, network, message).prop_map(|(link, network, (nd_target, nd_sll, nd_tll))| {
         let (in_port, eth_src, eth_dst, eth_type, vlan) = link;
         let (ip_src, ip_dst, ip_proto, fragment, transport, tcp_flags) = network;
         Match {
@@ -158,6 +166,9 @@ fn matches() -> impl Strategy<Value = Match> {
             fragment,
             transport: transport.map(|it| it.1),
             tcp_flags,
+            nd_target,
+            nd_sll,
+            nd_tll,
             connection: None,
         }
     })
@@ -204,6 +215,16 @@ fn key() -> impl Strategy<Value = FlowKey> {
                 key.set_tp_dst(transport.1);
                 key.set_tcp_flags(transport.2);
             }
+        }
+        if link.4 == 0x0806 || network.2 == 58 && link.4 == 0x86dd {
+            key.set_nd_sll(0x0200_0000_0000 | u64::from(transport.0));
+            key.set_nd_tll(0x0200_0000_0000 | u64::from(transport.2));
+        }
+        if network.2 == 58
+            && link.4 == 0x86dd
+            && let IpAddr::V6(target) = network.0
+        {
+            key.set_nd_target(target.to_bits());
         }
         key
     })
@@ -296,6 +317,8 @@ impl Twin {
                     &[0x0800]
                 }
             }
+            // No rule without a protocol has them.
+            (None, ..) if rule.nd_target.is_some() || rule.nd_sll.or(rule.nd_tll).is_some() => &[0x86dd],
             (None, None, None, None) if rule.ip_proto.is_none() && rule.fragment.is_none() => &[],
             _ => &[0x0800, 0x86dd],
         };
@@ -383,6 +406,17 @@ impl Twin {
             rule.tcp_flags
                 .map(|flags| (FieldId::TcpFlags, key.tcp_flags() & flags.mask == flags.value)),
         );
+        all.extend(rule.nd_target.filter(|target| target.len > 0).map(|target| {
+            let address = IpAddr::V6(Ipv6Addr::from_bits(key.nd_target()));
+            (FieldId::NdTarget, in_prefix(address, target))
+        }));
+        let links = [
+            (FieldId::NdSll, rule.nd_sll, key.nd_sll()),
+            (FieldId::NdTll, rule.nd_tll, key.nd_tll()),
+        ];
+        for (field, prefix, link) in links {
+            all.extend(prefix.map(|prefix| (field, in_mac_prefix(link, prefix))));
+        }
         all
     }
 
