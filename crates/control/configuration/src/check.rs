@@ -192,7 +192,6 @@ fn check_vhost_user(port: &PortConfig, place: &[PathSegment], seen: &mut Seen) -
     for (key, given) in [
         ("interface", port.interface.is_some()),
         ("netns", port.netns.is_some()),
-        ("addresses", !port.addresses.is_empty()),
     ] {
         if given {
             let message = format!("`{key}` is for ports of type tap; {} is vhost-user", port.name);

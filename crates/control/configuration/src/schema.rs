@@ -4,9 +4,10 @@
 //! sensible one. Ports without `vlan` carry untagged frames only; that a guest can tag its way into a VLAN
 //! takes an explicit `trunk`, the safe direction of error.
 
+use crate::policy::{AclConfig, AllowedPair, GroupConfig, Guard, SetConfig};
 use crate::value::{
     AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns, StormControl,
-    TableSize, UserId, VlanId,
+    TableSize, UserId, VlanId, kebab_text,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -20,6 +21,15 @@ pub struct Config {
     /// The switches; packets never cross from one to another.
     #[serde(default, rename = "switch")]
     pub switches: Vec<SwitchConfig>,
+    /// Sets that rules name.
+    #[serde(default, rename = "set", skip_serializing_if = "Vec::is_empty")]
+    pub sets: Vec<SetConfig>,
+    /// Access control lists that ports name.
+    #[serde(default, rename = "acl", skip_serializing_if = "Vec::is_empty")]
+    pub acls: Vec<AclConfig>,
+    /// Security groups that ports are members of.
+    #[serde(default, rename = "security-group", skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupConfig>,
     /// Which cores do the data plane's work. Changes take effect when the switch is started again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub placement: placement_config::Config,
@@ -181,9 +191,24 @@ pub struct PortConfig {
     /// TAP: network namespace of the interface; default: the host's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<Netns>,
-    /// TAP: addresses to assign.
+    /// Addresses of the guest, which the guard `spoof` lets it use; a TAP gets them assigned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpPrefix>,
+    /// Further addresses that the guard `spoof` lets the guest use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_pairs: Vec<AllowedPair>,
+    /// What the guest must not do.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub guards: BTreeSet<Guard>,
+    /// Access control list for packets from the guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl_from: Option<Name>,
+    /// Access control list for packets to the guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl_to: Option<Name>,
+    /// Security groups that the port is a member of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub security_groups: Vec<Name>,
 }
 
 /// The kind of a port's connection.
@@ -344,30 +369,6 @@ impl fmt::Display for VlanConfig {
     }
 }
 
-macro_rules! kebab_text {
-    ($type:ident: $($variant:ident $text:literal),*) => {
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(match self { $($type::$variant => $text,)* })
-            }
-        }
-
-        impl std::str::FromStr for $type {
-            type Err = crate::InvalidValue;
-
-            fn from_str(text: &str) -> Result<Self, Self::Err> {
-                match text {
-                    $($text => Ok($type::$variant),)*
-                    _ => Err(crate::InvalidValue {
-                        value: text.into(),
-                        expected: concat!("one of" $(, " ", $text)*),
-                    }),
-                }
-            }
-        }
-    };
-}
-
 kebab_text!(SwitchKind: External "external", Internal "internal", Private "private");
 kebab_text!(PortKind: VhostUser "vhost-user", Tap "tap");
 kebab_text!(PortMode: Server "server", Client "client");
@@ -420,6 +421,11 @@ impl PortConfig {
             interface: None,
             netns: None,
             addresses: Vec::new(),
+            allowed_pairs: Vec::new(),
+            guards: BTreeSet::new(),
+            acl_from: None,
+            acl_to: None,
+            security_groups: Vec::new(),
         }
     }
 

@@ -184,6 +184,34 @@ macro_rules! text {
     };
 }
 
+pub(crate) use text;
+
+macro_rules! kebab_text {
+    ($type:ident: $($variant:ident $text:literal),*) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(match self { $($type::$variant => $text,)* })
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = crate::InvalidValue;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                match text {
+                    $($text => Ok($type::$variant),)*
+                    _ => Err(crate::InvalidValue {
+                        value: text.into(),
+                        expected: concat!("one of" $(, " ", $text)*),
+                    }),
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use kebab_text;
+
 macro_rules! string {
     ($name:ident) => {
         impl $name {

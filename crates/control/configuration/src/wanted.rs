@@ -14,8 +14,10 @@ pub(crate) struct Wrong {
     pub message: String,
 }
 
+const OF_GROUP: &str = "a list of rules: [{ protocol = \"tcp\", destination-port = 443 }, ...]";
+
 /// Tables and lists of tables, and how they are written.
-const SHAPES: [(&str, Shape, &str); 6] = [
+const SHAPES: [(&str, Shape, &str); 12] = [
     (
         "switch",
         Shape::Tables,
@@ -36,6 +38,28 @@ const SHAPES: [(&str, Shape, &str); 6] = [
         Shape::Table,
         "a table: { access = N } or { trunk = [N, ...], native = N }",
     ),
+    (
+        "set",
+        Shape::Tables,
+        "a list of tables: each set begins with [[set]]",
+    ),
+    (
+        "acl",
+        Shape::Tables,
+        "a list of tables: each list begins with [[acl]]",
+    ),
+    (
+        "rule",
+        Shape::Tables,
+        "a list of tables: rule = [{ action = \"allow\", protocol = \"tcp\" }, ...], or [[acl.rule]] below the list",
+    ),
+    (
+        "security-group",
+        Shape::Tables,
+        "a list of tables: each group begins with [[security-group]]",
+    ),
+    ("to", Shape::Tables, OF_GROUP),
+    ("from", Shape::Tables, OF_GROUP),
     ("placement", Shape::Table, "a table: [placement]"),
     ("ovs", Shape::Table, "a table: [ovs]"),
 ];
@@ -45,6 +69,8 @@ enum Shape {
     Table,
     Tables,
 }
+
+const ACTIONS: &str = "\"allow\", \"drop\" or \"reject\"";
 
 /// Plain values. Keys of the same name want the same, but for `mode` and `type`, whose tables have other
 /// names.
@@ -69,6 +95,32 @@ const PLAIN: &[(&str, &str, &str)] = &[
     ),
     ("placement", "copy-limit", "a number from 1 to 1024"),
     ("switch", "contested-macs", "\"deliver\" or \"drop\""),
+    (
+        "port",
+        "guards",
+        "a list of \"spoof\", \"dhcp\", \"router\" and \"bpdu\"",
+    ),
+    ("port", "security-groups", "a list of names of security groups"),
+    (
+        "port",
+        "allowed-pairs",
+        "a list like [{ mac = \"52:54:00:00:00:01\", address = \"10.0.0.9\" }]",
+    ),
+    (
+        "set",
+        "addresses",
+        "a list of IP addresses and networks like [\"10.0.0.0/8\", \"fd00::1\"]",
+    ),
+    (
+        "set",
+        "macs",
+        "a list of MAC addresses and blocks like [\"52:54:00:00:00:00/24\"]",
+    ),
+    ("set", "ports", "a list of names of ports"),
+    ("acl", "default", ACTIONS),
+    ("rule", "action", ACTIONS),
+    ("rule", "priority", "a number from 0 to 65535"),
+    ("rule", "fragments", "\"none\", \"first\" or \"later\""),
     ("port", "socket", "the path of a socket, in quotes"),
     ("ovs", "database", "the path of a socket, in quotes"),
     (
@@ -104,8 +156,11 @@ const FOREIGN: [&str; 9] = [
 /// The first table or list of tables that is something else.
 pub(crate) fn misshapen(table: &DeTable<'_>) -> Option<Wrong> {
     table.iter().find_map(|(key, value)| {
-        let found = of_wrong_shape(key.get_ref().as_ref(), value);
-        found.or_else(|| children(value).into_iter().find_map(misshapen))
+        let key = key.get_ref().as_ref();
+        // Rules are about a tag, and have no tables.
+        let has_rules = matches!(key, "rule" | "to" | "from");
+        let below = |tables: Vec<_>| tables.into_iter().find_map(misshapen);
+        of_wrong_shape(key, value).or_else(|| (!has_rules).then(|| below(children(value)))?)
     })
 }
 

@@ -315,7 +315,7 @@ fn read_config(file: &Path) -> Result<Config, Refusal> {
         path: file.to_owned(),
         error,
     })?;
-    Ok(management::parse(&text, &file.display().to_string())?)
+    Ok(policy::parse(&text, &file.display().to_string())?)
 }
 
 fn default_intent() -> Intent {

@@ -66,7 +66,7 @@ impl Control {
         let path = self.options.config.as_deref().ok_or(Refusal::NoConfiguration)?;
         let file = File::read(path)?;
         let intent = Intent {
-            config: management::parse(&file.text, &file.name)?,
+            config: policy::parse(&file.text, &file.name)?,
             overrides: BTreeMap::new(),
             ..self.intent.clone()
         };
@@ -107,7 +107,8 @@ impl File {
             switch.ports.splice(0..0, added.into_iter().flatten().cloned());
         }
         mixed.switches.splice(0..0, intent.switches.iter().cloned());
-        mixed.check().map_err(|CheckError { path, message }| {
+        let checked = mixed.check().and_then(|()| policy::compile(&mixed));
+        checked.map(drop).map_err(|CheckError { path, message }| {
             let way_out = "switches and ports that were added by command count too (ORIGIN is runtime in `hyperswitch port list` and \
                            `switch list`); delete those with `hyperswitch port del` or `switch del`, or change the file";
             self.error(&in_file(&path, intent), format!("{message}; {way_out}"))
@@ -171,7 +172,9 @@ impl File {
 /// The place in the file of a part of the mixed configuration; of its switch, if it was added by request.
 fn in_file(path: &[PathSegment], intent: &Intent) -> Vec<PathSegment> {
     let mut path = path.to_vec();
-    let Some(PathSegment::Index(switch)) = path.get_mut(1) else {
+    // Requests add switches and ports only.
+    let is_switch = path.first() == Some(&PathSegment::Key("switch"));
+    let Some(PathSegment::Index(switch)) = path.get_mut(1).filter(|_| is_switch) else {
         return path;
     };
     *switch = switch.saturating_sub(intent.switches.len());

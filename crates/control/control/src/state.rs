@@ -149,6 +149,14 @@ impl Link {
 pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
     let (merged, runtime) = merge(intent)?;
     merged.check()?;
+    if !policy::compile(&merged)?.ports.is_empty() {
+        let message = "policies of ports are checked, and cannot be applied yet".into();
+        return Err(management::CheckError {
+            path: Vec::new(),
+            message,
+        }
+        .into());
+    }
     let mut state = State::default();
     for switch in &merged.switches {
         let name = switch.name.to_string();

@@ -53,7 +53,8 @@ pub enum Refused {
     /// An address, and an Ethernet type or another address that does not go with it.
     #[error("IP addresses, Ethernet type and protocol exclude each other")]
     Contradiction,
-    /// Conditions on the transport header, or on a message of ARP or neighbour discovery, without the protocol.
+    /// Conditions on the transport header, or on a message of ARP or neighbour discovery, without the
+    /// protocol.
     #[error("ports, ICMP types, TCP flags and link-layer addresses need a protocol that has them")]
     NeedsProtocol,
     /// Connections are not tracked.

@@ -76,11 +76,11 @@ pub struct Match {
     pub tcp_flags: Option<TcpFlags>,
     /// IPv6 address that a neighbour solicitation or advertisement is about; `::` in other packets.
     pub nd_target: Option<IpPrefix>,
-    /// Sender's hardware address in ARP, or source link-layer address in neighbour discovery; zero where there
-    /// is none.
+    /// Sender's hardware address in ARP, or source link-layer address in neighbour discovery; zero where
+    /// there is none.
     pub nd_sll: Option<MacPrefix>,
-    /// Target's hardware address in ARP, or target link-layer address in neighbour discovery; zero where there
-    /// is none.
+    /// Target's hardware address in ARP, or target link-layer address in neighbour discovery; zero where
+    /// there is none.
     pub nd_tll: Option<MacPrefix>,
     /// State of the packet's connection. A list with such a rule is refused, as there are no connections
     /// yet.

@@ -3,7 +3,7 @@
 
 use clap::{Args, Parser, Subcommand};
 use management::{
-    AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns, PortKind,
+    AgeingSeconds, Guard, InterfaceName, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns, PortKind,
     PortMode, StormControl, SwitchKind, TableSize, UserId, VlanId,
 };
 use std::net::IpAddr;
@@ -51,6 +51,9 @@ pub enum Verb {
     },
     #[command(flatten)]
     User(UserVerb),
+    /// Check and show policies of ports
+    #[command(subcommand)]
+    Policy(PolicyVerb),
     /// Understand P4 programs; no running instance is needed
     #[command(subcommand)]
     P4(P4Verb),
@@ -79,6 +82,16 @@ pub enum Verb {
     /// Write shell completions into a directory
     #[command(hide = true)]
     Completions { directory: PathBuf },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PolicyVerb {
+    /// Check the policies of a configuration file: contradictions, and rules that can never match; no running
+    /// instance is needed
+    Check {
+        /// Configuration file (TOML)
+        file: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -342,9 +355,22 @@ pub struct PortArgs {
     /// TAP: network namespace, a name under /run/netns or a path
     #[arg(long)]
     pub netns: Option<Netns>,
-    /// TAP: address with prefix length; may be given several times
+    /// Address with prefix length, which a TAP gets and the guard `spoof` lets pass; may be given several
+    /// times
     #[arg(long = "address", value_name = "ADDRESS/LENGTH")]
     pub addresses: Vec<IpPrefix>,
+    /// What the guest must not do: spoof, dhcp, router or bpdu; a comma-separated list
+    #[arg(long, value_name = "GUARDS", value_delimiter = ',')]
+    pub guards: Vec<Guard>,
+    /// Access control list for packets from the guest
+    #[arg(long, value_name = "ACL")]
+    pub acl_from: Option<Name>,
+    /// Access control list for packets to the guest
+    #[arg(long, value_name = "ACL")]
+    pub acl_to: Option<Name>,
+    /// Security group that the port is a member of; may be given several times
+    #[arg(long = "security-group", value_name = "GROUP")]
+    pub security_groups: Vec<Name>,
 }
 
 /// VLANs of a port; none of these: untagged frames only.

@@ -120,7 +120,7 @@ fn examples_of_configurations_are_accepted() {
         let examples = blocks(&text, "toml");
         assert!(examples.len() >= at_least, "{document} has lost its examples");
         for example in examples {
-            if let Err(error) = management::parse(example, document) {
+            if let Err(error) = policy::parse(example, document) {
                 panic!("{error}\n{example}");
             }
         }
@@ -158,6 +158,16 @@ fn every_key_is_documented() {
     assert_eq!(
         rows("Port"),
         known(&format!("{switch}[[switch.port]]\nname = \"b\"\nnonsense = 1\n"))
+    );
+    assert_eq!(rows("Set"), known("[[set]]\nnonsense = 1\n"));
+    assert_eq!(rows("Access control list"), known("[[acl]]\nnonsense = 1\n"));
+    assert_eq!(
+        rows("Security group"),
+        known("[[security-group]]\nnonsense = 1\n")
+    );
+    assert_eq!(
+        rows("Rule"),
+        known("[[acl]]\nname = \"a\"\ndefault = \"drop\"\nrule = [{ nonsense = 1 }]\n")
     );
     assert_eq!(rows("Placement"), known("[placement]\nnonsense = 1\n"));
     assert_eq!(rows("Open vSwitch"), known("[ovs]\nnonsense = 1\n"));

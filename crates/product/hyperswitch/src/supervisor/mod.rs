@@ -127,7 +127,7 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
 /// Reads the file, and refuses one that the control process would refuse, before anything is started.
 fn read_config(path: &Path) -> Result<management::Config> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(management::parse(&text, &path.display().to_string())?)
+    Ok(policy::parse(&text, &path.display().to_string())?)
 }
 
 fn tell_ovs(command: &mut Command, ovs: &management::OvsConfig) {

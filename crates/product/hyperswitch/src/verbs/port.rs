@@ -57,6 +57,10 @@ fn config(args: &PortArgs) -> PortConfig {
     port.interface.clone_from(&args.interface);
     port.netns.clone_from(&args.netns);
     port.addresses.clone_from(&args.addresses);
+    port.guards = args.guards.iter().copied().collect();
+    port.acl_from.clone_from(&args.acl_from);
+    port.acl_to.clone_from(&args.acl_to);
+    port.security_groups.clone_from(&args.security_groups);
     port
 }
 

@@ -1,0 +1,187 @@
+//! The schema of policies: sets, access control lists, security groups, and what ports say of them.
+//!
+//! Directions are named as seen from the guest: *from* the port come the packets that its guest sends,
+//! *to* the port go those that it receives. What rules mean, and which contradict each other, crate
+//! `policy` knows.
+
+use crate::policy_value::{
+    AddressMatch, EthernetType, FlagMatch, MacBlock, MacMatch, Network, NumberRange, Protocol, VlanMatch,
+};
+use crate::value::{MacAddr, Name, kebab_text};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A set of addresses, of MAC addresses, or of ports: exactly one of the three lists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SetConfig {
+    /// Unique among sets.
+    pub name: Name,
+    /// IP addresses and networks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub addresses: Option<Vec<Network>>,
+    /// MAC addresses and blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub macs: Option<Vec<MacBlock>>,
+    /// Names of ports, which need not exist yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<Vec<Name>>,
+}
+
+/// Rules that are tried in their order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct AclConfig {
+    /// Unique among lists.
+    pub name: Name,
+    /// What happens to packets that match no rule, where the port has no security groups.
+    pub default: RuleAction,
+    /// The rules.
+    #[serde(default, rename = "rule")]
+    pub rules: Vec<RuleConfig>,
+}
+
+/// Rules that each allow something. A direction without rules is not limited by this group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct GroupConfig {
+    /// Unique among groups.
+    pub name: Name,
+    /// What may go to members.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Vec<RuleConfig>>,
+    /// What may come from members.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Vec<RuleConfig>>,
+}
+
+/// What a rule says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RuleAction {
+    /// The packet passes.
+    Allow,
+    /// The packet is dropped.
+    Drop,
+    /// The packet is dropped, and its sender is told.
+    Reject,
+}
+
+/// Which fragments a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FragmentMatch {
+    /// Whole packets.
+    None,
+    /// Whole packets and first fragments.
+    First,
+    /// Fragments behind the first, which have no ports.
+    Later,
+}
+
+/// State of a packet's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ConnectionMatch {
+    /// No packet has gone either way.
+    New,
+    /// Packets have gone both ways.
+    Established,
+    /// Announced by another connection.
+    Related,
+    /// None that there can be.
+    Invalid,
+}
+
+/// A rule. Each key that is given must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RuleConfig {
+    /// What happens to packets that match. Required in lists; rules of groups allow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<RuleAction>,
+    /// Rules of greater priority are tried first, and equal ones in their order; default 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u16>,
+    /// Source address of IP, or of an ARP message's sender.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<AddressMatch>,
+    /// Destination address of IP, or of an ARP message's target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination: Option<AddressMatch>,
+    /// Source MAC address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_mac: Option<MacMatch>,
+    /// Destination MAC address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination_mac: Option<MacMatch>,
+    /// Ethernet type behind all tags.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ethernet_type: Option<EthernetType>,
+    /// Outer VLAN tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<VlanMatch>,
+    /// IP protocol.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<Protocol>,
+    /// Source port of TCP, UDP or SCTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_port: Option<NumberRange>,
+    /// Destination port of TCP, UDP or SCTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destination_port: Option<NumberRange>,
+    /// Type of ICMP or ICMPv6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub icmp_type: Option<NumberRange>,
+    /// Code of ICMP or ICMPv6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub icmp_code: Option<NumberRange>,
+    /// TCP flags.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp_flags: Option<FlagMatch>,
+    /// Fragments of IP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fragments: Option<FragmentMatch>,
+    /// The port that the packet came from, or a set of ports: for packets to the port only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sender: Option<Name>,
+    /// Security group of which the other side is a member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote_group: Option<Name>,
+    /// State of the packet's connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection: Option<ConnectionMatch>,
+    /// Whether replies to what the rule allows are allowed, too. In groups only.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub replies: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// What a port's guest must not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Guard {
+    /// Send from addresses that are not its own.
+    Spoof,
+    /// Answer as a DHCP server.
+    Dhcp,
+    /// Announce itself as a router, or redirect.
+    Router,
+    /// Take part in the spanning tree.
+    Bpdu,
+}
+
+/// Addresses that a port's guest may use besides its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct AllowedPair {
+    /// MAC address.
+    pub mac: MacAddr,
+    /// IP address or network that goes with it.
+    pub address: Network,
+}
+
+kebab_text!(Guard: Spoof "spoof", Dhcp "dhcp", Router "router", Bpdu "bpdu");

@@ -1,0 +1,174 @@
+//! What a configuration's policies come to.
+
+use configuration::{Guard, Name};
+use rule_list::{IpPrefix, ListId, MacPrefix, Match, Rule, SetId, Verdict};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// Filter of a port that its guards fill, for packets from the port.
+pub const GUARDS: usize = 1;
+
+/// Filter of a port that its access control list and security groups fill.
+pub const ACLS: usize = 2;
+
+/// Lists and sets, and which port has which lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "see the type")]
+pub struct Policies {
+    pub lists: BTreeMap<ListId, List>,
+    pub sets: BTreeMap<SetId, Set>,
+    /// Ports with policies, by name.
+    pub ports: BTreeMap<String, PortLists>,
+}
+
+/// The lists that a port's packets meet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortLists {
+    /// Judges packets from the port, in filter [`GUARDS`].
+    pub guards: Option<ListId>,
+    /// Judges packets from the port, in filter [`ACLS`].
+    pub from: Option<ListId>,
+    /// Judges packets to the port, in filter [`ACLS`].
+    pub to: Option<ListId>,
+}
+
+/// A list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List {
+    /// Name for users: what the list is made of.
+    pub name: String,
+    /// What happens to packets that match no rule.
+    pub default: Verdict,
+    /// Rules in the order of their priorities.
+    pub rules: Vec<ListRule>,
+}
+
+/// A rule with its origin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "see the type")]
+pub struct ListRule {
+    pub rule: Rule,
+    pub origin: Origin,
+}
+
+/// Where a rule comes from. Places count from 1.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// A rule of an access control list.
+    Acl(Name, usize),
+    /// A rule of a security group for packets to members, or from them.
+    Group(Name, Direction, usize),
+    /// Replies to what a rule of a group for that direction allows.
+    Replies(Name, Direction, usize),
+    /// What every member of a group may do.
+    Member,
+    /// A guard.
+    Guard(Guard),
+    /// Guards do not see what the packet holds.
+    Hidden,
+}
+
+/// Direction of packets, as a port's guest sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// From the port.
+    From,
+    /// To the port.
+    To,
+}
+
+/// A set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Set {
+    /// Name for users.
+    pub name: String,
+    /// All members.
+    pub members: SetMembers,
+}
+
+/// Members of a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SetMembers {
+    /// IP addresses.
+    Addresses(BTreeSet<IpPrefix>),
+    /// MAC addresses.
+    Macs(BTreeSet<MacPrefix>),
+    /// Names of ports, which need not exist.
+    Ports(BTreeSet<String>),
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Direction::From => "from",
+            Direction::To => "to",
+        })
+    }
+}
+
+impl Direction {
+    /// What is sent in answer.
+    pub fn opposite(self) -> Direction {
+        match self {
+            Direction::From => Direction::To,
+            Direction::To => Direction::From,
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Acl(name, place) => write!(f, "acl {name} rule {place}"),
+            Origin::Group(name, direction, place) => write!(f, "group {name} {direction} rule {place}"),
+            Origin::Replies(name, direction, place) => {
+                write!(f, "group {name} replies to {direction} rule {place}")
+            }
+            Origin::Member => f.write_str("members of groups"),
+            Origin::Guard(guard) => write!(f, "guard {guard}"),
+            Origin::Hidden => f.write_str("guard headers-hidden"),
+        }
+    }
+}
+
+/// Rules that are collected for a list, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Rules {
+    all: Vec<ListRule>,
+    numbers: BTreeSet<u32>,
+}
+
+impl Rules {
+    /// Adds a rule behind the others, whose priorities are no lower.
+    pub fn add(&mut self, priority: u32, matches: Match, verdict: Verdict, origin: Origin) {
+        // Counters follow the number, so what the rule says decides it, and its place does not.
+        let text = format!("{matches:?} {verdict:?}");
+        let number = free_number(&text, |number| self.numbers.contains(&number));
+        self.numbers.insert(number);
+        let rule = Rule {
+            number,
+            priority,
+            matches,
+            verdict,
+        };
+        self.all.push(ListRule { rule, origin });
+    }
+
+    pub fn into_list(self, name: String, default: Verdict) -> List {
+        List {
+            name,
+            default,
+            rules: self.all,
+        }
+    }
+}
+
+/// A number for a text that is always the same unless it is taken (FNV-1a).
+pub(crate) fn free_number(text: &str, is_taken: impl Fn(u32) -> bool) -> u32 {
+    let hash = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    let mut number = text.bytes().fold(0x811c_9dc5, hash);
+    while is_taken(number) {
+        number = number.wrapping_add(1);
+    }
+    number
+}
