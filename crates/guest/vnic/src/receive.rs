@@ -4,26 +4,20 @@
 //! buffers as it needs, then writes virtio-net header, head and tail straight into them. When there are not
 //! enough buffers the packet waits, and the ring asks for a kick.
 //!
-//! | [`Wait`] | enters when | allowed |
-//! |---|---|---|
-//! | `No` | buffers were there, for a part of the packet at least | deliver |
-//! | `Since(t)` | the oldest packet found too few buffers at t | try again on a kick; after [`RENOTIFY_MS`] owe the driver a call, whether it asked for calls or not, and become `Renotified(t)` |
-//! | `Renotified(t)` | the driver was owed a call | try again on a kick; after [`STALL_TIMEOUT_MS`] become `Stalled` |
-//! | `Stalled` | the time was up | everything queued is dropped, new packets are dropped at once; a buffer ends it |
+//! [`Wait`] has the states of a ring without buffers.
 //!
 //! A packet that waits keeps the buffers that were found for it, so that each is examined once, and only
 //! buffers that are posted later are a reason to try again.
 //!
 //! So a receiver that posts no buffers holds its senders' chains once, for a bounded time. One that posts
-//! some now and then holds no more than `backlog` says. The second notification is for guests that miss an
-//! interrupt now and then (User Mode Linux does, when it comes just before an idle processor sleeps): they
-//! would sleep on a full ring until something else wakes them.
+//! some now and then holds no more than `backlog` says.
 //!
 //! ```text
 //!   burst    packets that fit one buffer each and need no offload in software: the short way
 //!   offload  any packet, with the offloads that this receiver lacks: checksums, segmentation
 //!   write    one frame into as many buffers as it needs
 //!   posted   buffers found in advance
+//!   wait     for how long packets wait for buffers
 //!   cursor   a place in the buffers, and copying to it
 //! ```
 
@@ -33,6 +27,7 @@ mod offload;
 mod posted;
 #[cfg(test)]
 mod tests;
+mod wait;
 mod write;
 
 use crate::Call;
@@ -49,17 +44,11 @@ use posted::Posted;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use virtqueue::{Chain, DeviceQueue, QueueError};
+pub use wait::{STALL_TIMEOUT_MS, Wait};
 use write::Gathered;
-
-/// How long packets wait for a receiver that posts no buffers, in milliseconds. Longer than a busy guest's
-/// scheduling delays, and short, as senders wait meanwhile.
-pub const STALL_TIMEOUT_MS: u64 = 100;
 
 /// Packets that are delivered in the order in which they came, whoever sent them: those of a burst.
 const SHORT: usize = crate::BURST;
-
-/// After this part of that time the receiver's driver is called once more, in milliseconds.
-const RENOTIFY_MS: u64 = STALL_TIMEOUT_MS / 5;
 
 /// Is called with the outcome of each packet, besides the counters.
 pub trait Observer {
@@ -67,31 +56,6 @@ pub trait Observer {
     fn delivered(&mut self, packet: &Packet);
     /// The packet was dropped on the receiver's side.
     fn dropped(&mut self, packet: &Packet, reason: DropReason);
-}
-
-/// Whether packets wait for buffers. See the module's description.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// No.
-    No,
-    /// Since then (the caller's clock, milliseconds).
-    Since(u64),
-    /// Since then, and the driver is owed a call because of that, or was called.
-    Renotified(u64),
-    /// Too long.
-    Stalled,
-}
-
-impl Wait {
-    /// When the receive side must run next even if no buffers come, if at all (the caller's clock,
-    /// milliseconds).
-    pub fn until(self) -> Option<u64> {
-        match self {
-            Wait::Since(since) => Some(since + RENOTIFY_MS),
-            Wait::Renotified(since) => Some(since + STALL_TIMEOUT_MS),
-            Wait::No | Wait::Stalled => None,
-        }
-    }
 }
 
 /// The consumer of a port's internal receive queue, with the guest's ring while there is one.
@@ -458,22 +422,17 @@ impl ReceiveSide {
         let Some(ring) = &mut self.ring else {
             return Ok(MustWait::Yes);
         };
-        let now_ms = now.ms;
-        let time_is_up = self.wait.until().is_some_and(|until| until <= now_ms);
-        self.wait = match self.wait {
-            Wait::No => {
+        let before = self.wait;
+        self.wait = before.look(now.ms);
+        match (before, self.wait) {
+            (Wait::No, _) => {
                 let taken = self.account.transmitted.load(Relaxed) + self.tally.packets;
                 self.backlog.begins(taken.wrapping_sub(self.taken));
                 (self.wait_us, self.taken) = (now.us, taken);
-                Wait::Since(now_ms)
             }
-            Wait::Since(since) if time_is_up => {
-                ring.owes_call = true;
-                Wait::Renotified(since)
-            }
-            Wait::Renotified(_) if time_is_up => Wait::Stalled,
-            wait => wait,
-        };
+            (Wait::First(_), Wait::Renotified(_)) => ring.owes_call = true,
+            _ => {}
+        }
         let since_us = *packet.since_us.get_or_insert(now.us);
         self.backlog.record_wait(since_us, now);
         // Fewer buffers than needed may be there; only new ones are a reason to try again.
