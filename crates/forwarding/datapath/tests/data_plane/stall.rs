@@ -130,9 +130,7 @@ fn what_control_sends_waits_no_longer() {
         frame: plain(1, 2, 100, 5),
     };
     switch.inject(1, packet, &[output(2)]);
-    std::thread::sleep(BOUND);
-    let dropped = switch.counters(1).dropped;
-    assert_eq!(dropped.get(DropReason::ReceiverStalled), 1);
+    switch.until_dropped(1, DropReason::ReceiverStalled, 1);
     switch.finish();
 }
 
