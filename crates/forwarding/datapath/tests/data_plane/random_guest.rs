@@ -115,6 +115,15 @@ enum Op {
     Pause,
 }
 
+/// Shown one a line, so that a report of a failure has room for all.
+struct Ops(Vec<Op>);
+
+impl std::fmt::Debug for Ops {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|op| write!(f, "\n{op:?}"))
+    }
+}
+
 fn place() -> impl Strategy<Value = Place> {
     prop_oneof![
         6 => (0u32..200_000).prop_map(Place::Data),
@@ -368,7 +377,7 @@ proptest! {
 
     #[test]
     fn harms_nobody_else(
-        ops in prop::collection::vec(op(), 1..120),
+        ops in prop::collection::vec(op(), 1..120).prop_map(Ops),
         features in prop::sample::select(vec![ALL, LEAST]),
         posted in prop::sample::select(vec![0usize, 4, 32]),
     ) {
@@ -379,7 +388,7 @@ proptest! {
         let guest = Chaos::fresh(&mut switch, &setup);
         Chaos::actions(&mut switch);
         let mut chaos = Chaos { switch, guest, peer, setup, other: memfd(0x1_0000) };
-        for op in ops {
+        for op in ops.0 {
             chaos.apply(op);
         }
         bystanders.alive();
