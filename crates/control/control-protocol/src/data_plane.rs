@@ -11,11 +11,13 @@
 //! page by page. Events come without a request.
 
 use crate::error::RequestError;
+use crate::rules::{RuleAnswer, RuleRequest};
 use crate::work::WorkReport;
 use flow::{
-    Action, Context, ControllerId, DropReason, Filters, Flow, FlowId, FlowKey, FlowMask, FlowStats,
+    Action, Context, ControllerId, DropReason, Filters, Flow, FlowId, FlowKey, FlowMask, FlowStats, ListId,
     MeterSpec, MeterStats, PortCounters, PortId, PutMode, Stage, SwitchId, Userspace,
 };
+use rule_list::Verdict;
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
@@ -73,12 +75,12 @@ pub enum Request {
         /// Whether it is up.
         up: bool,
     },
-    /// Changes the number of filters of a port. Packets meet the flows of each filter ([`Stage`]); one that
-    /// none of them matches is a miss of that stage.
+    /// Changes the filters of a port. Packets meet the flows or the rule list of each filter
+    /// ([`Filter`](flow::Filter)).
     PortFilters {
         /// The port.
         port: PortId,
-        /// Filters of each stage.
+        /// The filters; lists may be those of any controller, and need not exist.
         filters: Filters,
     },
     /// Sets the vCPU threads of a port's guest.
@@ -156,6 +158,8 @@ pub enum Request {
     },
     /// Removes all meters.
     MeterFlush,
+    /// About rule lists and sets. Answer: as each request says; pages as [`Answer::Rules`].
+    Rules(RuleRequest),
     /// Sends a packet back into the data plane, and ends its upcall if it was one. No answer.
     Execute(Execute),
     /// Ends an upcall by dropping its packet. No answer.
@@ -295,6 +299,8 @@ pub enum Answer {
     },
     /// To `MeterSet`, `MeterGet` and `MeterDel`: the meter's statistics, if there is or was one.
     Meter(Option<MeterStats>),
+    /// To `Rules`, where a page was asked for.
+    Rules(RuleAnswer),
     /// To `Trace` and `TraceActions`.
     Trace(Vec<TraceStep>),
     /// To `Work`.
@@ -339,7 +345,7 @@ pub struct PortSpec {
     pub mac: Option<[u8; 6]>,
     /// Virtio feature bits never to offer.
     pub masked_features: u64,
-    /// Filters of each stage, from the port's first packet on.
+    /// The port's filters, from its first packet on.
     pub filters: Filters,
 }
 
@@ -502,6 +508,15 @@ pub enum TraceStep {
     },
     /// A flow was found.
     Matched(Flow),
+    /// A rule list of a filter was searched.
+    Rule {
+        /// The filter.
+        stage: Stage,
+        /// The list, as the filter names it.
+        list: ListId,
+        /// What was found.
+        found: FoundRule,
+    },
     /// No flow: the packet would go to the control process.
     Miss {
         /// The stage without a flow for it.
@@ -520,6 +535,29 @@ pub enum TraceStep {
         /// Why.
         reason: DropReason,
     },
+}
+
+/// What a rule list says about a traced packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FoundRule {
+    /// The first rule that matches.
+    Rule {
+        /// Number of the rule.
+        number: u32,
+        /// What happens to the packet.
+        verdict: Verdict,
+    },
+    /// A rule on trial, which matches before the one that decides.
+    Trial {
+        /// Number of the rule.
+        number: u32,
+        /// What would happen to the packet.
+        verdict: Verdict,
+    },
+    /// No rule matches.
+    Default(Verdict),
+    /// There is no such list.
+    NoList,
 }
 
 /// A packet seen at a captured port.

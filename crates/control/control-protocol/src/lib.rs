@@ -12,6 +12,13 @@
 //! | driver | control -> driver domain | [`driver::ToDriver`] |
 //! | driver | driver domain -> control | [`driver::FromDriver`] |
 //!
+//! | module | contents |
+//! |---|---|
+//! | `channel`, `error` | messages on sockets; refusals |
+//! | `data_plane`, `rules` | requests to the data plane; those about rule lists and sets |
+//! | `driver`, `supervisor` | messages to driver domains; messages between supervisor and children |
+//! | `work`, `debt` | what threads of the data plane did; how long an answer is owed |
+//!
 //! A child inherits the supervisor channel as descriptor [`supervisor::CHANNEL_FD`]. The other channels reach
 //! it over that one, again each time its peer was restarted: the new channel replaces the old one. The
 //! control process is one of several *controllers* that data plane and driver domain may have, each with
@@ -24,6 +31,7 @@ pub mod data_plane;
 mod debt;
 pub mod driver;
 mod error;
+pub mod rules;
 pub mod supervisor;
 pub mod work;
 

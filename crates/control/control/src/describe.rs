@@ -4,9 +4,9 @@ use crate::control::Control;
 use crate::l2::{Decision, Destination, MASK, Source};
 use crate::port::PortRun;
 use crate::state::Link;
-use control_protocol::data_plane::{self, Costly, GuestState, PortState};
+use control_protocol::data_plane::{self, Costly, FoundRule, GuestState, PortState};
 use control_protocol::driver::InterfaceKind;
-use flow::{Action, FIELDS, Flow, FlowKey, FlowMask, FlowStats, PortId, Stage, SwitchId};
+use flow::{Action, FIELDS, Flow, FlowKey, FlowMask, FlowStats, ListId, PortId, Stage, SwitchId};
 use management::{FlowInfo, PortInfo, PortKind, TraceStep};
 use std::net::IpAddr;
 
@@ -147,6 +147,7 @@ impl Control {
             From::Matched(flow) => TraceStep::Matched {
                 flow: self.flow_info(flow, &FlowStats::default()),
             },
+            From::Rule { stage, list, found } => rule_step(*stage, *list, found),
             From::Miss { .. } => TraceStep::Miss,
             From::Action(action) => TraceStep::Action {
                 action: self.action_text(action),
@@ -221,6 +222,24 @@ impl Control {
             matches: self.match_text(&key.masked(&MASK), &MASK),
             actions: self.action_texts(&decision.actions()),
         }
+    }
+}
+
+/// What a rule list of a filter says.
+fn rule_step(stage: Stage, list: ListId, found: &FoundRule) -> TraceStep {
+    let (rule, verdict) = match found {
+        FoundRule::Rule { number, verdict } | FoundRule::Trial { number, verdict } => {
+            (Some(*number), Some(verdict))
+        }
+        FoundRule::Default(verdict) => (None, Some(verdict)),
+        FoundRule::NoList => (None, None),
+    };
+    TraceStep::Rule {
+        stage: stage.to_string(),
+        list: list.0,
+        rule,
+        verdict: verdict.map(ToString::to_string),
+        trial: matches!(found, FoundRule::Trial { .. }),
     }
 }
 

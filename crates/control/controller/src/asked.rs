@@ -5,6 +5,7 @@
 //! come in parts, which are gathered here.
 
 use control_protocol::data_plane::{Answer, Detail, PortInfo, Request};
+use control_protocol::rules::RuleRequest;
 use flow::{Flow, FlowId, FlowStats, SwitchId};
 
 /// Flows in lists under way, and the number that each port adds.
@@ -60,6 +61,7 @@ pub(crate) enum Kind {
     Flows,
     FlowStats,
     Meter,
+    Rules,
     Trace,
     Work,
 }
@@ -89,9 +91,28 @@ impl Kind {
                 Detail::Full => Kind::Flows,
             },
             Request::MeterSet { .. } | Request::MeterGet { .. } | Request::MeterDel { .. } => Kind::Meter,
+            Request::Rules(request) => Kind::of_rules(request),
             Request::Trace { .. } | Request::TraceActions { .. } => Kind::Trace,
             Request::Work => Kind::Work,
         })
+    }
+
+    fn of_rules(request: &RuleRequest) -> Kind {
+        match request {
+            RuleRequest::Lists { .. }
+            | RuleRequest::Rules { .. }
+            | RuleRequest::Sets { .. }
+            | RuleRequest::Members { .. } => Kind::Rules,
+            RuleRequest::Begin { .. }
+            | RuleRequest::Add { .. }
+            | RuleRequest::Remove { .. }
+            | RuleRequest::Commit { .. }
+            | RuleRequest::Discard { .. }
+            | RuleRequest::Delete { .. }
+            | RuleRequest::SetAdd { .. }
+            | RuleRequest::SetChange { .. }
+            | RuleRequest::SetDel { .. } => Kind::Done,
+        }
     }
 
     pub fn is_of(self, answer: &Answer) -> bool {
@@ -103,6 +124,7 @@ impl Kind {
             Answer::Flows { .. } => Kind::Flows,
             Answer::FlowStats { .. } => Kind::FlowStats,
             Answer::Meter(_) => Kind::Meter,
+            Answer::Rules(_) => Kind::Rules,
             Answer::Trace(_) => Kind::Trace,
             Answer::Work(_) => Kind::Work,
         }

@@ -124,6 +124,7 @@ fn answer(answer: Answer) -> Answer {
         | Answer::Flows { .. }
         | Answer::FlowStats { .. }
         | Answer::Meter(_)
+        | Answer::Rules(_)
         | Answer::Trace(_) => answer,
     }
 }

@@ -478,6 +478,19 @@ pub enum TraceStep {
         /// The flow, without counters.
         flow: FlowInfo,
     },
+    /// A rule list of a filter was searched.
+    Rule {
+        /// The filter.
+        stage: String,
+        /// Number of the list.
+        list: u32,
+        /// Number of the rule that matched; none for the list's default, and if there is no such list.
+        rule: Option<u32>,
+        /// `allow`, `drop` or `reject`; none if there is no such list.
+        verdict: Option<String>,
+        /// The rule is on trial, so that later rules decide.
+        trial: bool,
+    },
     /// No flow: the packet would go to the control process.
     Miss,
     /// The control process would make this decision.

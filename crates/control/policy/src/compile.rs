@@ -6,6 +6,7 @@ use crate::lists::{Direction, List, Origin, Policies, PortLists, Rules, free_num
 use crate::names::{Names, at};
 use crate::rules::{matches, verdict};
 use configuration::{AclConfig, CheckError, Config, Name, PathSegment, PortConfig};
+use flow::ControllerId;
 use rule_list::{ListId, MAX_RULES, Match, Verdict};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -153,9 +154,10 @@ impl Compiler<'_> {
     }
 
     fn number(&mut self, list: List) -> ListId {
-        let number = ListId(free_number(&list.name, |number| {
-            self.lists.contains_key(&ListId(number))
-        }));
+        // The built-in controller's numbers of lists have fewer bits.
+        let list_id = |number: u32| ListId(number % (1 << ControllerId::LIST_BITS));
+        let is_taken = |number| self.lists.contains_key(&list_id(number));
+        let number = list_id(free_number(&list.name, is_taken));
         self.numbers.insert(list.name.clone(), number);
         self.lists.insert(number, list);
         number

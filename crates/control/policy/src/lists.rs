@@ -150,6 +150,7 @@ impl Rules {
             priority,
             matches,
             verdict,
+            trial: false,
         };
         self.all.push(ListRule { rule, origin });
     }

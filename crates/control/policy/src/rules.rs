@@ -81,6 +81,7 @@ pub(crate) fn matches(
         priority: 0,
         matches: matches.clone(),
         verdict: Verdict::Drop,
+        trial: false,
     };
     let refused = |refused: rule_list::Refused| CheckError {
         path: place.to_vec(),

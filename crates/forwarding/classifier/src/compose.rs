@@ -79,7 +79,7 @@ impl Walker {
         tables: &'a Reading<'_>,
         lists: &Lists,
     ) -> Walked<'a> {
-        let first = Stage::first(lists.filters(PortId(key.in_port())));
+        let first = Stage::first(&lists.filters(PortId(key.in_port())));
         let mut begun = None;
         if first == Stage::Forward && key.recirc_id() == 0 {
             match tables.first_pass(hint, key, context) {
@@ -148,7 +148,7 @@ impl Walker {
 
 /// Whether the flow is the last look-up for each of its packets.
 fn stands_alone(entry: &FlowEntry, lists: &Lists) -> bool {
-    let has_egress = |port| lists.filters(port).egress > 0;
+    let has_egress = |port| lists.filters(port).first_egress(port).is_some();
     let program = entry.program();
     let looks_up = program.looks_up() || lists.has_filters() && program.outputs().any(has_egress);
     !looks_up

@@ -23,7 +23,7 @@ use crate::mask_union::Masks;
 use crate::port_flows::{PortFlows, SharedList};
 use crate::refused::Refused;
 use crate::stages::{ListKey, Lists, Stages};
-use flow::{Filters, Flow, FlowId, FlowMask, MAX_FILTERS, PortId, PutMode, Stage, Statistics};
+use flow::{Filters, Flow, FlowId, FlowMask, PortId, PutMode, Stage, Statistics};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -173,10 +173,6 @@ impl MegaflowTable {
 
     /// Gives a port filters. Decisions that were made without them end; flows stay, with their statistics.
     pub fn set_filters(&mut self, port: PortId, filters: Filters) {
-        let filters = Filters {
-            ingress: filters.ingress.min(MAX_FILTERS),
-            egress: filters.egress.min(MAX_FILTERS),
-        };
         let before = self.filters(port);
         if before == filters {
             return;

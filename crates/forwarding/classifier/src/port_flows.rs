@@ -333,8 +333,7 @@ mod tests {
         let flows = table.port(PortId(1));
         let is_hinted = || flows.read().hint(&key, &Context::NONE).0.is_some();
         assert!(is_hinted());
-        let (ingress, egress) = (1, 0);
-        table.set_filters(PortId(2), Filters { ingress, egress });
+        table.set_filters(PortId(2), Filters::of_flows(1, 0));
         assert!(!is_hinted());
     }
 }

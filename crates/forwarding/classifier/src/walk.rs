@@ -273,12 +273,12 @@ impl<S: Subject, T: Tables> Run<'_, S, T> {
     }
 
     fn output(&mut self, port: PortId, last: bool, next: usize) -> bool {
-        if self.tables.filters(port).egress == 0 {
+        let Some(stage) = self.tables.filters(port).first_egress(port) else {
             self.ends += 1;
             self.subject.output(port, last);
             return !last;
-        }
-        (last || self.save(next)) && self.look_up(Stage::Egress(port, 0))
+        };
+        (last || self.save(next)) && self.look_up(stage)
     }
 
     /// Goes to the next stage.
@@ -287,7 +287,10 @@ impl<S: Subject, T: Tables> Run<'_, S, T> {
             Stage::Egress(port, _) => port,
             Stage::Ingress(_) | Stage::Forward => self.subject.in_port(),
         };
-        match (self.place.stage.next(self.tables.filters(port)), self.place.stage) {
+        match (
+            self.place.stage.next(&self.tables.filters(port)),
+            self.place.stage,
+        ) {
             (Some(next), _) => self.look_up(next),
             (None, Stage::Egress(port, _)) => {
                 self.ends += 1;

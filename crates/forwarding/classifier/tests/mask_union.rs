@@ -114,13 +114,7 @@ fn filtered() -> MegaflowTable {
         flow.actions = vec![Action::Output(PortId(port as u32))];
         table.insert(flow).unwrap();
     }
-    table.set_filters(
-        PortId(3),
-        Filters {
-            ingress: 0,
-            egress: 1,
-        },
-    );
+    table.set_filters(PortId(3), Filters::of_flows(0, 1));
     for (id, transport, actions) in [(4, 7, Vec::new()), (5, 8, vec![Action::Continue])] {
         let filter = Flow {
             stage: Stage::Egress(PortId(3), 0),

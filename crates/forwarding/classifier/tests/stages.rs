@@ -24,7 +24,7 @@ fn flow(id: u128, from: Option<u32>, to: u32) -> Flow {
 }
 
 fn filters(ingress: u8, egress: u8) -> Filters {
-    Filters { ingress, egress }
+    Filters::of_flows(ingress, egress)
 }
 
 /// Composing would cost each flow a second program.

@@ -196,7 +196,7 @@ impl Twin {
 
     fn packet(&mut self, frame: Frame) -> Vec<Outcome> {
         self.outcomes.clear();
-        let first = Stage::first(self.filters(frame.in_port));
+        let first = Stage::first(&self.filters(frame.in_port));
         self.stage(first, frame, 0);
         if self.outcomes.is_empty() {
             self.outcomes.push(Outcome::Dropped(DropReason::NoAction));
@@ -247,8 +247,8 @@ impl Twin {
                     return false;
                 }
             }
-            Action::Output(port) if self.filters(*port).egress > 0 => {
-                self.stage(Stage::Egress(*port, 0), frame.clone(), looks);
+            Action::Output(port) if let Some(stage) = self.filters(*port).first_egress(*port) => {
+                self.stage(stage, frame.clone(), looks);
             }
             Action::Output(port) => self.outcomes.push(frame.output(*port)),
             Action::Userspace(to) => self.outcomes.push(Outcome::Userspace(to.pid, frame.out())),
@@ -288,7 +288,7 @@ impl Twin {
                     Stage::Egress(port, _) => (port, Some(port)),
                     _ => (frame.in_port, None),
                 };
-                match (stage.next(self.filters(of)), last) {
+                match (stage.next(&self.filters(of)), last) {
                     (Some(next), _) => self.stage(next, frame.clone(), looks),
                     (None, Some(port)) => self.outcomes.push(frame.clone().output(port)),
                     (None, None) => self.outcomes.push(Outcome::Dropped(DropReason::NoAction)),
@@ -511,7 +511,7 @@ impl Product {
         let outcomes = match &decision {
             Some(decision) => decided(&mut self.stack, decision, &mut subject),
             None => {
-                let first = Stage::first(reading.filters(in_port));
+                let first = Stage::first(&reading.filters(in_port));
                 run(&mut self.stack, Start::LookUp(first), &reading, &mut subject)
             }
         };
@@ -867,7 +867,7 @@ fn operations() -> impl Strategy<Value = (u32, Vec<Operation>)> {
         3 => (0u128..60).prop_map(Operation::Remove),
         2 => (ports(), prop::sample::select(vec![0u8, 0, 0, 1, 2]), prop::sample::select(vec![0u8, 0, 0, 1, 2])).prop_map(|(port, ingress, egress)| {
             let egress = if port.0 == 0 { 0 } else { egress };
-            Operation::Filters(port, Filters { ingress, egress })
+            Operation::Filters(port, Filters::of_flows(ingress, egress))
         }),
         1 => Just(Operation::Flush),
         12 => prop::collection::vec(bits(), 1..6).prop_map(Operation::Packets),

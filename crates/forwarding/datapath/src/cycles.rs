@@ -170,8 +170,7 @@ fn put_flow_per_pair(switch: &Switch, flows: usize, actions: &[Action]) {
 
 /// One egress filter for a port, whose flow compares these bits and lets packets pass.
 fn put_egress_filter(switch: &Switch, port: PortId, mask: FlowMask) {
-    let (ingress, egress) = (0, 1);
-    switch.flows.lock().set_filters(port, Filters { ingress, egress });
+    switch.flows.lock().set_filters(port, Filters::of_flows(0, 1));
     let flow = Flow {
         stage: Stage::Egress(port, 0),
         ..Flow::new(

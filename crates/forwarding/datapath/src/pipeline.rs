@@ -490,7 +490,7 @@ impl Walk {
                 Verdict::Walk => {
                     capture(&packet, None);
                     let flows = port.flows.read();
-                    let start = Start::LookUp(Stage::first(flows.filters(port.id())));
+                    let start = Start::LookUp(Stage::first(&flows.filters(port.id())));
                     // Fields that were not looked at before may be now.
                     let key = key.flow_key().filter(|_| key.unseen().is_nothing());
                     apply(start, &flows, (packet, key), &mut self.means, &mut forward);
@@ -518,7 +518,7 @@ impl Walk {
 /// Where packets that come from the port are looked up first.
 #[cold]
 fn first_stage(port: &Port) -> Stage {
-    Stage::first(port.flows.read().filters(port.id()))
+    Stage::first(&port.flows.read().filters(port.id()))
 }
 
 fn port_of(ring: RingId) -> PortId {

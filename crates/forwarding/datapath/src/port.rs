@@ -29,6 +29,16 @@ pub(crate) struct Switch {
     pub flows: Mutex<MegaflowTable>,
 }
 
+/// The parts of a port's specification that are kept nowhere else.
+struct Properties {
+    name: String,
+    connection: Connection,
+    mtu: u16,
+    miss_rate: u32,
+    mac: Option<[u8; 6]>,
+    masked_features: u64,
+}
+
 /// A port of the data plane.
 pub(crate) struct Port {
     pub vnic: Arc<Vnic>,
@@ -41,7 +51,7 @@ pub(crate) struct Port {
     pub captures: Captures,
     pub home: Home,
     pub peer: Arc<Peer>,
-    spec: Mutex<PortSpec>,
+    properties: Mutex<Properties>,
     crew: Arc<Crew>,
     pub notices: Arc<Notices>,
 }
@@ -75,7 +85,14 @@ impl Port {
             deep_headers: Mutex::new(TokenBucket::new(DEEP_HEADERS_PER_SECOND, DEEP_HEADERS_PER_SECOND)),
             captures: Captures::default(),
             home: Home::new(placement::VnicId(spec.port.0), own),
-            spec: Mutex::new(spec),
+            properties: Mutex::new(Properties {
+                name: spec.name,
+                connection: spec.connection,
+                mtu: spec.mtu,
+                miss_rate: spec.miss_rate,
+                mac: spec.mac,
+                masked_features: spec.masked_features,
+            }),
             crew,
             notices,
         }))
@@ -99,15 +116,14 @@ impl Port {
 
     /// Changes properties that can change without the guest noticing.
     pub fn set(&self, mtu: u16, miss_rate: u32) {
-        let mut spec = self.spec.lock();
-        (spec.mtu, spec.miss_rate) = (mtu, miss_rate);
+        let mut properties = self.properties.lock();
+        (properties.mtu, properties.miss_rate) = (mtu, miss_rate);
         self.vnic.set_mtu(mtu);
         self.misses.set_rate(miss_rate);
     }
 
     /// Changes the port's filters. Packets that are looked up afterwards meet them.
     pub fn set_filters(&self, filters: Filters) {
-        self.spec.lock().filters = filters;
         self.switch.flows.lock().set_filters(self.id(), filters);
     }
 
@@ -124,12 +140,29 @@ impl Port {
     }
 
     pub fn connection(&self) -> Connection {
-        self.spec.lock().connection
+        self.properties.lock().connection
+    }
+
+    /// As given, with what was changed since.
+    fn spec(&self) -> PortSpec {
+        let filters = self.switch.flows.lock().filters(self.id());
+        let properties = self.properties.lock();
+        PortSpec {
+            port: self.id(),
+            switch: self.switch.id,
+            name: properties.name.clone(),
+            connection: properties.connection,
+            mtu: properties.mtu,
+            miss_rate: properties.miss_rate,
+            mac: properties.mac,
+            masked_features: properties.masked_features,
+            filters,
+        }
     }
 
     pub fn info(&self) -> PortInfo {
         PortInfo {
-            spec: self.spec.lock().clone(),
+            spec: self.spec(),
             state: self.state(),
             peer: self.peer.pid(),
             shortfall: self.vnic.shortfall(),

@@ -21,6 +21,8 @@ pub(crate) enum Refusal {
     Meters,
     #[error("a meter's rate is not 0")]
     MeterRate,
+    #[error("rule lists are not implemented")]
+    NoRuleLists,
     #[error("port {0} exists")]
     PortExists(PortId),
     #[error("port {0} does not exist")]
@@ -49,6 +51,7 @@ impl Refusal {
                 Errno::INVAL
             }
             Refusal::Meters => Errno::FBIG,
+            Refusal::NoRuleLists => Errno::OPNOTSUPP,
             Refusal::ForeignPort(_) => Errno::PERM,
             Refusal::Switches(_) => Errno::NOSPC,
             Refusal::PortExists(_) => Errno::EXIST,

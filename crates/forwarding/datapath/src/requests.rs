@@ -151,6 +151,7 @@ impl Serving<'_> {
                 self.engine.datapath.meters.clear(self.controller.id);
                 Ok(Answer::Done)
             }
+            Request::Rules(_) => Err(Refusal::NoRuleLists),
             Request::Barrier => Ok(Answer::Done),
             Request::Work => Ok(Answer::Work(work_report(&self.engine.datapath))),
             Request::Trace { in_port, frame } => self.trace(in_port, frame, None),

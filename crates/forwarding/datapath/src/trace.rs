@@ -29,7 +29,7 @@ pub(crate) fn trace(
     let mut steps = vec![TraceStep::Parsed(key)];
     let ports = datapath.ports();
     let flows = port.flows.read();
-    let first = Stage::first(flows.filters(port.id()));
+    let first = Stage::first(&flows.filters(port.id()));
     let compiled;
     let start = match actions {
         Some((stage, actions)) => {

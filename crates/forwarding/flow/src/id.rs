@@ -54,6 +54,9 @@ impl ControllerId {
     /// Most ports of a controller.
     pub const PORTS: u32 = 4096;
 
+    /// Bits of a controller's number of a rule list, behind those of the controller.
+    pub const LIST_BITS: u32 = 24;
+
     /// The control process that users talk to. Its ports' numbers begin at 0.
     pub const BUILT_IN: ControllerId = ControllerId(0);
 
@@ -69,6 +72,16 @@ impl ControllerId {
         }
     }
 
+    /// The controller's rule list of that number, of [`LIST_BITS`](Self::LIST_BITS) bits; `None` for longer
+    /// numbers. Those of the built-in controller are the numbers themselves.
+    pub const fn list(self, number: u32) -> Option<ListId> {
+        if number >> ControllerId::LIST_BITS == 0 {
+            Some(ListId((self.0 as u32) << ControllerId::LIST_BITS | number))
+        } else {
+            None
+        }
+    }
+
     /// Whether the port number belongs to this controller.
     pub const fn owns(self, port: PortId) -> bool {
         port.0 < PortId::LIMIT && port.controller().0 == self.0
@@ -79,6 +92,19 @@ id! {
     /// A switch: a set of ports and one flow table. Packets never cross from one to another. Each controller
     /// has numbers of its own.
     SwitchId(u32)
+}
+
+id! {
+    /// A rule list. Chosen by the controller that makes the list, among the numbers that are its own
+    /// ([`ControllerId::list`]). Filters of any controller's ports may name it.
+    ListId(u32)
+}
+
+impl ListId {
+    /// The controller to which the number belongs, which need not be a valid one.
+    pub const fn controller(self) -> ControllerId {
+        ControllerId((self.0 >> ControllerId::LIST_BITS) as u8)
+    }
 }
 
 id! {
@@ -124,6 +150,18 @@ mod tests {
         assert_eq!(id.provider(), ProviderId(7));
         assert_ne!(id, FlowId::of(ProviderId(7), 0));
         assert_eq!(FlowId::of(ProviderId(255), 1).provider(), ProviderId(255));
+    }
+
+    #[test]
+    fn controllers_share_the_numbers_of_lists() {
+        for controller in [0, 1, u8::MAX].map(ControllerId) {
+            for number in [0, 1, (1 << ControllerId::LIST_BITS) - 1] {
+                assert_eq!(controller.list(number).unwrap().controller(), controller);
+            }
+            assert_eq!(controller.list(1 << ControllerId::LIST_BITS), None);
+        }
+        assert_eq!(ControllerId::BUILT_IN.list(7), Some(ListId(7)));
+        assert_ne!(ControllerId::OVS.list(7), ControllerId::BUILT_IN.list(7));
     }
 
     #[test]

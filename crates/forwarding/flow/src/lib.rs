@@ -41,11 +41,11 @@ pub use drop_reason::{DropCounts, DropReason};
 pub use edit::{Edit, Encapsulation, NshHeader, SetField};
 pub use exact::ExactKey;
 pub use field::{FIELDS, Field, FieldId, Layer, is_mpls, is_vlan};
-pub use id::{ControllerId, FlowId, PortId, ProviderId, SwitchId};
+pub use id::{ControllerId, FlowId, ListId, PortId, ProviderId, SwitchId};
 pub use key::{FlowKey, FlowMask, KEY_WORDS, VLAN_PRESENT};
 pub use meter::{MAX_METERS, MeterBand, MeterSpec, MeterStats, MeterUnit};
 pub use program::{BadActions, Builder, MAX_BYTES, MAX_NESTING, MAX_OPS, Op, Program};
-pub use stage::{Filters, MAX_FILTERS, Stage};
+pub use stage::{Filter, Filters, MAX_FILTERS, Stage};
 pub use unseen::Unseen;
 
 use serde::{Deserialize, Serialize};

@@ -220,9 +220,9 @@ fn stages_are_valid_up_to_their_bounds() {
         assert!(!stage.is_valid(), "{stage}");
     }
     let none = Filters::default();
-    assert_eq!(Stage::Ingress(0).next(none), Some(Stage::Forward));
-    assert_eq!(Stage::Forward.next(none), None);
-    assert_eq!(Stage::Egress(port, 0).next(none), None);
+    assert_eq!(Stage::Ingress(0).next(&none), Some(Stage::Forward));
+    assert_eq!(Stage::Forward.next(&none), None);
+    assert_eq!(Stage::Egress(port, 0).next(&none), None);
 }
 
 #[test]

@@ -66,6 +66,7 @@ fn access_rule(number: u32, random: &mut fastrand::Rng) -> Rule {
             ..Match::default()
         },
         verdict: Verdict::Allow,
+        trial: false,
     }
 }
 
@@ -87,6 +88,7 @@ fn group_rule(number: u32, _: &mut fastrand::Rng) -> Rule {
             ..Match::default()
         },
         verdict: Verdict::Allow,
+        trial: false,
     }
 }
 

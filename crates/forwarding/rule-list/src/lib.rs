@@ -24,7 +24,8 @@
 //! all. It takes the first candidate, asks the first dimension that this rule has a condition on and that
 //! was not asked yet, and leaves those candidates that allow the packet's value. When the first candidate
 //! has no condition left, it is the answer. So at most fifteen questions are asked, for one rule or ten
-//! thousand, and none that the answer does not need.
+//! thousand, and none that the answer does not need. A rule *on trial* that would be the answer is noted
+//! ([`Trials`]), and the look-up goes on without it.
 //!
 //! Tuple space search has one table per combination of masks. Ranges and sets multiply its combinations: a
 //! rule about two sets of a thousand addresses is a million entries. Here such a rule is one bit in two
@@ -64,6 +65,7 @@
 //! | rules of a list | [`MAX_RULES`] | a look-up: one step per rule and dimension at worst, one word operation per 64 rules usually |
 //! | rules of all lists, lists | [`MAX_RULES_OF_ALL`], [`MAX_LISTS`] | about 500 bytes a rule |
 //! | members of a set, of all sets | [`MAX_MEMBERS_PER_SET`], [`MAX_MEMBERS`] | about 200 bytes a member |
+//! | rules on trial that are noted | [`MAX_TRIALS`] | each that matches: one step |
 //! | sets, sets that a list names for one field | [`MAX_SETS`], [`MAX_SETS_PER_LIST`] | - |
 //! | conditions on TCP flags in a list | [`MAX_FLAG_CONDITIONS`] | a step each, if asked |
 //!
@@ -88,17 +90,21 @@ mod trie;
 
 pub use builder::{Builder, Compiler, ListChange};
 pub use counters::RuleCounts;
-pub use list::{Answer, Outcome, RuleList};
+pub use flow::ListId;
+pub use list::{Answer, Outcome, RuleList, Trials};
 pub use lists::RuleLists;
 pub use refused::Refused;
 pub use rule::{
-    Addresses, ConnectionState, Fragment, IpPrefix, ListId, MacPrefix, Macs, Match, Ports, Range, Rule,
-    SetId, TcpFlags, Transport, Verdict, Vlan,
+    Addresses, ConnectionState, Fragment, IpPrefix, MacPrefix, Macs, Match, Ports, Range, Rule, SetId,
+    TcpFlags, Transport, Verdict, Vlan,
 };
 pub use sets::{Member, SetChange, SetKind, Sets};
 
 /// Most rules of a list.
 pub const MAX_RULES: usize = 16_384;
+
+/// Most rules on trial that an answer notes.
+pub const MAX_TRIALS: usize = 8;
 
 /// Most rules of all lists.
 pub const MAX_RULES_OF_ALL: usize = 1 << 20;

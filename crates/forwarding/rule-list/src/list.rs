@@ -1,5 +1,6 @@
 //! A finished list and its look-up.
 
+use crate::MAX_TRIALS;
 use crate::condition::Conditions;
 use crate::counters::{Counters, RuleCounts};
 use crate::dimension::{DIMENSIONS, Dimension, Dimensions, IPV6};
@@ -29,16 +30,39 @@ pub struct Answer {
     /// What was found.
     pub outcome: Outcome,
     /// The bits of the key that decided: every packet that agrees in them, and of which the same fields are
-    /// unknown, gets the same outcome.
+    /// unknown, gets the same answer.
     pub noted: FlowMask,
+    /// Rules on trial that match before.
+    pub trials: Trials,
+}
+
+/// Rules on trial that match a packet, by their places. Beyond [`MAX_TRIALS`] such rules, none is noted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trials {
+    places: [u16; MAX_TRIALS],
+    len: u8,
+}
+
+impl Trials {
+    /// The places, in the order in which rules are tried.
+    pub fn places(&self) -> &[u16] {
+        &self.places[..usize::from(self.len)]
+    }
+
+    fn note(&mut self, place: u16) {
+        if let Some(free) = self.places.get_mut(usize::from(self.len)) {
+            *free = place;
+            self.len += 1;
+        }
+    }
 }
 
 /// What a list found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The first rule that matches, by its place.
+    /// The first rule that matches and is not on trial, by its place.
     Rule(u16),
-    /// No rule matches.
+    /// No other rule matches.
     Default,
     /// A rule may match, and nothing before it does: this field, which the packet's parser could not see,
     /// decides.
@@ -46,11 +70,13 @@ pub enum Outcome {
 }
 
 impl RuleList {
-    /// The first rule that matches a packet. `unseen` says which fields of the key are unknown.
+    /// The first rule that matches a packet and is not on trial. `unseen` says which fields of the key are
+    /// unknown.
     pub fn look_up(&self, sets: &Sets, key: &FlowKey, unseen: Unseen) -> Answer {
         let mut noted = FlowMask::ANY;
         let mut asked = Dimensions::default();
         let mut candidates = Candidates::all(self.rules.len());
+        let mut trials = Trials::default();
         let outcome = loop {
             let Some(first) = candidates.first() else {
                 break Outcome::Default;
@@ -59,10 +85,20 @@ impl RuleList {
                 .without(asked)
                 .iter()
                 .peekable();
+            let on_trial = self.rules[usize::from(first)].trial;
             let Some(&unknown) = open.peek() else {
+                if on_trial {
+                    trials.note(first);
+                    candidates.remove(first);
+                    continue;
+                }
                 break Outcome::Rule(first);
             };
             let Some(dimension) = open.find(|dimension| !unseen.hides(dimension.field())) else {
+                if on_trial {
+                    candidates.remove(first);
+                    continue;
+                }
                 break Outcome::Unknown(unknown.field());
             };
             if let Some(index) = &self.indices[dimension as usize] {
@@ -70,7 +106,11 @@ impl RuleList {
             }
             asked.insert(dimension);
         };
-        Answer { outcome, noted }
+        Answer {
+            outcome,
+            noted,
+            trials,
+        }
     }
 
     /// What the list says with this outcome. `None` if a field is unknown: whether such a packet is read

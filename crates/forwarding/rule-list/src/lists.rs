@@ -2,10 +2,9 @@
 
 use crate::list::{Answer, RuleList};
 use crate::refused::Refused;
-use crate::rule::ListId;
 use crate::sets::Sets;
 use crate::{MAX_LISTS, MAX_RULES_OF_ALL};
-use flow::{FlowKey, Unseen};
+use flow::{FlowKey, ListId, Unseen};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

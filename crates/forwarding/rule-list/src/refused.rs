@@ -1,11 +1,12 @@
 //! Why a rule, a list or a set was refused.
 
-use crate::rule::{ListId, SetId};
+use crate::rule::SetId;
 use crate::sets::SetKind;
 use crate::{
     MAX_FLAG_CONDITIONS, MAX_LISTS, MAX_MEMBERS, MAX_MEMBERS_PER_SET, MAX_RULES, MAX_RULES_OF_ALL, MAX_SETS,
     MAX_SETS_PER_LIST,
 };
+use flow::ListId;
 use thiserror::Error;
 
 /// Why a change was refused. Lists and sets are as before.

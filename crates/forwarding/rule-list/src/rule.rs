@@ -2,15 +2,12 @@
 
 use flow::PortId;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::net::IpAddr;
 
 /// A set of addresses, MACs or ports, by the number that its controller chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SetId(pub u32);
-
-/// A rule list, by the number that its controller chose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ListId(pub u32);
 
 /// A rule. Its number keeps the rule's counters when the list is replaced by another version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +20,8 @@ pub struct Rule {
     pub matches: Match,
     /// What happens to these packets.
     pub verdict: Verdict,
+    /// The rule is on trial: it counts the packets that it would decide about, and later rules decide.
+    pub trial: bool,
 }
 
 /// What a rule says about packets that match it, and a list about packets that match no rule.
@@ -34,6 +33,16 @@ pub enum Verdict {
     Drop,
     /// The packet is dropped, and its sender is told by RST or ICMP.
     Reject,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::Allow => "allow",
+            Verdict::Drop => "drop",
+            Verdict::Reject => "reject",
+        })
+    }
 }
 
 /// Conditions on a packet, all of which must hold. `None` is no condition.

@@ -103,6 +103,11 @@ impl Candidates {
         Some((self.begin * 64) as u16 + self.words[self.begin].trailing_zeros() as u16)
     }
 
+    /// Takes a candidate out.
+    pub fn remove(&mut self, rule: u16) {
+        self.words[usize::from(rule / 64)] &= !(1 << (rule % 64));
+    }
+
     /// Begins to look at one more dimension: [`Narrowing::allow`] says which candidates stay.
     pub fn narrow(&mut self) -> Narrowing<'_> {
         Narrowing {

@@ -20,6 +20,7 @@ fn rule(number: u32, matches: Match) -> Rule {
         priority: 0,
         matches,
         verdict: Verdict::Allow,
+        trial: false,
     }
 }
 

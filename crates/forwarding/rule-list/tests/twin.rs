@@ -432,16 +432,24 @@ impl Twin {
         }
     }
 
-    /// The number of the first rule that matches; `Err` if that is unknown.
+    /// The number of the first rule that matches and is not on trial; `Err` if that is unknown.
     fn first_match(&self, key: &FlowKey, unseen: Unseen) -> Result<Option<u32>, ()> {
+        self.matching(key, unseen).1
+    }
+
+    /// The numbers of rules on trial that match before, and of the rule that decides.
+    fn matching(&self, key: &FlowKey, unseen: Unseen) -> (Vec<u32>, Result<Option<u32>, ()>) {
+        let mut trials = Vec::new();
         for rule in &self.rules {
             match self.holds(rule, key, unseen) {
-                Holds::Yes => return Ok(Some(rule.number)),
+                Holds::Yes if rule.trial => trials.push(rule.number),
+                Holds::Unknown if rule.trial => {}
+                Holds::Yes => return (trials, Ok(Some(rule.number))),
                 Holds::No => {}
-                Holds::Unknown => return Err(()),
+                Holds::Unknown => return (trials, Err(())),
             }
         }
-        Ok(None)
+        (trials, Ok(None))
     }
 }
 
@@ -504,6 +512,12 @@ impl Both {
         self.lists.look_up(LIST, key, unseen).unwrap()
     }
 
+    fn numbers(&self, places: &[u16]) -> Vec<u32> {
+        let list = self.lists.get(LIST).unwrap();
+        let number = |&place: &u16| list.rules()[usize::from(place)].number;
+        places.iter().map(number).collect()
+    }
+
     /// The rule's number, as the twin says it.
     fn number(&self, outcome: Outcome) -> Result<Option<u32>, ()> {
         match outcome {
@@ -517,15 +531,16 @@ impl Both {
 }
 
 fn rules(count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Rule>> {
-    let rule = (0..4u32, matches());
+    let rule = (0..4u32, matches(), prop::bool::weighted(0.2));
     prop::collection::vec(rule, count).prop_map(|rules| {
         let numbered = rules.into_iter().enumerate();
         numbered
-            .map(|(number, (priority, matches))| Rule {
+            .map(|(number, (priority, matches, trial))| Rule {
                 number: number as u32,
                 priority,
                 matches,
                 verdict: Verdict::Allow,
+                trial,
             })
             .collect()
     })
@@ -569,7 +584,10 @@ proptest! {
         let both = Both::new(rules, &members);
         for key in &keys {
             let answer = both.look_up(key, unseen);
-            prop_assert_eq!(both.number(answer.outcome), both.twin.first_match(key, unseen));
+            let (mut trials, first) = both.twin.matching(key, unseen);
+            prop_assert_eq!(both.number(answer.outcome), first);
+            trials.truncate(rule_list::MAX_TRIALS);
+            prop_assert_eq!(both.numbers(answer.trials.places()), trials);
             if let Outcome::Unknown(field) = answer.outcome {
                 prop_assert!(unseen.hides(field));
             }
@@ -611,7 +629,7 @@ proptest! {
                     let rule = both.twin.rules.remove(priority as usize % both.twin.rules.len());
                     prop_assert!(builder.remove(rule.number) && !builder.remove(rule.number));
                 }
-                let rule = Rule { number: next, priority, matches, verdict: Verdict::Allow };
+                let rule = Rule { number: next, priority, matches, verdict: Verdict::Allow, trial: false };
                 next += 1;
                 if builder.add(rule.clone()).is_ok() {
                     let place = both.twin.rules.partition_point(|other| other.priority >= priority);

@@ -104,10 +104,7 @@ impl<F: Provider + 'static> Chain<F> {
     /// The filters that each port of the switch has.
     pub fn filters(&self) -> Filters {
         let count = |filters: &[Box<dyn Provider>]| u8::try_from(filters.len()).unwrap_or(MAX_FILTERS);
-        Filters {
-            ingress: count(&self.ingress),
-            egress: count(&self.egress),
-        }
+        Filters::of_flows(count(&self.ingress), count(&self.egress))
     }
 
     /// A port belongs to the switch from now on.
@@ -323,7 +320,7 @@ fn decide(
             Err(reason) if before.is_empty() => return (asked, Err(reason)),
             Err(reason) => vec![Action::Drop(reason)],
         };
-        let (Some(key), Some(next)) = (behind(&asked.key, &actions), asked.stage.next(filters)) else {
+        let (Some(key), Some(next)) = (behind(&asked.key, &actions), asked.stage.next(&filters)) else {
             before.append(&mut actions);
             return (asked, Ok(before));
         };

@@ -210,8 +210,7 @@ fn nobody_changes_flows_of_another() {
     }
     let one_more = filter(ProviderId(99), |_: &Look<'_>| pass());
     assert_eq!(chain.add(Side::Egress, one_more), Err(Unfit::Full));
-    let (ingress, egress) = (1, MAX_FILTERS);
-    assert_eq!(chain.filters(), Filters { ingress, egress });
+    assert_eq!(chain.filters(), Filters::of_flows(1, MAX_FILTERS));
 }
 
 /// The successor of a process that died compares each provider's flows with what it decides, and keeps what

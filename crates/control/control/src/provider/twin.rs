@@ -1,15 +1,11 @@
 //! A chain with a table of flows, against filters that see each packet.
 
 use super::*;
-use flow::{FieldId, Filters, SwitchId};
+use flow::{FieldId, SwitchId};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
 const FIELDS: [FieldId; 4] = [FieldId::EthType, FieldId::IpProto, FieldId::TpSrc, FieldId::TpDst];
-const FILTERS: Filters = Filters {
-    ingress: 2,
-    egress: 1,
-};
 
 /// A rule: packets with this value in that field are dropped or pass; others meet the next rule.
 type Rules = Vec<(usize, u128, bool)>;
@@ -81,7 +77,8 @@ impl Table {
 
     /// The port that a packet comes to from a stage on.
     fn send(&mut self, chain: &mut Chain<Filter<ByType>>, key: &FlowKey, now_ms: u64) -> Option<PortId> {
-        let mut stage = Stage::first(FILTERS);
+        let filters = chain.filters();
+        let mut stage = Stage::first(&filters);
         let mut misses = 0;
         loop {
             let actions = self.look_up(stage, key).or_else(|| {
@@ -98,7 +95,7 @@ impl Table {
             stage = match (&actions[..], stage) {
                 ([Action::Output(port)], _) => Stage::Egress(*port, 0),
                 ([Action::Continue], Stage::Egress(port, _)) => return Some(port),
-                ([Action::Continue], stage) => stage.next(FILTERS)?,
+                ([Action::Continue], stage) => stage.next(&filters)?,
                 _ => return None,
             };
         }

@@ -116,6 +116,7 @@ impl Plane {
             | Request::FlowGet { .. }
             | Request::MeterGet { .. }
             | Request::MeterFlush
+            | Request::Rules(_)
             | Request::Taken { .. } => {
                 panic!("only other controllers ask for that")
             }

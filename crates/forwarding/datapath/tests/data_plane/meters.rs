@@ -269,7 +269,7 @@ fn filter(id: u128, stage: Stage, meter: u32) -> Flow {
 }
 
 fn filters(switch: &mut Controller, port: u32, ingress: u8, egress: u8) {
-    let filters = Filters { ingress, egress };
+    let filters = Filters::of_flows(ingress, egress);
     let port = PortId(port);
     switch.done(Request::PortFilters { port, filters });
 }

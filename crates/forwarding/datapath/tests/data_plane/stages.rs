@@ -28,7 +28,7 @@ fn any(id: u128, stage: Stage, action: Action) -> Flow {
 fn filtered() -> (Switch, Guest, Guest) {
     let mut switch = Switch::start();
     for (port, ingress, egress) in [(1, 2, 0), (2, 0, 1)] {
-        switch.add_with(port, Filters { ingress, egress });
+        switch.add_with(port, Filters::of_flows(ingress, egress));
     }
     let a = Guest::usual(&mut switch, 1);
     let b = Guest::usual(&mut switch, 2);

@@ -16,7 +16,7 @@ use crate::datapath::{Errno, PortNo};
 use crate::translate::{OWN_METERS, port_id, port_number};
 use control_protocol::data_plane::Request;
 use flow::{
-    Action, Context, ContextMatch, Filters, Flow, FlowId, FlowKey, FlowMask, MAX_METERS, MeterBand,
+    Action, Context, ContextMatch, Filter, Filters, Flow, FlowId, FlowKey, FlowMask, MAX_METERS, MeterBand,
     MeterSpec, MeterUnit, PortId, PutMode, Stage, Statistics,
 };
 use std::collections::BTreeMap;
@@ -281,7 +281,7 @@ impl Making {
         let (mut key, mut mask) = (FlowKey::default(), FlowMask::ANY);
         key.set_in_port(self.port.0);
         mask.0.set_in_port(u32::MAX);
-        self.means.filters.ingress = 1;
+        self.means.filters.ingress[0] = Filter::Flows;
         let flow = Flow::new(FlowId(0), SWITCH, key, mask, Vec::new());
         self.flow(0, Stage::Ingress(0), flow, meters);
     }
@@ -298,7 +298,7 @@ impl Making {
             meters.insert(*queue, self.counting_meter(which, MeterUnit::Kilobits, *band));
         }
         let others = meters.remove(&0);
-        self.means.filters.egress = 1;
+        self.means.filters.egress[0] = Filter::Flows;
         for (queue, meter) in &meters {
             self.queue(queue + 1, QUEUE_BITS, [meter].into_iter().chain(&all));
         }
@@ -419,7 +419,7 @@ mod tests {
                 prop_assert_eq!(means, Means::default());
                 return Ok(());
             }
-            prop_assert_eq!(means.filters, Filters { ingress: 0, egress: 1 });
+            prop_assert_eq!(means.filters, Filters::of_flows(0, 1));
             let others = others.into_iter().filter(|queue| *queue < QUEUE_LIMIT);
             let tried: Vec<_> = queues.keys().copied().chain(others).collect();
             // Each is counted by itself.

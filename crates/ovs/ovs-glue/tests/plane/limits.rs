@@ -6,14 +6,14 @@ use ovs_glue::plane::Limits;
 use ovs_glue::translate::OWN_METERS;
 
 const VM1: PortId = PortId(FIRST + 1);
-const NONE: Filters = Filters {
-    ingress: 0,
-    egress: 0,
-};
-const INGRESS: Filters = Filters {
-    ingress: 1,
-    egress: 0,
-};
+
+fn none() -> Filters {
+    Filters::default()
+}
+
+fn ingress() -> Filters {
+    Filters::of_flows(1, 0)
+}
 
 /// What a data plane has been told.
 #[derive(Debug, Default, PartialEq)]
@@ -45,8 +45,8 @@ impl Listener {
                 assert!(self.ports.contains(&port), "{port} is not there yet");
                 let flows = self.flows.values();
                 let has = |stage| flows.clone().any(|flow| flow.stage == stage);
-                assert!(filters.ingress == 0 || has(Stage::Ingress(0)));
-                assert!(filters.egress == 0 || has(Stage::Egress(port, 0)));
+                assert!(filters.ingress == none().ingress || has(Stage::Ingress(0)));
+                assert!(filters.egress == none().egress || has(Stage::Egress(port, 0)));
                 self.filters.insert(port, filters);
             }
             Request::FlowPut { flow, .. } => {
@@ -121,7 +121,7 @@ fn limits_come_change_and_go_with_their_ports() {
     world.add_port(1, "vm1");
     told.listen(&mut world);
     assert_eq!(told.rates(), [(5, MeterUnit::Kilobits)]);
-    assert_eq!(told.filters, [(VM1, INGRESS)].into());
+    assert_eq!(told.filters, [(VM1, ingress())].into());
     // One that is there already, and a meter that stays what it is.
     world.add_port(3, "vm3");
     told.listen(&mut world);
@@ -145,7 +145,7 @@ fn limits_come_change_and_go_with_their_ports() {
     assert_eq!((told.meters.len(), told.flows.len()), (0, 0));
     world.plane.limit_all(BTreeMap::new());
     told.listen(&mut world);
-    assert_eq!(told.filters, [(PortId(FIRST + 3), NONE)].into());
+    assert_eq!(told.filters, [(PortId(FIRST + 3), none())].into());
     assert_eq!(world.violations(), 0);
 }
 
@@ -203,7 +203,10 @@ fn the_next_process_finds_limits_and_sets_what_it_wants() {
         world.add_port(number, name);
     }
     told.listen(&mut world);
-    assert_eq!(told.filters, [(VM1, INGRESS), (PortId(FIRST + 2), NONE)].into());
+    assert_eq!(
+        told.filters,
+        [(VM1, ingress()), (PortId(FIRST + 2), none())].into()
+    );
     assert_eq!((told.rates().len(), told.flows.len()), (1, 1));
 }
 

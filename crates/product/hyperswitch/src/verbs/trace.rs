@@ -52,6 +52,25 @@ pub fn text(report: &TraceReport) -> String {
             TraceStep::Matched { flow } => {
                 writeln!(text, "matched     flow {}: {}", flow.id, flow.matches)
             }
+            TraceStep::Rule {
+                stage,
+                list,
+                rule,
+                verdict,
+                trial,
+            } => {
+                let rule = rule.map_or_else(|| "default".to_owned(), |rule| format!("rule {rule}"));
+                let on_trial = if *trial { " on trial" } else { "" };
+                match verdict {
+                    Some(verdict) => {
+                        writeln!(
+                            text,
+                            "rule list   {stage}, list {list}: {rule}{on_trial}, {verdict}"
+                        )
+                    }
+                    None => writeln!(text, "rule list   {stage}, list {list}: there is no such list"),
+                }
+            }
             TraceStep::Miss => writeln!(text, "miss        no flow matches: the control process decides"),
             TraceStep::Decided {
                 vlan,
