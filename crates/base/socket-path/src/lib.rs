@@ -2,8 +2,8 @@
 //!
 //! The switch runs as root, and the paths of ports' sockets lead through directories of the users who run
 //! VMMs. A user who can change what is in a directory could lead the switch to the socket of another user's
-//! VMM, and have that guest attached to a port of its own. So a path is walked one name at a time ([`walk`]),
-//! and whose each file on the way is decides:
+//! VMM, and have that guest attached to a port of its own. So a path is resolved one name at a time
+//! ([`resolution`]), and whose each file on the way is decides:
 //!
 //! * Symbolic links are followed only where no other user can have made or replaced them.
 //! * From the first directory on that belongs to another user, all directories, the socket, and the process
@@ -17,16 +17,16 @@
 //! The safe direction of error is not to connect; the error says which file is in the way and what would
 //! help.
 //!
-//! `openat2` with `RESOLVE_NO_SYMLINKS` would walk in one step, but refuses `/var/run` as well, and does not
-//! say whose directories it passed.
+//! `openat2` with `RESOLVE_NO_SYMLINKS` would resolve it in one step, but refuses `/var/run` as well, and
+//! does not say whose directories it passed.
 
 #![forbid(unsafe_code)]
 
 mod refusal;
+mod resolution;
 mod socket;
 #[cfg(test)]
 mod tests;
-mod walk;
 
 pub use refusal::Refusal;
 pub use socket::{connect_to, listen_at, remove};

@@ -7,7 +7,7 @@
 //! socket, in the same directory, before it is removed. The worst that others can achieve is to lose a socket
 //! of their own.
 
-use super::walk::{Entry, Walk, is_us};
+use super::resolution::{Entry, Resolution, is_us};
 use super::{Refusal, SocketPath};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, fchmod, unlinkat};
@@ -38,17 +38,17 @@ fn by_descriptor(fd: &OwnedFd) -> PathBuf {
 /// # Errors
 /// A process listens there, the file is no socket, or see [`Refusal`].
 pub fn listen_at(path: &SocketPath, mode: Mode) -> Result<OwnedFd, Refusal> {
-    let walk = Walk::to_directory(path)?;
+    let resolution = Resolution::of_directory(path)?;
     let socket = stream()?;
     // Users see the address (`ss -x`), so it is the path, where that is certain to lead to the same place.
-    let address = match walk.is_fixed() {
+    let address = match resolution.is_fixed() {
         true => path.path.clone(),
-        false => by_descriptor(walk.directory()).join(walk.name()?),
+        false => by_descriptor(resolution.directory()).join(resolution.name()?),
     };
     let address = SocketAddrUnix::new(&address)?;
     match bind_with(&socket, &address, mode) {
         Err(Errno::ADDRINUSE) => {
-            remove_stale(&walk)?;
+            remove_stale(&resolution)?;
             bind_with(&socket, &address, mode)?;
         }
         result => result?,
@@ -71,15 +71,19 @@ fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> Result<(
 }
 
 /// Removes a socket on which no process listens.
-fn remove_stale(walk: &Walk) -> Result<(), Refusal> {
-    let present = walk.present()?;
+fn remove_stale(resolution: &Resolution) -> Result<(), Refusal> {
+    let present = resolution.present()?;
     match present.kind() {
         FileType::Socket => {}
         FileType::Symlink => return Err(Refusal::InTheWay("a symbolic link")),
         _ => return Err(Refusal::InTheWay("a file that is not a socket")),
     }
     match connect_by_descriptor(&stream()?, &present) {
-        Err(Errno::CONNREFUSED) => Ok(unlinkat(walk.directory(), walk.name()?, AtFlags::empty())?),
+        Err(Errno::CONNREFUSED) => Ok(unlinkat(
+            resolution.directory(),
+            resolution.name()?,
+            AtFlags::empty(),
+        )?),
         _ => Err(Refusal::Taken),
     }
 }
@@ -94,7 +98,7 @@ fn connect_by_descriptor(socket: &OwnedFd, entry: &Entry) -> Result<(), Errno> {
 /// # Errors
 /// See [`Refusal`].
 pub fn connect_to(path: &SocketPath) -> Result<OwnedFd, Refusal> {
-    let entry = Walk::to_directory(path)?.socket()?;
+    let entry = Resolution::of_directory(path)?.socket()?;
     let socket = stream()?;
     connect_by_descriptor(&socket, &entry)?;
     // Who was the user when the process began to listen.
@@ -124,10 +128,10 @@ pub fn remove(path: &SocketPath) {
 
 /// Looks and removes in the same directory, wherever the path leads meanwhile.
 fn try_remove(path: &SocketPath) -> Result<bool, Refusal> {
-    let walk = Walk::to_directory(path)?;
-    let is_socket = walk.present()?.kind() == FileType::Socket;
+    let resolution = Resolution::of_directory(path)?;
+    let is_socket = resolution.present()?.kind() == FileType::Socket;
     if is_socket {
-        unlinkat(walk.directory(), walk.name()?, AtFlags::empty())?;
+        unlinkat(resolution.directory(), resolution.name()?, AtFlags::empty())?;
     }
     Ok(is_socket)
 }

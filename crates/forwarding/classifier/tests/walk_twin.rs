@@ -145,7 +145,7 @@ struct Meters {
 }
 
 impl Meters {
-    fn passes(&mut self, meter: u32) -> bool {
+    fn admit(&mut self, meter: u32) -> bool {
         self.asked += u64::from(meter == 2);
         match meter {
             1 => false,
@@ -279,7 +279,7 @@ impl Twin {
                 let hash = dp_hash(&frame.key(), *basis);
                 frame.marks.set_dp_hash(hash);
             }
-            Action::Meter(meter) if !self.meters.passes(*meter) => {
+            Action::Meter(meter) if !self.meters.admit(*meter) => {
                 self.outcomes.push(Outcome::Dropped(DropReason::Metered));
                 return false;
             }
@@ -374,7 +374,7 @@ impl Subject for OnFrame {
     }
 
     fn pass_meter(&mut self, meter: u32) -> Result<(), DropReason> {
-        match self.meters.passes(meter) {
+        match self.meters.admit(meter) {
             true => Ok(()),
             false => Err(DropReason::Metered),
         }

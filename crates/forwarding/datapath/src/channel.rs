@@ -45,24 +45,24 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
     let policy = Policy::new(orders.config, topology, costs);
     let placement = Placement::new(policy, orders.vm_state)?.with_constraints(orders.constraints);
     let datapath = Datapath::new(placement)?;
-    let crew = datapath.crew.clone();
+    let shared = datapath.shared.clone();
     // A channel of the watchdog's own, since this thread may be the one that hangs.
     let tell = Channel::from(supervisor.as_fd().try_clone_to_owned()?);
-    crew.watch(move |stuck| report(&tell, stuck))?;
+    shared.watch(move |stuck| report(&tell, stuck))?;
     let forwarder = datapath.clone();
-    let workers = start_all(&crew, move || Pipeline::new(forwarder.clone()))?;
+    let workers = start_all(&shared, move || Pipeline::new(forwarder.clone()))?;
     let mut server = Server {
-        pulse: crew.pulse(),
+        pulse: shared.pulse(),
         engine: Engine {
-            work: crew.ledger.open("channel"),
-            scheduler: Scheduler::new(crew.clone(), None, Pipeline::new(datapath.clone())),
+            work: shared.ledger.open("channel"),
+            scheduler: Scheduler::new(shared.clone(), None, Pipeline::new(datapath.clone())),
             datapath,
             workers,
         },
         controllers: BTreeMap::new(),
     };
     while server.turn(&supervisor)? {}
-    crew.end();
+    shared.end();
     Ok(())
 }
 

@@ -263,7 +263,7 @@ impl Loop {
         readings.sort_unstable();
         Loop {
             meters: datapath.meters.clone(),
-            scheduler: Scheduler::new(datapath.crew.clone(), None, Pipeline::new(datapath)),
+            scheduler: Scheduler::new(datapath.shared.clone(), None, Pipeline::new(datapath)),
             guests,
             ports,
             overhead: readings[500],

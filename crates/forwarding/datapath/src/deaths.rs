@@ -76,7 +76,7 @@ impl Plane {
                 insert_with(&switch, id, key, mask, actions.collect());
             }
         }
-        let scheduler = Scheduler::new(datapath.crew.clone(), None, Pipeline::new(datapath));
+        let scheduler = Scheduler::new(datapath.shared.clone(), None, Pipeline::new(datapath));
         Plane {
             scheduler,
             ports,

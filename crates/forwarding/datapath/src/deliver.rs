@@ -95,7 +95,7 @@ impl Step<'_> {
                     side.publish_with(sender);
                 }
             });
-            self.settle_call(side, receiver)
+            self.call_if_owed(side, receiver)
         });
         if receive.release() {
             self.schedule.later(receiver.receive_ring());
@@ -156,7 +156,7 @@ impl Step<'_> {
                 port.home.set_copier(None);
                 result = Ok(side.has_queued());
             }
-            let call_at = self.settle_call(side, port);
+            let call_at = self.call_if_owed(side, port);
             (result, side.wait(), side.watch_us(self.now_ms), call_at)
         });
         if let Some(at_ns) = call_at {
@@ -202,7 +202,7 @@ impl Step<'_> {
     }
 
     /// Calls a driver that is owed a call, or returns until when the call is put off.
-    fn settle_call(&self, side: &mut ReceiveSide, receiver: &Port) -> Option<u64> {
+    fn call_if_owed(&self, side: &mut ReceiveSide, receiver: &Port) -> Option<u64> {
         if !side.owes_call() {
             return None;
         }

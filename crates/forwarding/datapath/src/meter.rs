@@ -50,8 +50,8 @@ impl Meter {
         }
     }
 
-    /// Whether a packet of that many bytes may go on; it is counted.
-    fn passes(&self, bytes: u64, now_us: u64) -> bool {
+    /// Takes tokens for a packet of that many bytes, and counts it; false if it may not go on.
+    fn admit(&self, bytes: u64, now_us: u64) -> bool {
         if self.all_pass(1, bytes, now_us) {
             return true;
         }
@@ -195,7 +195,7 @@ impl KnownMeters {
     /// in the kernel. `Err` is the reason to drop the packet.
     pub fn pass(&mut self, controller: ControllerId, id: u32, bytes: usize) -> Result<(), DropReason> {
         match self.get(controller, id) {
-            Some(meter) if !meter.passes(bytes as u64, cpu::now_us()) => Err(meter.spec.reason),
+            Some(meter) if !meter.admit(bytes as u64, cpu::now_us()) => Err(meter.spec.reason),
             _ => Ok(()),
         }
     }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     impl Twin {
-        fn passes(&mut self, cost: u128, now_us: u64) -> bool {
+        fn admit(&mut self, cost: u128, now_us: u64) -> bool {
             if now_us >= self.filled_us + PERIOD_US {
                 let earned = u128::from(now_us - self.filled_us) * self.rate;
                 self.tokens = (self.tokens + earned).min(self.full);
@@ -280,10 +280,10 @@ mod tests {
                 let cost = if kilobits { u128::from(bytes) * 8000 } else { 1_000_000 };
                 // Together first, as bursts are, and one by one if that fails.
                 let together = meter.all_pass(count, count * bytes, now_us);
-                let passes: Vec<_> = (0..count).map(|_| twin.passes(cost, now_us)).collect();
+                let passes: Vec<_> = (0..count).map(|_| twin.admit(cost, now_us)).collect();
                 prop_assert_eq!(together, passes.iter().all(|&passes| passes));
                 for &passes in &passes {
-                    prop_assert!(together || meter.passes(bytes, now_us) == passes);
+                    prop_assert!(together || meter.admit(bytes, now_us) == passes);
                     seen.dropped_packets += u64::from(!passes);
                     seen.dropped_bytes += if passes { 0 } else { bytes };
                 }
@@ -308,7 +308,7 @@ mod tests {
                     if now_us >= 2_000_000 {
                         return passed;
                     }
-                    passed += u64::from(meter.passes(60, now_us));
+                    passed += u64::from(meter.admit(60, now_us));
                 }
             };
             let threads = [(); 4].map(|()| scope.spawn(thread));

@@ -205,7 +205,7 @@ impl Pipeline {
                 look_up: LookUp::new(datapath.meters.clone()),
                 means: Means::default(),
                 burst: Burst::new(),
-                copies_twice: datapath.crew.placement.policy.copies_twice(),
+                copies_twice: datapath.shared.placement.policy.copies_twice(),
             },
             member: datapath.periods.join(),
             datapath,
@@ -545,7 +545,7 @@ fn finish_round(side: Option<&mut TransmitSide>, end: Fetched, port: &Port, step
     side.reclaim();
     side.publish();
     if side.owes_call() {
-        settle_call(side, port, step);
+        call_if_owed(side, port, step);
     }
     match end {
         Fetched::Full => false,
@@ -559,7 +559,7 @@ fn finish_round(side: Option<&mut TransmitSide>, end: Fetched, port: &Port, step
 }
 
 /// Calls a driver that is owed a call for sent frames, or sees to it that it is called later.
-fn settle_call(side: &mut TransmitSide, port: &Port, step: &mut Step<'_>) {
+fn call_if_owed(side: &mut TransmitSide, port: &Port, step: &mut Step<'_>) {
     let schedule = &mut *step.schedule;
     let now_ns = schedule.now_ns();
     let interval_ns = schedule.completion_interval_ns(port.home.vnic(), step.ports, now_ns);

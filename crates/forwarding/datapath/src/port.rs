@@ -11,7 +11,7 @@ use flow::{Filters, PortId, SwitchId};
 use pacing::TokenBucket;
 use parking_lot::Mutex;
 use rustix::fd::BorrowedFd;
-use scheduler::{Crew, Executor, Home, RingId};
+use scheduler::{Executor, ForwardingThreads, Home, RingId};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ pub(crate) struct Port {
     pub home: Home,
     pub peer: Arc<Peer>,
     properties: Mutex<Properties>,
-    crew: Arc<Crew>,
+    shared: Arc<ForwardingThreads>,
     pub notices: Arc<Notices>,
 }
 
@@ -61,10 +61,10 @@ impl Port {
     pub fn new(
         spec: PortSpec,
         switch: Arc<Switch>,
-        crew: Arc<Crew>,
+        shared: Arc<ForwardingThreads>,
         notices: Arc<Notices>,
     ) -> std::io::Result<Arc<Port>> {
-        let own = if crew.placement.has_threads() {
+        let own = if shared.placement.has_threads() {
             Some(Arc::new(Executor::new()?))
         } else {
             None
@@ -93,7 +93,7 @@ impl Port {
                 mac: spec.mac,
                 masked_features: spec.masked_features,
             }),
-            crew,
+            shared,
             notices,
         }))
     }
@@ -184,7 +184,7 @@ impl Port {
 
     /// The state of the guest, for users.
     fn guest(&self) -> GuestState {
-        match self.crew.placement.guest(&self.home) {
+        match self.shared.placement.guest(&self.home) {
             Some(ThreadState::Running(core)) => GuestState::Running(core),
             Some(ThreadState::Runnable(core)) => GuestState::Runnable(core),
             Some(ThreadState::Blocked(core)) => GuestState::Blocked(core),
@@ -235,7 +235,7 @@ impl Port {
 
 impl Host for Port {
     fn watch(&self, queue: usize, kick: BorrowedFd<'_>) -> std::io::Result<()> {
-        let decide = || self.crew.placement.executor_of(&self.home);
+        let decide = || self.shared.placement.executor_of(&self.home);
         self.home.watch(Port::ring_of(queue), kick, decide)
     }
 
@@ -244,7 +244,7 @@ impl Host for Port {
     }
 
     fn schedule(&self) {
-        self.home.post(|| self.crew.placement.executor_of(&self.home));
+        self.home.post(|| self.shared.placement.executor_of(&self.home));
     }
 
     fn changed(&self) {

@@ -5,7 +5,7 @@ use control_protocol::work::WorkReport;
 
 /// All threads' accounts as they are, and what the ports say about calls.
 pub(crate) fn work_report(datapath: &Datapath) -> WorkReport {
-    let ledger = &datapath.crew.ledger;
+    let ledger = &datapath.shared.ledger;
     let mut report = WorkReport {
         cycles_per_second: ledger.cycles_per_second(),
         workers: ledger.records(),

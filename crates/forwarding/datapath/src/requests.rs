@@ -224,7 +224,7 @@ impl Serving<'_> {
         let filters = spec.filters;
         let port = datapath.make_port(spec, switch)?;
         let forwarder = datapath.clone();
-        start_own(&datapath.crew, &port.home, move || Pipeline::new(forwarder))?;
+        start_own(&datapath.shared, &port.home, move || Pipeline::new(forwarder))?;
         if let Some(listener) = listener {
             port.listen(listener).inspect_err(|_| port.home.end_own())?;
         }
@@ -443,10 +443,10 @@ mod tests {
     fn engine() -> Engine {
         let policy = Policy::new(Config::default(), Topology::of_machine(), Costs::default());
         let datapath = Datapath::new(Placement::new(policy, None).unwrap()).unwrap();
-        let crew = datapath.crew.clone();
+        let shared = datapath.shared.clone();
         Engine {
-            work: crew.ledger.open("test"),
-            scheduler: Scheduler::new(crew, None, Pipeline::new(datapath.clone())),
+            work: shared.ledger.open("test"),
+            scheduler: Scheduler::new(shared, None, Pipeline::new(datapath.clone())),
             datapath,
             workers: 0,
         }

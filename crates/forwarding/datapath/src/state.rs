@@ -11,7 +11,7 @@ use control_protocol::data_plane::PortSpec;
 use flow::{ControllerId, PortId};
 use parking_lot::RwLock;
 use placement::VnicId;
-use scheduler::{Crew, Home, Homes, Placement, RingId};
+use scheduler::{ForwardingThreads, Home, Homes, Placement, RingId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -91,7 +91,7 @@ pub(crate) struct Datapath {
     ports: RwLock<Arc<Ports>>,
     /// Counts changes of `ports`.
     ports_version: AtomicU64,
-    pub crew: Arc<Crew>,
+    pub shared: Arc<ForwardingThreads>,
     pub meters: Arc<Meters>,
     pub notices: Arc<Notices>,
     /// When forwarding threads have flushed their counts to flows.
@@ -104,7 +104,7 @@ impl Datapath {
         Ok(Arc::new(Datapath {
             ports: RwLock::default(),
             ports_version: AtomicU64::new(0),
-            crew: Crew::new(placement),
+            shared: ForwardingThreads::new(placement),
             meters: Arc::default(),
             notices: Arc::new(Notices::new()?),
             periods: Arc::default(),
@@ -114,7 +114,7 @@ impl Datapath {
 
     /// A port that is in no table yet. Fails if it needs an executor and there are no descriptors left.
     pub fn make_port(&self, spec: PortSpec, switch: Arc<Switch>) -> std::io::Result<Arc<Port>> {
-        Port::new(spec, switch, self.crew.clone(), self.notices.clone())
+        Port::new(spec, switch, self.shared.clone(), self.notices.clone())
     }
 
     /// Milliseconds since start, as of the last timer tick: the clock of flows and waits.

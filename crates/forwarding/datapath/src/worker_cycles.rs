@@ -158,7 +158,7 @@ fn forward(burst: usize, count: usize, start: impl FnOnce()) -> Vec<u64> {
     let facts = VmState::map(area.descriptor()).unwrap();
     let policy = Policy::new(config, Topology::regular(shape), Costs::default());
     let datapath = Datapath::new(Placement::new(policy, Some(facts)).unwrap()).unwrap();
-    let crew = datapath.crew.clone();
+    let shared = datapath.shared.clone();
     let (ports, mut guests) = pair(&datapath);
     for (port, thread) in ports.iter().zip(GUEST..) {
         let slot = area.thread(thread, ThreadState::Running(1)).unwrap();
@@ -177,14 +177,14 @@ fn forward(burst: usize, count: usize, start: impl FnOnce()) -> Vec<u64> {
     // A message, which a worker reads before it waits for the first time: valgrind does not know how workers
     // wait.
     let home = &ports[0].home;
-    let mut teller = Scheduler::new(crew.clone(), None, Pipeline::new(datapath.clone()));
+    let mut teller = Scheduler::new(shared.clone(), None, Pipeline::new(datapath.clone()));
     assert!(
         teller
             .schedule
-            .tell_copier(home, &crew.placement.executor_of(home))
+            .tell_copier(home, &shared.placement.executor_of(home))
     );
     start();
-    start_all(&crew, move || Driven {
+    start_all(&shared, move || Driven {
         pipeline: Pipeline::new(datapath.clone()),
         play: play.lock().take().expect("one worker"),
         is_empty: false,

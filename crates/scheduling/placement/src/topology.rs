@@ -7,7 +7,7 @@
 //! then elsewhere. Hence modules are ordered: the others with the receiver's last-level cache, its own, those
 //! on its node, those of other nodes by distance. Modules that are equally near form a tier; a hash decides
 //! where in a tier a search begins, so that different receivers find different helpers. All orders are
-//! computed beforehand; walking one allocates nothing.
+//! computed beforehand; going through one allocates nothing.
 
 use std::collections::BTreeMap;
 

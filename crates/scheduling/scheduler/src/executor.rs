@@ -152,8 +152,9 @@ impl Executor {
         self.send(ring)
     }
 
-    /// Whether its thread was handed a ring since the last call. To be called by that thread.
-    pub(crate) fn was_handed(&self) -> bool {
+    /// Takes note that its thread was handed a ring; false if it was not since the last call. To be called by
+    /// that thread.
+    pub(crate) fn take_handed(&self) -> bool {
         self.handed.load(Ordering::Relaxed) && self.handed.swap(false, Ordering::Relaxed)
     }
 

@@ -14,7 +14,7 @@
 //! | `threads`, `majority` | the vCPU threads of a guest, and which of them kicks and takes interrupts |
 //! | `home` | the scheduler's state of a vNIC: which executor receives its kicks, which one copies to it |
 //! | `placement` | the placement policy with this machine's cores, threads and executors |
-//! | `crew` | state that all forwarding threads share |
+//! | `forwarding_threads` | state that all forwarding threads share |
 //! | `schedule` | one thread's run queue, timers and polled rings |
 //! | `policy_questions` | questions of a thread to the placement policy, and handing work to others |
 //! | `turns` | the trait that the forwarder implements, and turns |
@@ -29,19 +29,20 @@
 //! | `account` | the work of each thread, and the time that it took |
 //! | `wake_cost` | the cost of waking a core on this machine |
 //!
-//! A [`Scheduler`] and its [`Schedule`] belong to one thread. [`Crew`], [`Executor`]s and [`Home`]s are
-//! shared by all. Which thread serves a ring is settled by claims in the forwarder: being scheduled twice
-//! costs a look and does no harm, so the safe direction of error is to schedule a ring once too often.
+//! A [`Scheduler`] and its [`Schedule`] belong to one thread. [`ForwardingThreads`], [`Executor`]s and
+//! [`Home`]s are shared by all. Which thread serves a ring is decided by claims in the forwarder: being
+//! scheduled twice costs a look and does no harm, so the safe direction of error is to schedule a ring once
+//! too often.
 
 #![forbid(unsafe_code)]
 
 mod account;
 mod backoff;
-mod crew;
 #[cfg(test)]
 mod decision_cost;
 mod executor;
 mod fair_share;
+mod forwarding_threads;
 mod guest_blocks;
 mod home;
 mod idle_core;
@@ -73,8 +74,8 @@ mod watchdog;
 mod worker;
 
 pub use crate::account::{Account, Ledger, Progress};
-pub use crate::crew::Crew;
 pub use crate::executor::{Executor, ring_bell};
+pub use crate::forwarding_threads::ForwardingThreads;
 pub use crate::home::{Home, Homes};
 pub use crate::placement::Placement;
 pub use crate::policy_questions::{Copier, UNKNOWN_BACKLOG};

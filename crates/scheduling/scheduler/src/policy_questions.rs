@@ -45,7 +45,7 @@ impl Homes for NoHomes {
 impl Schedule {
     /// Takes the ring that is served next: in the policy's order, the oldest among equals.
     pub(crate) fn next(&mut self, homes: &impl Homes) -> Option<RingId> {
-        let placement = &self.crew.placement;
+        let placement = &self.shared.placement;
         if self.queue.len() < 2 || !placement.knows_vcpus() {
             return self.queue.pop();
         }
@@ -63,7 +63,7 @@ impl Schedule {
     /// Leaves a transmit ring to a better worker, if there is one. If that happens again and again, later
     /// kicks go there at once.
     pub(crate) fn sent_on(&self, vnic: VnicId, homes: &impl Homes) -> bool {
-        let placement = &self.crew.placement;
+        let placement = &self.shared.placement;
         let Some(home) = homes.home(vnic).filter(|_| placement.knows_vcpus()) else {
             return false;
         };
@@ -82,7 +82,7 @@ impl Schedule {
 
     /// Whether a task that is not ours waits for this core; `None` if it is not known.
     pub(crate) fn is_wanted_elsewhere(&self) -> Option<bool> {
-        let placement = &self.crew.placement;
+        let placement = &self.shared.placement;
         let here = self.here().filter(|_| placement.knows_vcpus())?;
         let view = placement.view(&NoHomes);
         Some(placement.policy.must_give_way(&view, here, Duty::Helping))
@@ -92,7 +92,7 @@ impl Schedule {
     /// this core often enough since `since_ns`, from when on this worker had no break in which a helper would
     /// have gone to sleep.
     pub(crate) fn handed_off(&self, home: &Home, homes: &impl Homes, since_ns: u64) -> bool {
-        let placement = &self.crew.placement;
+        let placement = &self.shared.placement;
         let Some(here) = self.here() else { return false };
         let view = placement.view(homes);
         let times = home.count_wait(placement.now_ns(), since_ns);
@@ -108,7 +108,7 @@ impl Schedule {
     /// Whether the guest must have threads that are not known: it waits for this core time and again, and all
     /// that are known sleep.
     pub(crate) fn misses_threads(&self, home: &Home, homes: &impl Homes) -> bool {
-        let placement = &self.crew.placement;
+        let placement = &self.shared.placement;
         matches!(placement.view(homes).vcpu(home.vnic()), VcpuState::Blocked(_))
             && home.suspect_threads(placement.now_ns())
     }
@@ -117,13 +117,13 @@ impl Schedule {
     #[inline]
     pub(crate) fn gave_way(&mut self, ring: RingId, homes: &impl Homes) -> bool {
         match self.here() {
-            Some(here) if self.crew.placement.knows_vcpus() => self.gave_way_on(here, ring, homes),
+            Some(here) if self.shared.placement.knows_vcpus() => self.gave_way_on(here, ring, homes),
             _ => false,
         }
     }
 
     fn gave_way_on(&mut self, here: Cpu, ring: RingId, homes: &impl Homes) -> bool {
-        let placement = &self.crew.placement;
+        let placement = &self.shared.placement;
         let (view, vnic) = (placement.view(homes), ring.vnic());
         if !view.wanted(here) {
             return false;
@@ -152,12 +152,12 @@ impl Schedule {
 
     /// Whether there is a choice of the thread that copies. If not, it is this one.
     pub fn chooses_copier(&self) -> bool {
-        !self.crew.placement.floats() && self.me.is_some()
+        !self.shared.placement.floats() && self.me.is_some()
     }
 
     /// The thread that is to copy a backlog. To be asked where [`chooses_copier`](Self::chooses_copier).
     pub fn copier(&self, vnic: VnicId, homes: &impl Homes, backlog: Backlog) -> Copier {
-        let placement = &self.crew.placement;
+        let placement = &self.shared.placement;
         let view = placement.view(homes);
         let here = self.here().unwrap_or(Cpu(u16::MAX));
         let plan = placement.policy.copier(&view, here, vnic, backlog);
@@ -185,7 +185,7 @@ impl Schedule {
     /// The time until which a notification owed to a receiver's driver is put off, if its guest runs and was
     /// notified a moment ago. `None`: the caller notifies it now.
     pub fn put_off_notification(&self, receiver: &Home, homes: &impl Homes) -> Option<u64> {
-        let placement = &self.crew.placement;
+        let placement = &self.shared.placement;
         if !placement.knows_vcpus() || self.me.is_none() {
             return None;
         }
@@ -207,7 +207,7 @@ impl Schedule {
         if self.me.is_none() || !self.sole_sender.served(sender, now_ns) {
             return 0;
         }
-        let placement = &self.crew.placement;
+        let placement = &self.shared.placement;
         placement
             .policy
             .completion_interval_ns(&placement.view(homes), sender)
@@ -216,7 +216,7 @@ impl Schedule {
     /// Calls a receiver's driver.
     pub fn interrupt(&self, receiver: &Home, call: impl FnOnce()) {
         match self.here() {
-            Some(here) => self.crew.placement.interrupt(receiver, here, call),
+            Some(here) => self.shared.placement.interrupt(receiver, here, call),
             None => call(),
         }
     }

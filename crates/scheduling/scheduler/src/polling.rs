@@ -61,14 +61,17 @@ impl<R: Rings> Scheduler<R> {
     /// drivers that are owed a notification and sleep meanwhile; true if something is queued.
     pub(crate) fn look_around(&mut self) -> bool {
         let schedule = &self.schedule;
-        let Some(here) = schedule.here().filter(|_| schedule.crew.placement.knows_vcpus()) else {
+        let Some(here) = schedule
+            .here()
+            .filter(|_| schedule.shared.placement.knows_vcpus())
+        else {
             return false;
         };
         self.rings.refresh();
         let count = self.rings.homes().count();
         for _ in 0..SCAN.min(count) {
             self.schedule.scan_cursor = (self.schedule.scan_cursor + 1) % count;
-            let (homes, placement) = (self.rings.homes(), &self.schedule.crew.placement);
+            let (homes, placement) = (self.rings.homes(), &self.schedule.shared.placement);
             let Some(vnic) = homes.nth(self.schedule.scan_cursor).map(Home::vnic) else {
                 continue;
             };
@@ -78,7 +81,7 @@ impl<R: Rings> Scheduler<R> {
                 self.look_at(RingId::transmit(vnic));
             }
         }
-        let (placement, queue) = (&self.schedule.crew.placement, &mut self.schedule.queue);
+        let (placement, queue) = (&self.schedule.shared.placement, &mut self.schedule.queue);
         let view = placement.view(self.rings.homes());
         let is_blocked = |ring: RingId| match view.receiver(ring.vnic()) {
             VcpuState::Blocked(cpu) => placement.policy.on_block(&view, cpu).is_some(),
@@ -118,11 +121,11 @@ impl<R: Rings> Scheduler<R> {
     /// hysteresis: a sender that runs will go on sending. A ring is never left without kicks by a worker that
     /// sleeps, which could not see its guest fall asleep.
     pub(crate) fn patience_ns(&mut self) -> u64 {
-        if !self.schedule.crew.placement.knows_vcpus() {
+        if !self.schedule.shared.placement.knows_vcpus() {
             return 0;
         }
         self.rings.refresh();
-        let placement = &self.schedule.crew.placement;
+        let placement = &self.schedule.shared.placement;
         let now_ns = placement.now_ns();
         let view = placement.view(self.rings.homes());
         let until = |ring: RingId| match placement.policy.leave(&view, ring.vnic()) {

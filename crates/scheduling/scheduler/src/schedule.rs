@@ -1,8 +1,8 @@
 //! One thread's run queue, timers and polled rings.
 
 use crate::account::Progress;
-use crate::crew::Crew;
 use crate::executor::Executor;
+use crate::forwarding_threads::ForwardingThreads;
 use crate::polled::Polled;
 use crate::ring_id::RingId;
 use crate::run_queue::RunQueue;
@@ -22,7 +22,7 @@ const ROUND_US: u64 = 400;
 /// The rings that a forwarding thread will serve: at once, when polling finds something, and at some time.
 /// The forwarder adds to it while it serves a ring.
 pub struct Schedule {
-    pub(crate) crew: Arc<Crew>,
+    pub(crate) shared: Arc<ForwardingThreads>,
     /// The executor through which others reach this thread, if it is a worker.
     pub(crate) me: Option<Arc<Executor>>,
     pub(crate) queue: RunQueue,
@@ -38,9 +38,9 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    pub(crate) fn new(crew: Arc<Crew>, me: Option<Arc<Executor>>) -> Schedule {
+    pub(crate) fn new(shared: Arc<ForwardingThreads>, me: Option<Arc<Executor>>) -> Schedule {
         Schedule {
-            crew,
+            shared,
             me,
             queue: RunQueue::default(),
             timers: Timers::default(),
@@ -97,7 +97,7 @@ impl Schedule {
 
     /// Nanoseconds since start: the clock of timers.
     pub fn now_ns(&self) -> u64 {
-        self.crew.placement.now_ns()
+        self.shared.placement.now_ns()
     }
 
     /// Whether rings are polled.
@@ -110,7 +110,7 @@ impl Schedule {
     pub fn next_deadline(&mut self) -> Option<Duration> {
         let mut next_ns = None;
         if !self.timers.is_empty() {
-            let now_ns = self.crew.placement.now_ns();
+            let now_ns = self.shared.placement.now_ns();
             let (queue, resumed) = (&mut self.queue, &mut self.resumed);
             next_ns = self.timers.expire(now_ns, |ring, due| {
                 queue.push(ring);

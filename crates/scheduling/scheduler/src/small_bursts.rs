@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::crew::Crew;
 use crate::executor::ring_bell;
+use crate::forwarding_threads::ForwardingThreads;
 use crate::home::Home;
 use crate::placement::Placement;
 use crate::ring_id::RingId;
@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use vm_state::{TestArea, VmState};
 
-/// The crew of a machine with one core.
-fn crew(mode: Mode, facts: Option<VmState>) -> Arc<Crew> {
+/// The state shared on a machine with one core.
+fn shared(mode: Mode, facts: Option<VmState>) -> Arc<ForwardingThreads> {
     let shape = Shape {
         nodes: 1,
         llcs: 1,
@@ -34,12 +34,12 @@ fn crew(mode: Mode, facts: Option<VmState>) -> Arc<Crew> {
         ..Config::default()
     };
     let policy = Policy::new(config, Topology::regular(shape), Costs::default());
-    Crew::new(Placement::new(policy, facts).unwrap())
+    ForwardingThreads::new(Placement::new(policy, facts).unwrap())
 }
 
 /// A thread that polls so many rings, all of which are empty.
 fn polling(rings: u32) -> Scheduler<Fake> {
-    let mut scheduler = Scheduler::new(crew(Mode::Hyperswitch, None), None, Fake::with(rings));
+    let mut scheduler = Scheduler::new(shared(Mode::Hyperswitch, None), None, Fake::with(rings));
     (0..rings).for_each(|vnic| scheduler.on_kick(transmit(vnic)));
     while scheduler.step() {}
     scheduler.rings.served.clear();
@@ -189,42 +189,42 @@ impl Rings for Endless {
 }
 
 /// Has a worker on the core of `area` forward for as long as `test` lasts, which reads what is said.
-fn with_endless(mode: Mode, area: &TestArea, test: impl FnOnce(&Receiver<Said>, &Crew)) {
+fn with_endless(mode: Mode, area: &TestArea, test: impl FnOnce(&Receiver<Said>, &ForwardingThreads)) {
     area.runs(0, WORKER);
-    let crew = crew(mode, Some(VmState::map(area.descriptor()).unwrap()));
+    let shared = shared(mode, Some(VmState::map(area.descriptor()).unwrap()));
     let table = Arc::new(Table::of(2));
     let kick = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
     let (says, said) = channel();
-    let (shared, bell) = (table.clone(), kick.clone());
-    start_all(&crew, move || Endless {
-        table: shared.clone(),
+    let (tables, bell) = (table.clone(), kick.clone());
+    start_all(&shared, move || Endless {
+        table: tables.clone(),
         kick: bell.clone(),
         turns: 0,
         kicked_at: None,
         says: says.clone(),
     })
     .unwrap();
-    let executor = |home: &Home| crew.placement.executor_of(home);
+    let executor = |home: &Home| shared.placement.executor_of(home);
     table.0[1]
         .watch(1, kick.as_fd(), || executor(&table.0[1]))
         .unwrap();
     table.0[0].post(|| executor(&table.0[0]));
-    test(&said, &crew);
-    end(&crew);
+    test(&said, &shared);
+    end(&shared);
 }
 
 /// Counted in turns, each of which takes a microsecond at least: a thread without a core looks no later.
 #[test]
 fn a_kick_is_seen_beside_a_ring_that_always_has_something() {
     for mode in [Mode::Hyperswitch, Mode::Poll] {
-        with_endless(mode, &TestArea::new().unwrap(), |said, crew| {
+        with_endless(mode, &TestArea::new().unwrap(), |said, shared| {
             for _ in 0..40 {
                 match said.recv_timeout(TIMEOUT).unwrap() {
                     Said::Waited(turns) => assert!(turns <= 40, "{turns}"),
                     Said::AskedForKicks => panic!("the worker has no break"),
                 }
             }
-            let records = crew.ledger.records();
+            let records = shared.ledger.records();
             assert!(records[0].packets >= 39 * u64::from(BETWEEN), "{records:?}");
         });
     }

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::account::Progress;
-use crate::crew::Crew;
 use crate::executor::{Activity, Executor, Wakeup, ring_bell};
+use crate::forwarding_threads::ForwardingThreads;
 use crate::home::{Home, Homes as _};
 use crate::placement::Placement;
 use crate::ring_id::RingId;
@@ -37,8 +37,8 @@ fn receive(vnic: u32) -> RingId {
     RingId::receive(VnicId(vnic))
 }
 
-fn crew(facts: Option<VmState>) -> Arc<Crew> {
-    Crew::new(placement(Config::default(), facts))
+fn shared(facts: Option<VmState>) -> Arc<ForwardingThreads> {
+    ForwardingThreads::new(placement(Config::default(), facts))
 }
 
 fn placement(config: Config, facts: Option<VmState>) -> Placement {
@@ -54,7 +54,7 @@ fn placement(config: Config, facts: Option<VmState>) -> Placement {
 
 /// A thread that is no worker: nothing is asked of the placement policy.
 fn alone(vnics: u32) -> Scheduler<Fake> {
-    Scheduler::new(crew(None), None, Fake::with(vnics))
+    Scheduler::new(shared(None), None, Fake::with(vnics))
 }
 
 /// The worker of core 0 of four, and what is known of cores and guests. Each vNIC's guest is blocked on the
@@ -68,15 +68,15 @@ fn on_core_0(vnics: u32) -> (Scheduler<Fake>, TestArea) {
         let slot = area.thread(GUEST + vnic, ThreadState::Blocked(vnic)).unwrap();
         fake.table.0[vnic as usize].set_threads(Box::new([slot]));
     }
-    let crew = crew(Some(VmState::map(area.descriptor()).unwrap()));
-    let me = executor(&crew, 0);
+    let shared = shared(Some(VmState::map(area.descriptor()).unwrap()));
+    let me = executor(&shared, 0);
     me.set_activity(Activity::Working);
-    (Scheduler::new(crew, Some(me), fake), area)
+    (Scheduler::new(shared, Some(me), fake), area)
 }
 
-fn executor(crew: &Arc<Crew>, cpu: u16) -> Arc<Executor> {
+fn executor(shared: &Arc<ForwardingThreads>, cpu: u16) -> Arc<Executor> {
     let core = ::placement::WorkerId::Core(Cpu(cpu));
-    crew.placement.find(core, &Table::default()).unwrap()
+    shared.placement.find(core, &Table::default()).unwrap()
 }
 
 /// What an executor was told.
@@ -181,17 +181,17 @@ fn a_thread_sleeps_until_its_next_timer() {
 #[test]
 fn only_turns_that_move_packets_count() {
     let mut scheduler = alone(1);
-    let account = scheduler.schedule.crew.ledger.open("test");
+    let account = scheduler.schedule.shared.ledger.open("test");
     scheduler.rings.work.insert(transmit(0), 1);
     for _ in 0..2 {
         scheduler.on_kick(transmit(0));
         assert!(scheduler.accounted(&account, Scheduler::step));
     }
     assert_eq!(scheduler.schedule.progress, Progress::default());
-    let records = scheduler.schedule.crew.ledger.records();
+    let records = scheduler.schedule.shared.ledger.records();
     assert_eq!((records.len(), records[0].packets), (1, 1));
-    scheduler.schedule.crew.ledger.close(&account);
-    assert!(scheduler.schedule.crew.ledger.records().is_empty());
+    scheduler.schedule.shared.ledger.close(&account);
+    assert!(scheduler.schedule.shared.ledger.records().is_empty());
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_helper_gives_way_and_an_owner_does_not() {
     while scheduler.step() {}
     assert_eq!(scheduler.rings.served, [own]);
     assert_eq!(scheduler.schedule.progress.aborts, 1);
-    assert_eq!(messages(&executor(&scheduler.schedule.crew, 1)), [others]);
+    assert_eq!(messages(&executor(&scheduler.schedule.shared, 1)), [others]);
     // Nobody wants the core any more.
     area.runs(0, WORKER);
     scheduler.schedule.later(others);
@@ -230,8 +230,8 @@ fn a_helper_gives_way_and_an_owner_does_not() {
 fn kicks_go_where_the_guest_is_and_so_does_its_home_in_the_end() {
     let (mut scheduler, _area) = on_core_0(2);
     let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-    let crew = scheduler.schedule.crew.clone();
-    let (here, there) = (executor(&crew, 0), executor(&crew, 1));
+    let shared = scheduler.schedule.shared.clone();
+    let (here, there) = (executor(&shared, 0), executor(&shared, 1));
     let home = scheduler.rings.table.home(VnicId(1)).unwrap();
     // It was decided when the guest was here.
     home.watch(1, kick.as_fd(), || here.clone()).unwrap();
@@ -417,7 +417,7 @@ fn a_guest_is_called_for_the_vcpu_that_takes_its_interrupts() {
 fn a_ring_is_handed_off_once_its_guest_waits_for_a_contended_core() {
     let (mut scheduler, area) = on_core_0(1);
     area.thread(GUEST, ThreadState::Runnable(0)).unwrap();
-    let helper = executor(&scheduler.schedule.crew, 1);
+    let helper = executor(&scheduler.schedule.shared, 1);
     helper.set_activity(Activity::Polling);
     scheduler.schedule.later(transmit(0));
     while scheduler.step() {}
@@ -426,7 +426,7 @@ fn a_ring_is_handed_off_once_its_guest_waits_for_a_contended_core() {
     assert!(scheduler.rings.kicks_on.contains(&transmit(0)));
     scheduler.schedule.later(transmit(0));
     while scheduler.step() {}
-    executor(&scheduler.schedule.crew, 0).set_contended(true);
+    executor(&scheduler.schedule.shared, 0).set_contended(true);
     assert!(!scheduler.stop_polling(Some(0)));
     assert!(scheduler.rings.kicks_on.is_empty(), "the helper polls it");
     assert_eq!(messages(&helper), [transmit(0)]);
@@ -436,19 +436,19 @@ fn a_ring_is_handed_off_once_its_guest_waits_for_a_contended_core() {
 fn waits_count_together_until_a_helper_would_have_gone_to_sleep() {
     let (mut scheduler, area) = on_core_0(1);
     area.thread(GUEST, ThreadState::Runnable(0)).unwrap();
-    let helper = executor(&scheduler.schedule.crew, 1);
+    let helper = executor(&scheduler.schedule.shared, 1);
     helper.set_activity(Activity::Asleep);
     let mut handed_off = |since_ns| {
         scheduler.schedule.poll_from_now(transmit(0), true);
         assert!(!scheduler.stop_polling(Some(since_ns)));
-        helper.was_handed()
+        helper.take_handed()
     };
     assert!(!handed_off(0), "waking a helper costs more");
     assert!(!handed_off(u64::MAX), "there was a long break");
     // However long the guest takes with a worker on its core.
     std::thread::sleep(Duration::from_millis(1));
     assert!(handed_off(0));
-    assert!(!helper.was_handed());
+    assert!(!helper.take_handed());
     assert_eq!(messages(&helper), [transmit(0)]);
 }
 
@@ -518,34 +518,34 @@ impl Rings for Telling {
 
 #[test]
 fn workers_serve_what_is_kicked_and_what_is_posted_and_end() {
-    let crew = crew(None);
+    let shared = shared(None);
     let table = Arc::new(Table(vec![Home::new(VnicId(0), None)]));
     let (sender, served) = channel();
-    let shared = table.clone();
-    let count = start_all(&crew, move || Telling(shared.clone(), sender.clone())).unwrap();
+    let tables = table.clone();
+    let count = start_all(&shared, move || Telling(tables.clone(), sender.clone())).unwrap();
     assert!(count >= 1);
     let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     let home = &table.0[0];
-    home.watch(1, kick.as_fd(), || crew.placement.executor_of(home))
+    home.watch(1, kick.as_fd(), || shared.placement.executor_of(home))
         .unwrap();
     for _ in 0..3 {
         ring_bell(&kick);
         assert_eq!(served.recv_timeout(TIMEOUT).unwrap(), transmit(0));
     }
-    home.post(|| crew.placement.executor_of(home));
+    home.post(|| shared.placement.executor_of(home));
     let mut posted = [(); 2].map(|()| served.recv_timeout(TIMEOUT).unwrap());
     posted.sort_unstable();
     assert_eq!(posted, [receive(0), transmit(0)]);
-    end(&crew);
+    end(&shared);
     assert_eq!(served.recv_timeout(TIMEOUT), Err(RecvTimeoutError::Disconnected));
 }
 
 /// Ends all workers, each of which notices when it is woken; then nobody is left who could say something.
-pub(crate) fn end(crew: &Crew) {
-    crew.end();
+pub(crate) fn end(shared: &ForwardingThreads) {
+    shared.end();
     let start = Instant::now();
-    while !crew.ledger.records().is_empty() {
-        crew.placement.workers().iter().for_each(|worker| worker.wake());
+    while !shared.ledger.records().is_empty() {
+        shared.placement.workers().iter().for_each(|worker| worker.wake());
         assert!(start.elapsed() < TIMEOUT, "workers do not end");
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -564,15 +564,15 @@ fn a_core_is_kept_from_halting_while_its_guest_converses() {
     let facts = VmState::map(area.descriptor()).unwrap();
     let (mut file, constraint) = std::io::pipe().unwrap();
     let placement = placement(config, Some(facts)).with_constraints([(Cpu(0), constraint.into())]);
-    let crew = Crew::new(placement);
+    let shared = ForwardingThreads::new(placement);
     let table = Arc::new(Table::of(1));
     let home = &table.0[0];
     home.set_threads(Box::new([slot]));
     let (sender, served) = channel();
-    let shared = table.clone();
-    start_all(&crew, move || Telling(shared.clone(), sender.clone())).unwrap();
+    let tables = table.clone();
+    start_all(&shared, move || Telling(tables.clone(), sender.clone())).unwrap();
     let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-    home.watch(1, kick.as_fd(), || crew.placement.executor_of(home))
+    home.watch(1, kick.as_fd(), || shared.placement.executor_of(home))
         .unwrap();
     let (written, changes) = channel();
     let reader = std::thread::spawn(move || {
@@ -584,7 +584,7 @@ fn a_core_is_kept_from_halting_while_its_guest_converses() {
     let kicks = |answered: bool| {
         for _ in 0..20 {
             if answered {
-                home.set_notified_ns(crew.placement.now_ns());
+                home.set_notified_ns(shared.placement.now_ns());
             }
             ring_bell(&kick);
             assert_eq!(served.recv_timeout(TIMEOUT).unwrap(), transmit(0));
@@ -605,7 +605,7 @@ fn a_core_is_kept_from_halting_while_its_guest_converses() {
     assert!(last.elapsed() > bound / 2, "it was kept for as long as it may be");
     kicks(true);
     says("n/a");
-    end(&crew);
+    end(&shared);
     says("0");
     reader.join().unwrap();
     assert!(changes.recv().is_err(), "nothing else was written");
@@ -622,7 +622,7 @@ fn a_ring_is_served_where_the_thread_runs_that_kicks() {
     let threads = [vcpu(0, 1), vcpu(1, 2)];
     scheduler.rings.table.0[0].set_threads(Box::new(threads));
     let served_on = |scheduler: &Scheduler<Fake>| {
-        let placement = &scheduler.schedule.crew.placement;
+        let placement = &scheduler.schedule.shared.placement;
         placement.executor_of(&scheduler.rings.table.0[0]).cpu
     };
     assert_eq!(served_on(&scheduler), Some(Cpu(1)), "the first that runs");

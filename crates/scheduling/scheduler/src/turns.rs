@@ -1,8 +1,8 @@
 //! The scheduler's demands on the forwarder, and the turns that it gives to rings.
 
 use crate::account::Account;
-use crate::crew::Crew;
 use crate::executor::Executor;
+use crate::forwarding_threads::ForwardingThreads;
 use crate::home::Homes;
 use crate::kick_limit::PAUSE_NS;
 use crate::ring_id::RingId;
@@ -76,10 +76,10 @@ pub struct Scheduler<R> {
 
 impl<R: Rings> Scheduler<R> {
     /// A scheduler for the calling thread; `me` is the executor that it serves if it is a worker.
-    pub fn new(crew: Arc<Crew>, me: Option<Arc<Executor>>, rings: R) -> Scheduler<R> {
+    pub fn new(shared: Arc<ForwardingThreads>, me: Option<Arc<Executor>>, rings: R) -> Scheduler<R> {
         Scheduler {
             rings,
-            schedule: Schedule::new(crew, me),
+            schedule: Schedule::new(shared, me),
         }
     }
 
@@ -120,7 +120,7 @@ impl<R: Rings> Scheduler<R> {
     pub(crate) fn note_kicker(&mut self, vnic: VnicId) {
         self.rings.refresh();
         if let (Some(here), Some(home)) = (self.schedule.here(), self.rings.homes().home(vnic)) {
-            self.schedule.crew.placement.note_kicker(home, here);
+            self.schedule.shared.placement.note_kicker(home, here);
         }
     }
 

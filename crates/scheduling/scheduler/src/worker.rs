@@ -3,12 +3,12 @@
 //! before it sleeps, giving way to any task that wants its core; their guests need not kick meanwhile.
 //!
 //! Workers that float all wait on the same executor, so that a wake-up finds an idle one by itself. Others
-//! are bound to their core, or belong to a vNIC. Which worker serves which ring is settled by claims,
+//! are bound to their core, or belong to a vNIC. Which worker serves which ring is decided by claims,
 //! whichever was told to.
 
 use crate::account::{Account, Progress};
-use crate::crew::Crew;
 use crate::executor::{Activity, Executor, FEW_WAKEUPS, Message, Wakeup};
+use crate::forwarding_threads::ForwardingThreads;
 use crate::home::{Home, Homes};
 use crate::idle_core::IdleCore;
 use crate::idle_gap::IdleGap;
@@ -48,11 +48,11 @@ const NEWS: Duration = Duration::from_micros(100);
 /// # Errors
 /// A thread cannot be started.
 pub fn start_all<R: Rings>(
-    crew: &Arc<Crew>,
+    shared: &Arc<ForwardingThreads>,
     rings: impl Fn() -> R + Clone + Send + 'static,
 ) -> std::io::Result<usize> {
-    let executors = crew.placement.workers();
-    let floating = crew.placement.floats();
+    let executors = shared.placement.workers();
+    let floating = shared.placement.floats();
     // (The standard library's way to count reads files.)
     let processors = sched_getaffinity(None).map_or(1, |set| (set.count() as usize).max(1));
     let count = if floating { processors } else { executors.len() };
@@ -60,7 +60,7 @@ pub fn start_all<R: Rings>(
         let executor = &executors[if floating { 0 } else { number }];
         let inbox = if floating { None } else { executor.take_inbox() };
         let name = format!("worker-{number}");
-        start(crew, &name, executor, inbox, &crew.ending, rings.clone())?;
+        start(shared, &name, executor, inbox, &shared.ending, rings.clone())?;
     }
     Ok(count)
 }
@@ -70,7 +70,7 @@ pub fn start_all<R: Rings>(
 /// # Errors
 /// The thread cannot be started.
 pub fn start_own<R: Rings>(
-    crew: &Arc<Crew>,
+    shared: &Arc<ForwardingThreads>,
     home: &Home,
     rings: impl FnOnce() -> R + Send + 'static,
 ) -> std::io::Result<()> {
@@ -78,39 +78,46 @@ pub fn start_own<R: Rings>(
         return Ok(());
     };
     let name = format!("vnic-{}", home.vnic().0);
-    start(crew, &name, executor, executor.take_inbox(), home.ending(), rings)
+    start(
+        shared,
+        &name,
+        executor,
+        executor.take_inbox(),
+        home.ending(),
+        rings,
+    )
 }
 
 fn start<R: Rings>(
-    crew: &Arc<Crew>,
+    shared: &Arc<ForwardingThreads>,
     name: &str,
     executor: &Arc<Executor>,
     inbox: Option<Receiver<Message>>,
     ending: &Arc<AtomicBool>,
     rings: impl FnOnce() -> R + Send + 'static,
 ) -> std::io::Result<()> {
-    let (crew, executor, ending) = (crew.clone(), executor.clone(), ending.clone());
+    let (shared, executor, ending) = (shared.clone(), executor.clone(), ending.clone());
     let account_name = name.to_owned();
     std::thread::Builder::new().name(name.into()).spawn(move || {
         if let Some(cpu) = executor.cpu {
             bind(cpu);
         }
         let worker = Worker {
-            account: crew.ledger.open(&account_name),
-            pulse: crew.worker_pulse(),
-            scheduler: Scheduler::new(crew.clone(), Some(executor.clone()), rings()),
-            gap: IdleGap::new(crew.placement.policy.linger_ns().unwrap_or(u64::MAX)),
-            booster: Booster::new(crew.placement.policy.config().priority),
-            preemption: (crew.placement.waits_for_vcpus()).map(|_| WakeupPreemption::default()),
-            idle_core: (executor.cpu).and_then(|cpu| crew.placement.take_idle_core(cpu)),
+            account: shared.ledger.open(&account_name),
+            pulse: shared.worker_pulse(),
+            scheduler: Scheduler::new(shared.clone(), Some(executor.clone()), rings()),
+            gap: IdleGap::new(shared.placement.policy.linger_ns().unwrap_or(u64::MAX)),
+            booster: Booster::new(shared.placement.policy.config().priority),
+            preemption: (shared.placement.waits_for_vcpus()).map(|_| WakeupPreemption::default()),
+            idle_core: (executor.cpu).and_then(|cpu| shared.placement.take_idle_core(cpu)),
             executor,
             inbox,
             wakers: Wakers::default(),
         };
         let (account, pulse) = (worker.account.clone(), worker.pulse.clone());
         worker.work(&ending);
-        crew.watchdog.forget(&pulse);
-        crew.ledger.close(&account);
+        shared.watchdog.forget(&pulse);
+        shared.ledger.close(&account);
     })?;
     Ok(())
 }
@@ -203,7 +210,7 @@ impl<R: Rings> Worker<R> {
         let expected_ns = self.gap.expected_ns();
         if !schedule.is_polling()
             || self.gap.since_ns().is_some()
-            || schedule.crew.placement.policy.linger_for_ns(expected_ns) == Some(0)
+            || schedule.shared.placement.policy.linger_for_ns(expected_ns) == Some(0)
         {
             return false;
         }
@@ -224,11 +231,11 @@ impl<R: Rings> Worker<R> {
     /// time); true if there is something to do again. Other threads that want this core get it.
     fn linger(&mut self) -> bool {
         self.gap.begin(self.now_ns());
-        if self.executor.was_handed() {
+        if self.executor.take_handed() {
             self.gap.forget();
         }
         let linger_ns = {
-            let policy = &self.scheduler.schedule.crew.placement.policy;
+            let policy = &self.scheduler.schedule.shared.placement.policy;
             policy.linger_for_ns(self.gap.expected_ns())
         };
         if !self.scheduler.schedule.is_polling() || linger_ns == Some(0) {
@@ -289,7 +296,7 @@ impl<R: Rings> Worker<R> {
     }
 
     fn now_ns(&self) -> u64 {
-        self.scheduler.schedule.crew.placement.now_ns()
+        self.scheduler.schedule.shared.placement.now_ns()
     }
 
     /// One look at everything that is polled. If something was found, it was served or is queued, and the
@@ -325,7 +332,7 @@ impl<R: Rings> Worker<R> {
         self.scheduler.rings.before_sleep();
         self.executor.set_activity(Activity::Asleep);
         if !self.read_messages() {
-            let timeout = self.settle_down(mode, timeout);
+            let timeout = self.prepare_sleep(mode, timeout);
             let timeout = self.keep_core(timeout);
             let (account, pulse) = (self.account.clone(), self.pulse.clone());
             let mut woken = false;
@@ -360,7 +367,7 @@ impl<R: Rings> Worker<R> {
 
     /// Enters the class in which this thread is to be woken, and returns the time for which it may sleep in
     /// it.
-    fn settle_down(&mut self, mode: WakeMode, timeout: Option<Duration>) -> Option<Duration> {
+    fn prepare_sleep(&mut self, mode: WakeMode, timeout: Option<Duration>) -> Option<Duration> {
         self.booster.prepare_sleep(mode);
         if mode == WakeMode::Preempting {
             return timeout;
@@ -390,7 +397,7 @@ impl<R: Rings> Worker<R> {
 
     /// Learns from a wake-up whether waiting is worth while.
     fn note_wakeup(&mut self) {
-        let placement = &self.scheduler.schedule.crew.placement;
+        let placement = &self.scheduler.schedule.shared.placement;
         if let (Some(preemption), Some(facts), Some(cpu)) = (
             &mut self.preemption,
             placement.waits_for_vcpus(),

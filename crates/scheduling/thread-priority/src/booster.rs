@@ -89,9 +89,9 @@ impl Booster {
         let now = Instant::now();
         let ns = nanoseconds(self.since, now);
         if self.is_raised() {
-            self.bucket.slept(ns);
+            self.bucket.on_sleep(ns);
         } else {
-            self.bucket.was_away(ns);
+            self.bucket.on_absence(ns);
         }
         self.since = now;
     }

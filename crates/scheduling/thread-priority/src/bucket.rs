@@ -30,12 +30,12 @@ impl Bucket {
     }
 
     /// Adds tokens for a sleep in the raised class, in which the thread runs as soon as it is woken.
-    pub fn slept(&mut self, ns: u64) {
+    pub fn on_sleep(&mut self, ns: u64) {
         self.fill(ns / Bucket::ASLEEP_PER_TOKEN);
     }
 
     /// Adds tokens for a sleep in another class, after which the thread perhaps waited for a core.
-    pub fn was_away(&mut self, ns: u64) {
+    pub fn on_absence(&mut self, ns: u64) {
         self.fill(ns / Bucket::AWAY_PER_TOKEN);
     }
 
@@ -73,7 +73,7 @@ mod tests {
         assert!(bucket.is_empty());
         // It never sleeps for long.
         for _ in 0..100 {
-            bucket.slept(1_000);
+            bucket.on_sleep(1_000);
         }
         assert!(!bucket.has_enough());
     }
@@ -85,7 +85,7 @@ mod tests {
         // It shares the core with a task that computes for 10 s, and waits for half of the time.
         let mut raised = 0;
         for _ in 0..1250 {
-            bucket.was_away(4_000_000);
+            bucket.on_absence(4_000_000);
             if bucket.has_enough() {
                 bucket.used(u64::MAX);
                 raised += Bucket::ENOUGH_NS + 4_000_000 / Bucket::AWAY_PER_TOKEN;
@@ -98,9 +98,9 @@ mod tests {
     fn a_pause_makes_up_for_it() {
         let mut bucket = Bucket::full();
         bucket.used(u64::MAX);
-        bucket.was_away(Bucket::ENOUGH_NS * Bucket::AWAY_PER_TOKEN);
+        bucket.on_absence(Bucket::ENOUGH_NS * Bucket::AWAY_PER_TOKEN);
         assert!(bucket.has_enough());
-        bucket.slept(u64::MAX);
+        bucket.on_sleep(u64::MAX);
         bucket.used(Bucket::BURST_NS);
         assert!(bucket.is_empty(), "it holds no more than a burst");
     }
@@ -111,7 +111,7 @@ mod tests {
         fn the_raised_share_is_bounded(periods in prop::collection::vec((1u64..10_000_000, 1u64..2_000_000), 1..200)) {
             let (mut bucket, mut raised, mut all) = (Bucket::full(), 0u64, 0u64);
             for (asleep, awake) in periods {
-                bucket.slept(asleep);
+                bucket.on_sleep(asleep);
                 // As with a check after each microsecond.
                 let mut left = awake;
                 while left > 0 && !bucket.is_empty() {

@@ -89,7 +89,7 @@ mod tests {
             let (now_ns, turn) = (step * STEP_NS, step as usize % threads);
             for (thread, bucket) in buckets.iter_mut().enumerate() {
                 if thread != turn {
-                    bucket.slept(STEP_NS);
+                    bucket.on_sleep(STEP_NS);
                     continue;
                 }
                 let may = if is_raised[thread] {

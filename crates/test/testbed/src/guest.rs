@@ -209,8 +209,8 @@ impl Guest {
         self.group.pid()
     }
 
-    /// Whether its main process has ended.
-    pub fn has_ended(&mut self) -> bool {
+    /// Takes the end of its main process; false if it runs still.
+    pub fn reap(&mut self) -> bool {
         self.group.ended().is_some()
     }
 

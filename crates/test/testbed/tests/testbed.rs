@@ -88,7 +88,7 @@ fn user_mode_guests_on_a_bridge() -> Result<()> {
     ensure!(ping(a, "10.8.0.2", PingOptions::default())?.complete());
 
     b.kill();
-    ensure!(b.has_ended() && b.run("true").is_err());
+    ensure!(b.reap() && b.run("true").is_err());
     ensure!(
         ping(
             a,

@@ -479,8 +479,8 @@ impl Supervised {
         &mut self.lost
     }
 
-    /// Whether it has ended after being asked to; it is not started again.
-    pub fn has_finished(&mut self) -> bool {
+    /// Takes its end after it was asked to end; false if it runs still. It is not started again.
+    pub fn reap_for_good(&mut self) -> bool {
         self.restart_at = None;
         let Some(running) = &mut self.running else {
             return true;

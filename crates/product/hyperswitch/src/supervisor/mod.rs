@@ -464,13 +464,13 @@ impl Supervisor {
         for role in ENDING.into_iter().filter(|role| roles.contains(role)) {
             let deadline = Instant::now() + END_TIMEOUT;
             self.child(role).send(&ToChild::Shutdown, &[]);
-            while waits && !self.child(role).has_finished() && Instant::now() < deadline {
+            while waits && !self.child(role).reap_for_good() && Instant::now() < deadline {
                 wait_until(&[(signals.as_fd(), PollFlags::IN)], Some(deadline))?;
                 while let Some(signal) = signals.take()? {
                     waits &= signal != Signal::Terminate || asked.elapsed() < SAME_WISH;
                 }
             }
-            if !self.child(role).has_finished() {
+            if !self.child(role).reap_for_good() {
                 if waits {
                     log::warn!("{role} did not end in {} s; killing it", END_TIMEOUT.as_secs());
                 } else {

@@ -49,7 +49,7 @@ fn switch_off(guest: &mut Guest) -> Result<()> {
     }
     drop(guest.start("poweroff -f")?);
     let deadline = Instant::now() + TIMEOUT;
-    while !guest.has_ended() {
+    while !guest.reap() {
         if Instant::now() >= deadline && guest.console_tail().contains(HALTED) {
             println!("{} has halted and stays", guest.name());
             break;

@@ -108,10 +108,11 @@ impl Device {
             _ => self.offer(side, random),
         }
         self.bells[side].kick.ring();
-        self.is_connected()
+        self.drop_answers()
     }
 
-    fn is_connected(&mut self) -> bool {
+    /// Drops what the switch has answered; false if it has closed the connection.
+    fn drop_answers(&mut self) -> bool {
         let mut answers = [0; 512];
         match self.stream.read(&mut answers) {
             Ok(read) => read > 0,

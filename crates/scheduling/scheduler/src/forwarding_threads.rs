@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The forwarding threads of a process.
-pub struct Crew {
+pub struct ForwardingThreads {
     /// The placement of work on threads.
     pub placement: Placement,
     /// The accounts of the threads.
@@ -17,10 +17,10 @@ pub struct Crew {
     pub(crate) ending: Arc<AtomicBool>,
 }
 
-impl Crew {
-    /// A crew without threads.
-    pub fn new(placement: Placement) -> Arc<Crew> {
-        Arc::new(Crew {
+impl ForwardingThreads {
+    /// Without threads for now.
+    pub fn new(placement: Placement) -> Arc<ForwardingThreads> {
+        Arc::new(ForwardingThreads {
             placement,
             ledger: Ledger::new(),
             watchdog: Arc::default(),
@@ -28,7 +28,7 @@ impl Crew {
         })
     }
 
-    /// Starts the watchdog. To be called before any other thread of the crew is started. `report` is called
+    /// Starts the watchdog. To be called before any other of these threads is started. `report` is called
     /// by the watchdog's thread, again and again for each worker that makes no progress.
     ///
     /// # Errors

@@ -49,7 +49,7 @@ impl Entry {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Walk {
+pub(crate) struct Resolution {
     directory: Entry,
     /// Names that are left, the next one last.
     names: Vec<OsString>,
@@ -67,10 +67,10 @@ pub(crate) fn is_us(user: u32) -> bool {
     user == 0 || user == geteuid().as_raw()
 }
 
-impl Walk {
-    /// Walks to the directory in which the socket is, or is to be.
-    pub fn to_directory(socket: &SocketPath) -> Result<Walk, Refusal> {
-        let mut walk = Walk {
+impl Resolution {
+    /// Finds the directory in which the socket is, or is to be.
+    pub fn of_directory(socket: &SocketPath) -> Result<Resolution, Refusal> {
+        let mut resolution = Resolution {
             directory: start(Path::new("."))?,
             names: Vec::new(),
             links: 0,
@@ -78,9 +78,9 @@ impl Walk {
             tenant: None,
             is_fixed: true,
         };
-        walk.insert(&socket.path)?;
-        walk.enter_directories()?;
-        Ok(walk)
+        resolution.insert(&socket.path)?;
+        resolution.enter_directories()?;
+        Ok(resolution)
     }
 
     /// Puts the names of a path before those that are left.
