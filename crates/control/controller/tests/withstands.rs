@@ -68,7 +68,7 @@ impl Victim for Bare {
         self.now_ms += u64::try_from(time.as_millis()).unwrap();
     }
 
-    fn has_replaced(&mut self) -> bool {
+    fn take_replace_request(&mut self) -> bool {
         std::mem::take(&mut self.has_replaced)
     }
 

@@ -31,7 +31,7 @@ impl Victim for Control {
         std::thread::sleep(time);
     }
 
-    fn has_replaced(&mut self) -> bool {
+    fn take_replace_request(&mut self) -> bool {
         let supervisor = &self.rig.supervisor;
         let mut said = std::iter::from_fn(|| Some(supervisor.try_recv::<FromChild>().ok()?.0));
         said.any(|said| said == FromChild::Replace(Role::DataPlane))

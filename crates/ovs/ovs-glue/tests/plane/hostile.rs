@@ -38,7 +38,7 @@ impl Victim for Ovs {
         std::thread::sleep(time);
     }
 
-    fn has_replaced(&mut self) -> bool {
+    fn take_replace_request(&mut self) -> bool {
         std::mem::take(&mut self.has_replaced)
     }
 
