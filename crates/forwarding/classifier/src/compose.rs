@@ -12,8 +12,9 @@
 //! composed of them; only a new decision allocates.
 
 use crate::behind_bits::Behind;
+use crate::class::Class;
 use crate::decision::{Decision, Meter, Part, compose, known};
-use crate::entry::FlowEntry;
+use crate::entry::{FlowEntry, Found};
 use crate::hash::Seed;
 use crate::port_flows::{Hint, Reading};
 use crate::stages::{ListKey, Lists};
@@ -59,6 +60,7 @@ pub struct Walker {
     parts: Vec<Part>,
     meters: Vec<Meter>,
     compared: Compared,
+    judged: Judged,
     stack: Stack<Aside>,
     /// Walks so far that could not be composed.
     pub uncomposed: u64,
@@ -93,19 +95,31 @@ impl Walker {
             compared: Cell::new(FlowMask::ANY),
             tables,
         };
-        let decision = match self.note(key, context, tables, first, None) {
+        // Where rules decide, most walks are about kinds of packets that are new.
+        let program = tables.tables.has_rules().then(Builder::default);
+        let decision = match self.note(key, context, tables, first, program) {
             _ if self.parts.is_empty() => return Walked::Missing(first),
             None => None,
-            Some(_) => known(&self.parts).or_else(|| {
-                tables.first.set(begun);
-                let program = self.note(key, context, tables, first, Some(Builder::default()))??;
-                Some(compose(
-                    program.finish(),
-                    &self.parts,
-                    &self.meters,
-                    self.compared.behind(),
-                ))
-            }),
+            Some(noted) => {
+                let class = self.judged.class(key);
+                known(&self.parts, class.as_ref()).or_else(|| {
+                    let program = match noted {
+                        Some(program) => program,
+                        None => {
+                            tables.first.set(begun);
+                            self.note(key, context, tables, first, Some(Builder::default()))??
+                        }
+                    };
+                    let behind = self.compared.behind();
+                    Some(compose(
+                        program.finish(),
+                        &self.parts,
+                        &self.meters,
+                        behind,
+                        class,
+                    ))
+                })
+            }
         };
         // The list of flows must keep none of them alive.
         self.parts.clear();
@@ -130,10 +144,12 @@ impl Walker {
         self.parts.clear();
         self.meters.clear();
         self.compared = Compared::default();
+        self.judged = Judged::default();
         let mut composer = Composer {
             stand_in: StandIn::new(key, context),
             last: &tables.compared,
             compared: &mut self.compared,
+            judged: &mut self.judged,
             parts: &mut self.parts,
             meters: &mut self.meters,
             program,
@@ -163,10 +179,10 @@ struct Begun<'a> {
 }
 
 impl Tables for Begun<'_> {
-    fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>> {
+    fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Found> {
         if let Some(first) = self.first.take() {
             self.compared.set(FlowMask::ANY);
-            return Some(Arc::clone(first));
+            return Some(Arc::clone(first).into());
         }
         let mut compared = FlowMask::ANY;
         let found = self
@@ -207,7 +223,7 @@ struct Compared {
 impl Compared {
     fn found(&mut self, entry: &FlowEntry, bits: &FlowMask) {
         self.behind = self.behind.union(&self.read);
-        if ListKey::of(&entry.flow).is_covered() {
+        if !entry.is_rule() && ListKey::of(&entry.flow).is_covered() {
             self.first = self.first.union(&entry.flow.mask);
         } else {
             self.behind = self.behind.union(bits);
@@ -223,6 +239,32 @@ impl Compared {
     }
 }
 
+/// What rule lists on the way looked at.
+#[derive(Debug, Default)]
+struct Judged {
+    /// The bits that decided, if any list was asked.
+    noted: Option<FlowMask>,
+    was_changed: bool,
+}
+
+impl Judged {
+    fn note(&mut self, bits: &FlowMask, stand_in: &StandIn) {
+        self.noted = Some(self.noted.unwrap_or_default().union(bits));
+        self.was_changed |= stand_in.was_changed;
+    }
+
+    /// The packets that a decision about `key` holds for, if it stands on rules.
+    fn class(&self, key: &FlowKey) -> Option<Class> {
+        let noted = self.noted?;
+        Some(Class {
+            in_port: key.in_port(),
+            key: key.masked(&noted),
+            noted,
+            was_changed: self.was_changed,
+        })
+    }
+}
+
 /// For a meter behind which the walk still is.
 const OPEN: usize = usize::MAX;
 
@@ -232,6 +274,7 @@ struct Composer<'a> {
     /// The bits that the last look-up compared.
     last: &'a Cell<FlowMask>,
     compared: &'a mut Compared,
+    judged: &'a mut Judged,
     parts: &'a mut Vec<Part>,
     meters: &'a mut Vec<Meter>,
     program: Option<Builder>,
@@ -279,8 +322,11 @@ impl Subject for Composer<'_> {
         PortId(self.stand_in.key.in_port())
     }
 
-    fn found(&mut self, entry: &Arc<FlowEntry>) {
+    fn found(&mut self, _: Stage, entry: &Arc<FlowEntry>) {
         let bits = self.last.get();
+        if entry.is_rule() {
+            self.judged.note(&bits, &self.stand_in);
+        }
         self.composable &= self.stand_in.agrees_in(&bits) && self.parts.len() < MAX_PARTS;
         // These bits are for a new decision only.
         if self.program.is_some() {
@@ -465,6 +511,7 @@ mod tests {
             stand_in: StandIn::new(&FlowKey::default(), &Context::NONE),
             last: &Cell::default(),
             compared: &mut Compared::default(),
+            judged: &mut Judged::default(),
             parts: &mut Vec::new(),
             meters: &mut Vec::new(),
             program: None,

@@ -14,6 +14,7 @@
 //! before its bytes, but never a count that goes back. The state becomes [`ENDED`] once and stays so.
 
 use crate::behind_bits::Behind;
+use crate::class::Class;
 use crate::entry::FlowEntry;
 use crate::microflow::Train;
 use cpu::{Access, prefetch};
@@ -121,6 +122,8 @@ struct Parts {
     meters: Box<[Meter]>,
     /// Bits that the mask union may lack.
     behind: Option<Box<Behind>>,
+    /// If rules are among the flows.
+    class: Option<Box<Class>>,
 }
 
 /// A flow of a walk.
@@ -329,6 +332,14 @@ impl Decision {
         }
     }
 
+    /// The packets that the decision holds for, if it stands on rules.
+    fn class(&self) -> Option<&Class> {
+        match &self.counts {
+            Counts::Parts(parts) => parts.class.as_deref(),
+            Counts::Own | Counts::Of(_) => None,
+        }
+    }
+
     /// Whether flows of the decision are found behind meters. Whoever asks the meters then counts the
     /// packets, with [`record_metered`](Self::record_metered) or, if all passed,
     /// [`MicroflowCache::count`](crate::MicroflowCache::count).
@@ -340,6 +351,43 @@ impl Decision {
     /// Ends the decision: from now on caches treat it as a miss.
     pub(crate) fn end(&self) {
         self.state.store(ENDED, Ordering::Release);
+    }
+}
+
+/// Parts of [`SharedDependents`].
+const PARTS: usize = 64;
+
+/// Decisions that stand on any rule of a list. One list serves many ports, so they are in parts with a lock
+/// each, and a change goes through one part after the other.
+#[derive(Debug)]
+pub(crate) struct SharedDependents([Dependents; PARTS]);
+
+impl Default for SharedDependents {
+    fn default() -> Self {
+        SharedDependents(std::array::from_fn(|_| Dependents::default()))
+    }
+}
+
+impl SharedDependents {
+    /// The part that decisions with this hash are in. The hash's low bits choose places within the part.
+    pub fn part_of(&self, hash: u64) -> &Dependents {
+        &self.0[(hash >> 48) as usize % PARTS]
+    }
+
+    /// Ends those decisions of a part that the change concerns, by the class of packets that they hold for.
+    /// False if there is no such part.
+    pub fn end_part(&self, part: usize, concerns: impl Fn(Option<&Class>) -> bool) -> bool {
+        let Some(part) = self.0.get(part) else {
+            return false;
+        };
+        let ended = part.take(|decision| concerns(decision.class()));
+        ended.iter().for_each(end_composed);
+        true
+    }
+
+    /// Ends all of them.
+    pub fn end(&self) {
+        self.0.iter().for_each(Dependents::end);
     }
 }
 
@@ -371,8 +419,10 @@ const KEPT_BYTES: usize = 1024;
 impl Dependents {
     /// A decision that holds and was composed of these flows in this order, the first of which this list
     /// belongs to.
-    fn find(&self, hash: u64, parts: &[Part]) -> Option<Arc<Decision>> {
-        let is_it = |decision: &Decision| decision.is_live() && same(decision.parts(), parts);
+    fn find(&self, hash: u64, parts: &[Part], class: Option<&Class>) -> Option<Arc<Decision>> {
+        let is_it = |decision: &Decision| {
+            decision.is_live() && same(decision.parts(), parts) && decision.class() == class
+        };
         let list = self.0.lock();
         if let Some(kept) = list.kept.as_ref().filter(|kept| is_it(kept)) {
             return Some(Arc::clone(kept));
@@ -399,6 +449,23 @@ impl Dependents {
         drop(before);
     }
 
+    /// Takes the decisions out for which `is_it` says so, and those that are gone.
+    fn take(&self, is_it: impl Fn(&Decision) -> bool) -> Vec<Arc<Decision>> {
+        let mut taken = Vec::new();
+        self.0
+            .lock()
+            .noted
+            .retain(|noted| match noted.decision.upgrade() {
+                Some(decision) if is_it(&decision) => {
+                    taken.push(decision);
+                    false
+                }
+                Some(_) => true,
+                None => false,
+            });
+        taken
+    }
+
     /// Keeps a decision no longer, as it has ended.
     fn forget(&self, decision: &Arc<Decision>) {
         let mut list = self.0.lock();
@@ -420,8 +487,9 @@ impl Dependents {
 /// Ends a decision, which holds its flows, and is held by none of them afterwards.
 fn end_composed(decision: &Arc<Decision>) {
     decision.end();
+    let hash = hash(decision.parts(), decision.class());
     let parts = decision.parts().iter();
-    parts.for_each(|part| part.flow.dependents.forget(decision));
+    parts.for_each(|part| part.flow.dependents(hash).forget(decision));
 }
 
 fn same(parts: &[Part], others: &[Part]) -> bool {
@@ -430,10 +498,12 @@ fn same(parts: &[Part], others: &[Part]) -> bool {
     parts.len() == others.len() && parts.iter().zip(others).all(is_same)
 }
 
-/// A hash of flows in their order. Guests do not choose the addresses of flows, so the hash needs no secret.
-fn hash(parts: &[Part]) -> u64 {
+/// A hash of flows in their order. Guests do not choose the addresses of flows, so it needs no secret; the
+/// keys of a class have one.
+fn hash(parts: &[Part], class: Option<&Class>) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    parts.iter().fold(FACTOR, |hash, part| {
+    let first = class.map_or(FACTOR, Class::hash);
+    parts.iter().fold(first, |hash, part| {
         let flow = Arc::as_ptr(&part.flow).addr() as u64;
         (hash ^ flow.wrapping_add_signed(part.grown.into()))
             .wrapping_mul(FACTOR)
@@ -441,9 +511,11 @@ fn hash(parts: &[Part]) -> u64 {
     })
 }
 
-/// The decision for a walk through these flows, if one exists and holds.
-pub(crate) fn known(parts: &[Part]) -> Option<Arc<Decision>> {
-    parts.first()?.flow.dependents.find(hash(parts), parts)
+/// The decision for a walk through these flows, if one exists and holds. `class` says of which packets if
+/// rules are among the flows.
+pub(crate) fn known(parts: &[Part], class: Option<&Class>) -> Option<Arc<Decision>> {
+    let hash = hash(parts, class);
+    parts.first()?.flow.dependents(hash).find(hash, parts, class)
 }
 
 /// Makes the decision for a walk through these flows and meters. If one of the flows has ended meanwhile, so
@@ -453,6 +525,7 @@ pub(crate) fn compose(
     parts: &[Part],
     meters: &[Meter],
     behind: Option<Behind>,
+    class: Option<Class>,
 ) -> Arc<Decision> {
     let meters = meters.iter().filter(|meter| !meter.behind.is_empty());
     let counter = |part: &Part| Counter {
@@ -464,15 +537,15 @@ pub(crate) fn compose(
         counters: parts.iter().map(counter).collect(),
         meters: meters.cloned().collect(),
         behind: behind.map(Box::new),
+        class: class.map(Box::new),
     });
     let decision = Arc::new(Decision::new(program, counts));
-    let hash = hash(parts);
+    let hash = hash(parts, decision.class());
     for (at, part) in parts.iter().enumerate() {
-        if !parts[..at]
-            .iter()
-            .any(|earlier| Arc::ptr_eq(&earlier.flow, &part.flow))
-        {
-            part.flow.dependents.note(hash, &decision);
+        let dependents = part.flow.dependents(hash);
+        let mut earlier = parts[..at].iter().map(|part| part.flow.dependents(hash));
+        if !earlier.any(|earlier| std::ptr::eq(earlier, dependents)) {
+            dependents.note(hash, &decision);
         }
     }
     if !parts.iter().all(|part| part.flow.is_live()) {
@@ -537,7 +610,7 @@ mod tests {
         let pairs = entries
             .iter()
             .flat_map(|one| entries.iter().map(move |other| [one, other].map(Part::of)));
-        let hashes: HashSet<_> = pairs.map(|parts| hash(&parts)).collect();
+        let hashes: HashSet<_> = pairs.map(|parts| hash(&parts, None)).collect();
         assert_eq!(hashes.len(), 64 * 64);
         for shift in [0, 56] {
             let cut: HashSet<_> = hashes.iter().map(|hash| hash >> shift & 0xff).collect();

@@ -1,19 +1,60 @@
 //! An installed flow. The table, the decisions that depend on the flow, and the caches of all workers share
 //! it.
 
-use crate::decision::{Decision, Dependents};
+use crate::decision::{Decision, Dependents, SharedDependents};
 use cpu::{Access, prefetch};
-use flow::{BadActions, Flow, FlowStats, Program};
+use flow::{Action, BadActions, Flow, FlowId, FlowKey, FlowMask, FlowStats, Program, Stage, SwitchId};
+use rule_list::{Rule, RuleList, Verdict};
 use std::sync::Arc;
 
-/// A flow in a table, or on its way out of one.
+/// The rule whose entry it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RuleOrigin {
+    /// Number of the rule; `None` for the default of a list.
+    pub number: Option<u32>,
+    /// What the rule says.
+    pub verdict: Verdict,
+    /// Whether the rule is on trial.
+    pub trial: bool,
+}
+
+impl RuleOrigin {
+    pub(crate) fn of(rule: &Rule) -> RuleOrigin {
+        RuleOrigin {
+            number: Some(rule.number),
+            verdict: rule.verdict,
+            trial: rule.trial,
+        }
+    }
+
+    pub(crate) fn of_default(list: &RuleList) -> RuleOrigin {
+        RuleOrigin {
+            number: None,
+            verdict: list.default_verdict(),
+            trial: false,
+        }
+    }
+}
+
+/// What a rule's entry has besides.
+#[derive(Debug)]
+struct OfRule {
+    /// `None` if there is no such list.
+    origin: Option<RuleOrigin>,
+    /// Decisions that stand on any rule of the list.
+    dependents: Arc<SharedDependents>,
+}
+
+/// A flow in a table, or on its way out of one; or a rule of a list, whose flow is of no table and matches
+/// every packet.
 #[derive(Debug)]
 pub struct FlowEntry {
     /// The flow, with all bits outside its masks cleared.
     pub flow: Flow,
     /// The decision that the flow's own actions make.
     pub decision: Arc<Decision>,
-    pub(crate) dependents: Dependents,
+    dependents: Dependents,
+    rule: Option<Box<OfRule>>,
 }
 
 impl FlowEntry {
@@ -35,7 +76,52 @@ impl FlowEntry {
             flow,
             decision: Arc::new(decision),
             dependents: Dependents::default(),
+            rule: None,
         })
+    }
+
+    /// An entry for a rule, with the actions that its verdict stands for.
+    pub(crate) fn of_rule(
+        action: Action,
+        origin: Option<RuleOrigin>,
+        dependents: &Arc<SharedDependents>,
+    ) -> FlowEntry {
+        let (key, mask) = (FlowKey::default(), FlowMask::ANY);
+        let flow = Flow {
+            stage: Stage::Ingress(0),
+            ..Flow::new(FlowId(0), SwitchId(0), key, mask, vec![action])
+        };
+        let dependents = Arc::clone(dependents);
+        FlowEntry {
+            rule: Some(Box::new(OfRule { origin, dependents })),
+            ..FlowEntry::new(flow).expect("one action fits, and a filter may let packets go on")
+        }
+    }
+
+    /// Whether this is a rule's entry, which is in no table.
+    pub(crate) fn is_rule(&self) -> bool {
+        self.rule.is_some()
+    }
+
+    /// The rule whose entry this is, if it is one.
+    pub fn rule(&self) -> Option<&RuleOrigin> {
+        self.rule.as_ref()?.origin.as_ref()
+    }
+
+    /// The decisions with this hash that depend on the entry.
+    pub(crate) fn dependents(&self, hash: u64) -> &Dependents {
+        match &self.rule {
+            Some(rule) => rule.dependents.part_of(hash),
+            None => &self.dependents,
+        }
+    }
+
+    /// Ends the decisions that depend on the entry.
+    pub(crate) fn end_dependents(&self) {
+        match &self.rule {
+            Some(rule) => rule.dependents.end(),
+            None => self.dependents.end(),
+        }
     }
 
     /// Prefetches the fields that a look-up reads.
@@ -82,7 +168,25 @@ impl FlowEntry {
     /// Ends the entry and the decisions that depend on it: from now on caches treat them as misses.
     pub(crate) fn kill(&self) {
         self.decision.end();
-        self.dependents.end();
+        self.end_dependents();
+    }
+}
+
+/// What a look-up finds.
+#[derive(Debug)]
+pub struct Found {
+    /// The flow, or the rule, that decides.
+    pub entry: Arc<FlowEntry>,
+    /// Rules on trial that match before.
+    pub trials: Vec<Arc<FlowEntry>>,
+}
+
+impl From<Arc<FlowEntry>> for Found {
+    fn from(entry: Arc<FlowEntry>) -> Self {
+        Found {
+            entry,
+            trials: Vec::new(),
+        }
     }
 }
 
@@ -154,16 +258,16 @@ mod tests {
         for ended in 0..2 {
             let parts = parts();
             let program = Program::compile(&[Action::Output(PortId(3))], flow::Stage::Forward).unwrap();
-            let decision = compose(program.clone(), &parts, &[], None);
+            let decision = compose(program.clone(), &parts, &[], None, None);
             assert_eq!(decision.shape, Shape::Plain(PortId(3)));
-            assert!(known(&parts).is_some_and(|known| Arc::ptr_eq(&known, &decision)));
+            assert!(known(&parts, None).is_some_and(|known| Arc::ptr_eq(&known, &decision)));
             let [one, other] = parts.clone();
-            assert!(known(&[other, one]).is_none(), "in this order");
+            assert!(known(&[other, one], None).is_none(), "in this order");
             decision.record(2, 20, 0, 0);
             assert!(parts.iter().all(|part| part.flow.stats(0).packets == 2));
             parts[ended].flow.kill();
-            assert!(!decision.is_live() && known(&parts).is_none());
-            assert!(!compose(program, &parts, &[], None).is_live());
+            assert!(!decision.is_live() && known(&parts, None).is_none());
+            assert!(!compose(program, &parts, &[], None, None).is_live());
         }
     }
 
@@ -172,11 +276,11 @@ mod tests {
     fn each_part_counts_packets_as_long_as_they_come_to_it() {
         let program = Program::compile(&[], flow::Stage::Forward).unwrap();
         let mut parts = parts();
-        let as_they_came = compose(program.clone(), &parts, &[], None);
+        let as_they_came = compose(program.clone(), &parts, &[], None, None);
         parts[1].grown = -4;
-        assert!(known(&parts).is_none(), "that one counts otherwise");
-        let decision = compose(program, &parts, &[], None);
-        assert!(known(&parts).is_some_and(|known| Arc::ptr_eq(&known, &decision)));
+        assert!(known(&parts, None).is_none(), "that one counts otherwise");
+        let decision = compose(program, &parts, &[], None, None);
+        assert!(known(&parts, None).is_some_and(|known| Arc::ptr_eq(&known, &decision)));
         decision.record(3, 300, 0, 0);
         as_they_came.record(1, 100, 0, 0);
         assert_eq!(parts.map(|part| part.flow.stats(0).bytes), [400, 388]);
@@ -188,7 +292,7 @@ mod tests {
         let program = Program::compile(&[], flow::Stage::Forward).unwrap();
         let compose = || {
             let second = Arc::new(entry());
-            let decision = compose(program.clone(), &[&first, &second].map(Part::of), &[], None);
+            let decision = compose(program.clone(), &[&first, &second].map(Part::of), &[], None, None);
             (second, decision)
         };
         let _in_use: Vec<_> = (0..20).map(|_| compose()).collect();
@@ -210,11 +314,12 @@ mod tests {
                     &[&first, &Arc::new(entry())].map(Part::of),
                     &[],
                     None,
+                    None,
                 )
             })
             .collect();
         for decision in &decisions {
-            assert!(known(decision.parts()).is_some_and(|known| Arc::ptr_eq(&known, decision)));
+            assert!(known(decision.parts(), None).is_some_and(|known| Arc::ptr_eq(&known, decision)));
         }
         first.kill();
         assert!(decisions.iter().all(|decision| !decision.is_live()));
@@ -227,17 +332,17 @@ mod tests {
         let others: Vec<_> = (0..3).map(|_| Arc::new(entry())).collect();
         let parts = |other: &Arc<FlowEntry>| [&first, other].map(Part::of);
         for other in &others {
-            compose(program.clone(), &parts(other), &[], None);
+            compose(program.clone(), &parts(other), &[], None, None);
         }
-        assert!(others.iter().all(|other| known(&parts(other)).is_some()));
+        assert!(others.iter().all(|other| known(&parts(other), None).is_some()));
         others[2].kill();
-        assert!(known(&parts(&others[2])).is_none() && known(&parts(&others[1])).is_some());
+        assert!(known(&parts(&others[2]), None).is_none() && known(&parts(&others[1]), None).is_some());
         let count = Arc::strong_count;
         assert_eq!(count(&others[2]), 1, "neither it nor the first keeps it");
         first.kill();
         assert!(others.iter().all(|other| count(other) == 1) && count(&first) == 1);
         // Composed too late.
-        compose(program, &parts(&others[0]), &[], None);
+        compose(program, &parts(&others[0]), &[], None, None);
         assert!(count(&others[0]) == 1 && count(&first) == 1);
     }
 
@@ -246,9 +351,9 @@ mod tests {
         let outputs = vec![Action::Output(PortId(3)); 1000];
         let program = Program::compile(&outputs, flow::Stage::Forward).unwrap();
         let parts = parts();
-        let decision = compose(program, &parts, &[], None);
-        assert!(known(&parts).is_some());
+        let decision = compose(program, &parts, &[], None, None);
+        assert!(known(&parts, None).is_some());
         drop(decision);
-        assert!(known(&parts).is_none());
+        assert!(known(&parts, None).is_none());
     }
 }

@@ -14,6 +14,7 @@
 //! | `microflow`, `mask_union` | a worker's cache; the bits of a key that flows match |
 //! | `behind`, `behind_bits` | the cache for what later look-ups compare; the bits of these |
 //! | `megaflow`, `port_flows` | the table of a switch; the flows of one input port, between threads |
+//! | `rules`, `class` | rule lists of filters, and what a change of them ends; packets that they judge alike |
 //! | `stages`, `list` | flows of filters and later passes; subtables that are searched together |
 //! | `subtable`, `prefixes`, `hash` | flows with one mask; beginnings of keys that it has; keyed hashing |
 //! | `entry`, `decision` | an installed flow; what is decided about packets of one kind |
@@ -31,6 +32,7 @@
 
 mod behind;
 mod behind_bits;
+mod class;
 mod compose;
 mod decision;
 mod entry;
@@ -42,6 +44,7 @@ mod microflow;
 mod port_flows;
 mod prefixes;
 mod refused;
+mod rules;
 mod stages;
 mod stand_in;
 mod subtable;
@@ -50,9 +53,10 @@ mod walk;
 pub use behind_bits::Words;
 pub use compose::{MAX_PARTS, Walked, Walker, dp_hash};
 pub use decision::{Decision, Edited, Metered, Shape};
-pub use entry::FlowEntry;
+pub use entry::{FlowEntry, Found, RuleOrigin};
 pub use megaflow::{DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, MegaflowTable};
 pub use microflow::{DEFAULT_CACHE_ENTRIES, FIRST_CACHE_ENTRIES, MicroflowCache, Place, Train};
 pub use port_flows::{Hint, PortFlows, Reading};
 pub use refused::Refused;
+pub use rules::{Ending, Rules};
 pub use walk::{Branch, MAX_LOOKS, MAX_STEPS, NoTables, Stack, Start, Subject, Tables, run};

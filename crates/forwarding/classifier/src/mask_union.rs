@@ -47,6 +47,9 @@ pub(crate) struct Masks {
     pub first: FlowMask,
     /// Of all, and what actions read.
     pub all: FlowMask,
+    /// What rule lists that packets may come to ask for, whichever rules they have. Caches do not compare
+    /// that, but a field of it must not be unknown.
+    pub rules: FlowMask,
 }
 
 impl Masks {
@@ -97,7 +100,13 @@ impl MaskUnion {
     /// Becomes the union of these masks, as no flow with another mask is left.
     pub fn set(&self, masks: &Masks) {
         self.change(masks.compared(), |_, bits| bits);
-        self.hides.store(hides(&masks.all), Ordering::Release);
+        self.hides
+            .store(hides(&masks.all.union(&masks.rules)), Ordering::Release);
+    }
+
+    /// No field of these may be unknown from now on, as packets of the port may come to rule lists.
+    pub fn forbid_unknown(&self, fields: &FlowMask) {
+        self.hides.fetch_min(hides(fields), Ordering::Release);
     }
 
     /// Adds what a flow compares and its actions read, before packets of the port can meet it. `is_first`

@@ -22,6 +22,7 @@ use crate::entry::FlowEntry;
 use crate::mask_union::Masks;
 use crate::port_flows::{PortFlows, SharedList};
 use crate::refused::Refused;
+use crate::rules::Rules;
 use crate::stages::{ListKey, Lists, Stages};
 use flow::{Filters, Flow, FlowId, FlowMask, PortId, PutMode, Stage, Statistics};
 use std::collections::BTreeMap;
@@ -68,6 +69,11 @@ impl MegaflowTable {
     /// An empty table for up to `max_flows` flows, with up to `max_masks` different masks for each input port
     /// and as many for flows that do not name one.
     pub fn new(max_flows: usize, max_masks: usize) -> MegaflowTable {
+        MegaflowTable::with_rules(max_flows, max_masks, Arc::default())
+    }
+
+    /// As [`new`](Self::new); filters may name these rule lists.
+    pub fn with_rules(max_flows: usize, max_masks: usize, rules: Arc<Rules>) -> MegaflowTable {
         MegaflowTable {
             max_flows,
             max_masks,
@@ -76,7 +82,7 @@ impl MegaflowTable {
             bytes: 0,
             ports: BTreeMap::new(),
             any_port: Arc::default(),
-            stages: Arc::default(),
+            stages: Arc::new(Stages::new(rules)),
             port_flows: BTreeMap::new(),
             looks_at: FlowMask::ANY,
         }
@@ -177,7 +183,14 @@ impl MegaflowTable {
         if before == filters {
             return;
         }
+        self.forbid_unknown(port, &filters);
         self.stages.change().set_filters(port, filters);
+        self.allow_unknown(port, &before, &filters);
+        if before.ingress != filters.ingress {
+            let lists = before.lists(port);
+            let ingress = lists.filter(|(stage, _)| matches!(stage, Stage::Ingress(_)));
+            ingress.for_each(|(_, list)| self.stages.rules.end_of_port(list, port));
+        }
         let is_concerned = |entry: &&Arc<FlowEntry>| {
             let from = ListKey::of(&entry.flow)
                 .in_port
@@ -191,6 +204,35 @@ impl MegaflowTable {
             if let Ok(again) = FlowEntry::after(entry.flow.clone(), Some(&entry)) {
                 self.exchange(&[entry], Some(Arc::new(again)));
             }
+        }
+    }
+
+    /// Has fields that rule lists ask for looked for, before packets come to the lists among these filters.
+    fn forbid_unknown(&mut self, port: PortId, filters: &Filters) {
+        let fields = rule_list::fields();
+        for (stage, _) in filters.lists(port) {
+            match stage {
+                Stage::Egress(..) => {
+                    let ports = self.ports.values();
+                    ports.for_each(|list| list.mask_union.forbid_unknown(&fields));
+                }
+                _ if port.0 < PortId::LIMIT => self.own(port.0).mask_union.forbid_unknown(&fields),
+                _ => {}
+            }
+        }
+    }
+
+    /// Has those fields no longer looked for, where packets came to rule lists and do so no more.
+    fn allow_unknown(&self, port: PortId, before: &Filters, filters: &Filters) {
+        let is_egress = |filters: &Filters| {
+            filters
+                .lists(port)
+                .any(|(stage, _)| matches!(stage, Stage::Egress(..)))
+        };
+        if is_egress(before) && !is_egress(filters) {
+            self.narrow(None);
+        } else if before.lists(port).next().is_some() {
+            self.narrow(Some(port.0));
         }
     }
 
@@ -366,7 +408,8 @@ impl MegaflowTable {
             masks.union(&self.looks_at.of_kinds()),
             masks.union(&self.looks_at),
         );
-        union_of_lists(Masks { first, all }, None, lists)
+        let rules = FlowMask::ANY;
+        union_of_lists(Masks { first, all, rules }, None, lists)
     }
 
     /// The union of the masks of flows for the packets of a port.
@@ -485,6 +528,9 @@ fn union_of_lists(mut masks: Masks, in_port: Option<u32>, lists: &Lists) -> Mask
         if list_key.is_covered() {
             masks.first = masks.first.union(list.union());
         }
+    }
+    if lists.meets_rules(in_port) {
+        masks.rules = rule_list::fields();
     }
     masks
 }

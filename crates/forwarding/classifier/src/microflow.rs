@@ -459,7 +459,7 @@ mod tests {
             Stage::Forward,
         );
         let meter = Meter { at: 0, behind: 0..1 };
-        let decision = compose(program.unwrap(), &[Part::of(&flow)], &[meter], None);
+        let decision = compose(program.unwrap(), &[Part::of(&flow)], &[meter], None, None);
         assert!(decision.counts_apart());
         let (key, mask) = (ExactKey::default(), |_| u64::MAX);
         let mut cache = MicroflowCache::new(8);

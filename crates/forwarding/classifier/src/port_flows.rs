@@ -9,13 +9,14 @@
 //! none, look-ups do not read them.
 
 use crate::compose::{Walked, Walker};
-use crate::entry::FlowEntry;
+use crate::entry::{FlowEntry, Found};
 use crate::list::SubtableList;
 use crate::mask_union::MaskUnion;
+use crate::rules::RulesReading;
 use crate::stages::{Lists, Stages};
 use crate::subtable::Candidate;
 use crate::walk::Tables;
-use flow::{Context, ExactKey, Filters, FlowKey, FlowMask, PortId, Stage, Unseen};
+use flow::{Context, ExactKey, Filter, Filters, FlowKey, FlowMask, PortId, Stage, Unseen};
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -117,11 +118,16 @@ impl PortFlows {
     /// Locks the flows for the look-ups of a burst at most: changes wait until the end.
     #[inline]
     pub fn read(&self) -> Reading<'_> {
+        let own = self.own.read_unless_empty();
+        let any_port = self.any_port.read_unless_empty();
+        // Last: filters that come while the lists above are held end the flows in them.
+        let stages = self.stages.read_if_used();
+        let has_rules = stages.as_ref().is_some_and(|lists| lists.has_rules());
         Reading {
-            own: self.own.read_unless_empty(),
-            any_port: self.any_port.read_unless_empty(),
-            // Last: filters that come while the lists above are held end the flows in them.
-            stages: self.stages.read_if_used(),
+            own,
+            any_port,
+            stages,
+            rules: has_rules.then(|| self.stages.rules.read()),
             run: Cell::default(),
         }
     }
@@ -133,6 +139,8 @@ pub struct Reading<'a> {
     own: Option<RwLockReadGuard<'a, SubtableList>>,
     any_port: Option<RwLockReadGuard<'a, SubtableList>>,
     stages: Option<RwLockReadGuard<'a, Lists>>,
+    /// If any filter of the switch is a rule list.
+    rules: Option<RulesReading<'a>>,
     run: Cell<Run>,
 }
 
@@ -190,6 +198,12 @@ impl Reading<'_> {
         self.stages.is_some()
     }
 
+    /// Whether any filter of the switch is a rule list.
+    #[inline]
+    pub fn has_rules(&self) -> bool {
+        self.rules.is_some()
+    }
+
     /// The place where the flow of a packet most likely is, in the first subtable of the port's list.
     /// Prefetches that place, without waiting for it. For bursts with several look-ups: they wait for memory
     /// together then, and not one after the other.
@@ -238,21 +252,31 @@ impl Reading<'_> {
         self.search(key, context, &mut |_, _| ())
     }
 
-    /// The flow for a packet that comes to a stage. Calls `observe` with the union of the masks of each list
-    /// that it may be in.
+    /// What there is for a packet that comes to a stage. Calls `observe` with the union of the masks of each
+    /// list that a flow may be in, or with the bits that decided in a rule list.
     pub(crate) fn look_up_observed(
         &self,
         stage: Stage,
         key: &FlowKey,
         context: &Context,
         mut observe: impl FnMut(&FlowMask),
-    ) -> Option<Arc<FlowEntry>> {
+    ) -> Option<Found> {
         if stage == Stage::Forward && key.recirc_id() == 0 {
             let lists = [&self.own, &self.any_port].into_iter().flatten();
             lists.for_each(|list| observe(list.union()));
-            return self.first_pass(Hint::default(), key, context).cloned();
+            let found = self.first_pass(Hint::default(), key, context);
+            return found.map(|entry| Arc::clone(entry).into());
         }
-        self.stages.as_ref()?.look_up(stage, key, context, observe)
+        let lists = self.stages.as_ref()?;
+        if let Some(rules) = &self.rules
+            && let Filter::Rules(list) = lists.filter(stage, key)
+        {
+            let mut noted = FlowMask::ANY;
+            let found = rules.look_up(list, key, &mut noted);
+            observe(&noted);
+            return Some(found);
+        }
+        lists.look_up(stage, key, context, observe).map(Found::from)
     }
 
     #[inline]
@@ -303,7 +327,7 @@ impl Drop for Reading<'_> {
 }
 
 impl Tables for Reading<'_> {
-    fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>> {
+    fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Found> {
         self.look_up_observed(stage, key, context, |_| ())
     }
 

@@ -5,7 +5,8 @@
 
 use crate::entry::FlowEntry;
 use crate::port_flows::SharedList;
-use flow::{Context, Filters, Flow, FlowKey, FlowMask, PortId, Stage};
+use crate::rules::Rules;
+use flow::{Context, Filter, Filters, Flow, FlowKey, FlowMask, PortId, Stage};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -100,6 +101,8 @@ pub(crate) struct Stages {
     /// Whether there ever was a list or filter. It never becomes false again.
     used: AtomicBool,
     lists: RwLock<Lists>,
+    /// Rule lists that filters name.
+    pub rules: Arc<Rules>,
 }
 
 #[derive(Debug, Default)]
@@ -107,9 +110,25 @@ pub(crate) struct Lists {
     lists: HashMap<ListKey, Arc<SharedList>, BuildHasherDefault<ListKeyHasher>>,
     /// Filters of the ports that have some.
     filters: HashMap<PortId, Filters>,
+    /// Ports with rule lists among their egress filters, and ports with any.
+    ruled: Ruled,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Ruled {
+    egress: usize,
+    any: usize,
 }
 
 impl Stages {
+    /// No lists of flows, and these rule lists.
+    pub fn new(rules: Arc<Rules>) -> Stages {
+        Stages {
+            rules,
+            ..Stages::default()
+        }
+    }
+
     #[inline]
     pub fn read_if_used(&self) -> Option<RwLockReadGuard<'_, Lists>> {
         self.used.load(Ordering::Acquire).then(|| self.lists.read())
@@ -153,11 +172,50 @@ impl Lists {
     }
 
     pub fn set_filters(&mut self, port: PortId, filters: Filters) {
-        if filters == Filters::default() {
-            self.filters.remove(&port);
+        let before = if filters == Filters::default() {
+            self.filters.remove(&port)
         } else {
-            self.filters.insert(port, filters);
-        }
+            self.filters.insert(port, filters)
+        };
+        let count = |filters: &Filters| {
+            let egress = filters
+                .lists(port)
+                .any(|(stage, _)| matches!(stage, Stage::Egress(..)));
+            let any = filters.lists(port).next().is_some();
+            (usize::from(egress), usize::from(any))
+        };
+        let (left, come) = (count(&before.unwrap_or_default()), count(&filters));
+        self.ruled.egress = self.ruled.egress + come.0 - left.0;
+        self.ruled.any = self.ruled.any + come.1 - left.1;
+    }
+
+    /// Whether any filter is a rule list.
+    pub fn has_rules(&self) -> bool {
+        self.ruled.any > 0
+    }
+
+    /// Whether packets from a port, or from any if that is `None`, may come to rule lists: those of its own
+    /// ingress filters, or of any port's egress filters.
+    pub fn meets_rules(&self, in_port: Option<u32>) -> bool {
+        let has_ingress = |port: u32| {
+            let filters = self.filters(PortId(port));
+            filters
+                .lists(PortId(port))
+                .any(|(stage, _)| matches!(stage, Stage::Ingress(_)))
+        };
+        self.ruled.egress > 0 || in_port.is_some_and(has_ingress)
+    }
+
+    /// The filter of a stage that a packet with this key comes to.
+    pub fn filter(&self, stage: Stage, key: &FlowKey) -> Filter {
+        let port = match stage {
+            Stage::Egress(port, _) => port,
+            Stage::Ingress(_) => PortId(key.in_port()),
+            Stage::Forward => return Filter::Absent,
+        };
+        self.filters
+            .get(&port)
+            .map_or(Filter::Absent, |filters| filters.of_stage(stage))
     }
 
     pub fn has_filters(&self) -> bool {

@@ -29,6 +29,8 @@ pub(crate) struct StandIn {
     pub is_certain: bool,
     /// Bytes by which packets have grown since they came from their port; negative if they have shrunk.
     pub grown: i16,
+    /// Whether packets have been changed, apart from metadata.
+    pub was_changed: bool,
 }
 
 impl StandIn {
@@ -40,6 +42,7 @@ impl StandIn {
             unknown: FlowMask::ANY,
             is_certain: true,
             grown: 0,
+            was_changed: false,
         }
     }
 
@@ -50,6 +53,7 @@ impl StandIn {
 
     /// Follows a change of the packets.
     pub fn edit(&mut self, edit: &Edit) {
+        self.was_changed |= !matches!(edit, Edit::Set(set) if set.field.field().is_metadata());
         match edit {
             Edit::Set(set) => self.set(set),
             Edit::PushVlan { tpid, tci } => self.push_vlan(*tpid, *tci),

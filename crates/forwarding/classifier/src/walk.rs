@@ -5,7 +5,7 @@
 //! the thread's stack. The number of operations and look-ups per packet is bounded, as flows may send packets
 //! in circles.
 
-use crate::entry::FlowEntry;
+use crate::entry::{FlowEntry, Found};
 use flow::{Context, DropReason, Edit, Filters, FlowKey, Op, PortId, Program, Stage, Userspace};
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ pub const MAX_STEPS: u32 = 2 * flow::MAX_OPS as u32;
 /// few.
 const MAX_SAVED: usize = 64;
 
-/// Finds flows.
+/// Finds flows and rules.
 pub trait Tables {
-    /// The flow for a packet that comes to a stage.
-    fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>>;
+    /// What there is for a packet that comes to a stage.
+    fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Found>;
     /// The filters of a port.
     fn filters(&self, port: PortId) -> Filters;
 }
@@ -32,7 +32,7 @@ pub trait Tables {
 pub struct NoTables;
 
 impl Tables for NoTables {
-    fn look_up(&self, _: Stage, _: &FlowKey, _: &Context) -> Option<Arc<FlowEntry>> {
+    fn look_up(&self, _: Stage, _: &FlowKey, _: &Context) -> Option<Found> {
         None
     }
 
@@ -55,8 +55,8 @@ pub trait Subject {
     fn key(&mut self) -> Result<(&FlowKey, &Context), DropReason>;
     /// The port that the packet came from.
     fn in_port(&self) -> PortId;
-    /// Notes that a flow was found.
-    fn found(&mut self, _entry: &Arc<FlowEntry>) {}
+    /// Notes that a flow, or a rule, was found in a stage.
+    fn found(&mut self, _stage: Stage, _entry: &Arc<FlowEntry>) {}
     /// No flow of the stage matches the packet: it goes to the control process and ends here.
     fn missed(&mut self, stage: Stage);
     /// Sends the packet to a port, or a copy of it unless this is the last output.
@@ -310,12 +310,13 @@ impl<S: Subject, T: Tables> Run<'_, S, T> {
             Ok((key, context)) => self.tables.look_up(stage, key, context),
             Err(reason) => return self.dropped(reason),
         };
-        let Some(entry) = found else {
+        let Some(Found { entry, trials }) = found else {
             self.ends += 1;
             self.subject.missed(stage);
             return false;
         };
-        self.subject.found(&entry);
+        trials.iter().for_each(|trial| self.subject.found(stage, trial));
+        self.subject.found(stage, &entry);
         self.entry = Some(entry);
         self.place = Position {
             at: 0,

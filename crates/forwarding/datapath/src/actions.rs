@@ -31,8 +31,9 @@ pub(crate) trait Sink {
     fn spare(&mut self) -> Option<Unique<Packet>>;
     /// The counters of the port that the packets come from.
     fn account(&self) -> &Counters;
-    /// Told of each flow that a look-up finds, and of the TCP flags of the packet as it came.
-    fn found(&mut self, entry: &Arc<FlowEntry>, packet: &Packet, tcp_flags: u16);
+    /// Told of each flow or rule that a look-up finds in a stage, and of the TCP flags of the packet as it
+    /// came.
+    fn found(&mut self, stage: Stage, entry: &Arc<FlowEntry>, packet: &Packet, tcp_flags: u16);
     /// Told of each action before it is applied.
     fn applying(&mut self, _action: impl FnOnce() -> Action) {}
 }
@@ -227,11 +228,11 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
             .map_or(PortId::default(), |current| current.packet().origin)
     }
 
-    fn found(&mut self, entry: &Arc<FlowEntry>) {
+    fn found(&mut self, stage: Stage, entry: &Arc<FlowEntry>) {
         let Ok((key, _)) = self.now() else { return };
         let tcp_flags = *self.tcp_flags.get_or_insert(key.tcp_flags());
         if let Some(current) = &self.current {
-            self.sink.found(entry, current.packet(), tcp_flags);
+            self.sink.found(stage, entry, current.packet(), tcp_flags);
         }
     }
 

@@ -170,6 +170,9 @@ impl Server {
             if ready.requests.contains(&controller.id) {
                 Serving { controller, engine }.read_requests();
             }
+            if controller.has_rule_work() {
+                Serving { controller, engine }.work_on_rules();
+            }
             controller.send_news(&engine.datapath);
         }
         let Engine { scheduler, work, .. } = engine;
@@ -229,7 +232,8 @@ impl Server {
 
     /// Time until the next thing to do, if no event comes before.
     fn timeout(&mut self) -> Option<Duration> {
-        if self.controllers.values().any(Controller::has_received) {
+        let is_busy = |controller: &Controller| controller.has_received() || controller.has_rule_work();
+        if self.controllers.values().any(is_busy) {
             return Some(Duration::ZERO);
         }
         let now_ms = self.engine.datapath.now_ms();
@@ -259,7 +263,7 @@ impl Server {
         let Some(channel) = fds.into_iter().next().filter(|_| id.0 < ControllerId::LIMIT) else {
             return log::error!("controller {id} cannot be: no channel, or no such number");
         };
-        let new = || Controller::new(id);
+        let new = || Controller::new(id, self.engine.datapath.rules.clone());
         let controller = self.controllers.entry(id).or_insert_with(new);
         controller.connect(Channel::from(channel), &self.engine.datapath);
     }

@@ -15,9 +15,10 @@
 use crate::ended::Ended;
 use crate::events::Events;
 use crate::injection::Injection;
+use crate::rule_requests::RuleWork;
 use crate::state::Datapath;
 use crate::switches::Switches;
-use classifier::FlowEntry;
+use classifier::{FlowEntry, Rules};
 use control_protocol::data_plane::{Answer, FromDataPlane, ToDataPlane, Upcall};
 use control_protocol::{Channel, ChannelError, Debt};
 use flow::{ControllerId, DropReason, PortId};
@@ -56,6 +57,8 @@ pub(crate) struct Controller {
     /// Answers that wait for forwarding threads.
     ended: Ended,
     pub switches: Switches,
+    /// Drafts of rule lists, and work on lists and sets.
+    pub rule_work: RuleWork,
     pub injection: Injection,
 }
 
@@ -75,7 +78,7 @@ pub(crate) enum Received {
 
 impl Controller {
     /// One without ports and without a channel.
-    pub fn new(id: ControllerId) -> Controller {
+    pub fn new(id: ControllerId, rules: Arc<Rules>) -> Controller {
         Controller {
             id,
             channel: None,
@@ -87,7 +90,8 @@ impl Controller {
             debt: Debt::default(),
             events: Events::default(),
             ended: Ended::default(),
-            switches: Switches::default(),
+            switches: Switches::new(rules),
+            rule_work: RuleWork::default(),
             injection: Injection::new(),
         }
     }
@@ -105,6 +109,7 @@ impl Controller {
         self.outbox.clear();
         self.is_blocked = false;
         self.ended.clear();
+        self.rule_work.lose();
         self.events.forget_told();
         self.write_off(datapath);
     }
@@ -153,6 +158,11 @@ impl Controller {
     /// Whether a message of it can be received without waiting for its channel.
     pub fn has_received(&self) -> bool {
         !self.is_blocked && self.channel.as_ref().is_some_and(Channel::has_received)
+    }
+
+    /// Whether there is work on its rule lists, and room for answers.
+    pub fn has_rule_work(&self) -> bool {
+        !self.is_blocked && self.rule_work.is_busy()
     }
 
     /// What to wait for.
@@ -323,7 +333,7 @@ mod tests {
     fn a_successor_is_not_answered_what_others_asked() {
         let policy = Policy::new(Config::default(), Topology::of_machine(), Costs::default());
         let datapath = Datapath::new(Placement::new(policy, None).unwrap()).unwrap();
-        let mut controller = Controller::new(ControllerId(1));
+        let mut controller = Controller::new(ControllerId(1), datapath.rules.clone());
         let (first, theirs) = Channel::pair().unwrap();
         controller.connect(theirs, &datapath);
         // A thread that has not flushed yet.

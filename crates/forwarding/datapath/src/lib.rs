@@ -11,6 +11,7 @@
 //! | `state`, `report` | ports, switches and flow tables, which all threads share; the work of forwarding threads |
 //! | `channel`, `controller` | the channel thread, which serves controllers in turn; answers and events for one of them |
 //! | `requests`, `refusal`, `injection` | a controller's requests; why one is refused; slots for packets that it sends |
+//! | `rule_requests` | requests about rule lists and sets, and the work on them in pieces |
 //! | `miss` | packets for the control process, and how many of them |
 //! | `switches`, `ownership` | a controller's switches; the ports that its flows may name |
 //! | `ended`, `grace` | answers with last statistics of flows; when all threads have flushed their counts |
@@ -56,6 +57,7 @@ mod port;
 mod refusal;
 mod report;
 mod requests;
+mod rule_requests;
 mod sinks;
 mod state;
 mod switches;

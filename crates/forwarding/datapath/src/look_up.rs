@@ -262,6 +262,10 @@ impl LookUp {
             // A flow that looks at such a field came since the packet was parsed. The controller decides by
             // the whole frame.
             if !key.unseen().is_nothing() && port.flows.may_look_at(key.unseen()) {
+                if flows.has_rules() {
+                    // Rule lists decide by the whole frame, and no controller for them.
+                    burst.verdicts[at] = Verdict::Walk;
+                }
                 continue;
             }
             let walked = flows.walk(hints[at], flow_key, &Context::NONE, &mut self.walker);

@@ -2,7 +2,8 @@
 
 use control_protocol::RequestError;
 use control_protocol::data_plane::VERSION;
-use flow::{BadActions, MAX_METERS, PortId};
+use control_protocol::rules::MAX_DRAFTS;
+use flow::{BadActions, ListId, MAX_METERS, PortId};
 use rustix::io::Errno;
 use vnic::MAX_FRAME;
 
@@ -21,8 +22,20 @@ pub(crate) enum Refusal {
     Meters,
     #[error("a meter's rate is not 0")]
     MeterRate,
-    #[error("rule lists are not implemented")]
-    NoRuleLists,
+    #[error("list {0} is another controller's")]
+    ForeignList(ListId),
+    #[error("list {0} has no draft")]
+    NoDraft(ListId),
+    #[error("there are {MAX_DRAFTS} drafts already")]
+    Drafts,
+    #[error("{0} in one request, of which {1} is the most")]
+    TooMany(usize, usize),
+    #[error("there is no rule {0}")]
+    NoRule(u32),
+    #[error("rule {0}: {1}")]
+    Rule(u32, #[source] rule_list::Refused),
+    #[error(transparent)]
+    Rules(#[from] rule_list::Refused),
     #[error("port {0} exists")]
     PortExists(PortId),
     #[error("port {0} does not exist")]
@@ -51,8 +64,11 @@ impl Refusal {
                 Errno::INVAL
             }
             Refusal::Meters => Errno::FBIG,
-            Refusal::NoRuleLists => Errno::OPNOTSUPP,
-            Refusal::ForeignPort(_) => Errno::PERM,
+            Refusal::NoDraft(_) | Refusal::NoRule(_) => Errno::NOENT,
+            Refusal::Drafts => Errno::NOSPC,
+            Refusal::TooMany(..) => Errno::TOOBIG,
+            Refusal::Rule(_, refused) | Refusal::Rules(refused) => errno_of_rules(refused),
+            Refusal::ForeignPort(_) | Refusal::ForeignList(_) => Errno::PERM,
             Refusal::Switches(_) => Errno::NOSPC,
             Refusal::PortExists(_) => Errno::EXIST,
             Refusal::NoPort(_) => Errno::NODEV,
@@ -74,6 +90,31 @@ fn errno_of_flow(refused: &classifier::Refused) -> Errno {
         Refused::Flows { .. } | Refused::Bytes { .. } | Refused::Share { .. } | Refused::Masks { .. } => {
             Errno::NOSPC
         }
+    }
+}
+
+fn errno_of_rules(refused: &rule_list::Refused) -> Errno {
+    use rule_list::Refused;
+    match refused {
+        Refused::TooManyRules
+        | Refused::TooManyRulesOfAll
+        | Refused::TooManyLists
+        | Refused::TooManySets
+        | Refused::TooManyMembersOfSet
+        | Refused::TooManySetsOfList
+        | Refused::TooManyMembers
+        | Refused::TooManyFlagConditions => Errno::NOSPC,
+        Refused::SameNumber(_) | Refused::SetExists(_) => Errno::EXIST,
+        Refused::NoSuchSet(_) | Refused::NoSuchList(_) => Errno::NOENT,
+        Refused::SetInUse(_) => Errno::BUSY,
+        Refused::BadPrefix
+        | Refused::BadRange
+        | Refused::BadFlags
+        | Refused::BadPort
+        | Refused::Contradiction
+        | Refused::NeedsProtocol
+        | Refused::NoConnections
+        | Refused::WrongKind { .. } => Errno::INVAL,
     }
 }
 

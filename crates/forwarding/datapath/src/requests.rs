@@ -7,6 +7,7 @@ use crate::pipeline::{Injected, Pipeline};
 use crate::port::Port;
 use crate::refusal::Refusal;
 use crate::report::work_report;
+use crate::rule_requests::page;
 use crate::state::Datapath;
 use crate::trace::trace;
 use classifier::FlowEntry;
@@ -69,9 +70,24 @@ impl Serving<'_> {
         self.controller.send_outbox(datapath);
     }
 
+    /// Works on rule lists and sets of the controller, for a bounded time.
+    pub fn work_on_rules(&mut self) {
+        let rules = &self.engine.datapath.rules;
+        let ends = Deadline::after_us(TURN_US);
+        let done = self.controller.rule_work.work(self.controller.id, rules, &ends);
+        for (serial, result) in done {
+            let result = result.map_err(Refusal::into);
+            self.send(FromDataPlane::Answer { serial, result });
+        }
+        self.controller.send_outbox(&self.engine.datapath);
+    }
+
     fn serve_requests(&mut self) {
         let ends = Deadline::after_us(TURN_US);
         for _ in 0..BATCH {
+            if self.controller.rule_work.is_full() {
+                return;
+            }
             match self.controller.receive(&self.engine.datapath) {
                 Received::Request(ToDataPlane { serial, request }, fds) => self.serve(serial, request, fds),
                 Received::Malformed => {}
@@ -151,7 +167,13 @@ impl Serving<'_> {
                 self.engine.datapath.meters.clear(self.controller.id);
                 Ok(Answer::Done)
             }
-            Request::Rules(_) => Err(Refusal::NoRuleLists),
+            Request::Rules(request) => {
+                let now_ms = self.engine.datapath.now_ms();
+                match page(self.controller.id, &self.engine.datapath.rules, &request, now_ms) {
+                    Some(page) => page,
+                    None => return self.controller.rule_work.push(serial, request),
+                }
+            }
             Request::Barrier => Ok(Answer::Done),
             Request::Work => Ok(Answer::Work(work_report(&self.engine.datapath))),
             Request::Trace { in_port, frame } => self.trace(in_port, frame, None),
@@ -455,7 +477,7 @@ mod tests {
     #[test]
     fn a_turn_ends_however_many_requests_wait() {
         let mut engine = engine();
-        let mut controller = Controller::new(ControllerId(1));
+        let mut controller = Controller::new(ControllerId(1), engine.datapath.rules.clone());
         let (channel, theirs) = Channel::pair().unwrap();
         controller.connect(theirs, &engine.datapath);
         let upcall = UpcallId {

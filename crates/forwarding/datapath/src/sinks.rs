@@ -158,7 +158,7 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
         &self.port.vnic.account
     }
 
-    fn found(&mut self, entry: &Arc<FlowEntry>, packet: &Packet, tcp_flags: u16) {
+    fn found(&mut self, _: Stage, entry: &Arc<FlowEntry>, packet: &Packet, tcp_flags: u16) {
         entry.record(1, packet.frame_len() as u64, tcp_flags, self.now_ms);
     }
 

@@ -7,6 +7,7 @@ use crate::grace::GracePeriods;
 use crate::meter::Meters;
 use crate::notices::Notices;
 use crate::port::{Port, Switch};
+use classifier::Rules;
 use control_protocol::data_plane::PortSpec;
 use flow::{ControllerId, PortId};
 use parking_lot::RwLock;
@@ -93,6 +94,7 @@ pub(crate) struct Datapath {
     ports_version: AtomicU64,
     pub shared: Arc<ForwardingThreads>,
     pub meters: Arc<Meters>,
+    pub rules: Arc<Rules>,
     pub notices: Arc<Notices>,
     /// When forwarding threads have flushed their counts to flows.
     pub periods: Arc<GracePeriods>,
@@ -106,6 +108,7 @@ impl Datapath {
             ports_version: AtomicU64::new(0),
             shared: ForwardingThreads::new(placement),
             meters: Arc::default(),
+            rules: Arc::default(),
             notices: Arc::new(Notices::new()?),
             periods: Arc::default(),
             start_ms: cpu::tick_ms(),

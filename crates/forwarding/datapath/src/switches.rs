@@ -7,7 +7,7 @@
 
 use crate::port::Switch;
 use crate::refusal::Refusal;
-use classifier::{DEFAULT_MAX_FLOWS, FlowEntry, MegaflowTable};
+use classifier::{DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, FlowEntry, MegaflowTable, Rules};
 use flow::{ControllerId, Flow, FlowId, PutMode, SwitchId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -26,6 +26,8 @@ pub(crate) const MAX_SWITCHES: usize = ControllerId::PORTS as usize;
 /// See the module's description.
 #[derive(Default)]
 pub(crate) struct Switches {
+    /// Rule lists that filters may name.
+    rules: Arc<Rules>,
     switches: HashMap<SwitchId, Arc<Switch>>,
     /// In all tables.
     flows: usize,
@@ -34,6 +36,14 @@ pub(crate) struct Switches {
 }
 
 impl Switches {
+    /// None, whose filters may name these rule lists.
+    pub fn new(rules: Arc<Rules>) -> Switches {
+        Switches {
+            rules,
+            ..Switches::default()
+        }
+    }
+
     /// A switch, if there is any.
     pub fn get(&self, id: SwitchId) -> Option<&Arc<Switch>> {
         self.switches.get(&id)
@@ -48,9 +58,11 @@ impl Switches {
             }
         }
         let make = || {
+            let rules = Arc::clone(&self.rules);
+            let flows = MegaflowTable::with_rules(DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, rules);
             Arc::new(Switch {
                 id,
-                flows: Mutex::default(),
+                flows: Mutex::new(flows),
             })
         };
         Ok(self.switches.entry(id).or_insert_with(make))

@@ -4,9 +4,9 @@ use crate::actions::{Means, Sink, apply};
 use crate::port::Port;
 use crate::refusal::Refusal;
 use crate::state::{Datapath, Ports};
-use classifier::{FlowEntry, Start, Tables};
-use control_protocol::data_plane::TraceStep;
-use flow::{Action, Context, DropReason, FlowKey, PortId, Program, Stage, Userspace};
+use classifier::{FlowEntry, Reading, RuleOrigin, Start, Tables};
+use control_protocol::data_plane::{FoundRule, TraceStep};
+use flow::{Action, Context, DropReason, Filter, FlowKey, PortId, Program, Stage, Userspace};
 use lock_free::{PoolOwner, Shared, Unique};
 use std::sync::Arc;
 use vnic::{Counters, Packet};
@@ -49,6 +49,7 @@ pub(crate) fn trace(
         None => Start::LookUp(first),
     };
     let mut notes = Notes {
+        flows: &flows,
         ports: &ports,
         port,
         account: &account,
@@ -60,7 +61,25 @@ pub(crate) fn trace(
     Ok(steps)
 }
 
+/// What a list has found.
+fn found_rule(rule: Option<&RuleOrigin>) -> FoundRule {
+    let Some(&RuleOrigin {
+        number,
+        verdict,
+        trial,
+    }) = rule
+    else {
+        return FoundRule::NoList;
+    };
+    match number {
+        Some(number) if trial => FoundRule::Trial { number, verdict },
+        Some(number) => FoundRule::Rule { number, verdict },
+        None => FoundRule::Default(verdict),
+    }
+}
+
 struct Notes<'a> {
+    flows: &'a Reading<'a>,
     ports: &'a Ports,
     port: &'a Port,
     account: &'a Counters,
@@ -107,8 +126,19 @@ impl Sink for Notes<'_> {
         self.account
     }
 
-    fn found(&mut self, entry: &Arc<FlowEntry>, _: &Packet, _: u16) {
-        self.steps.push(TraceStep::Matched(entry.flow.clone()));
+    fn found(&mut self, stage: Stage, entry: &Arc<FlowEntry>, _: &Packet, _: u16) {
+        let port = match stage {
+            Stage::Egress(port, _) => port,
+            Stage::Ingress(_) | Stage::Forward => self.port.id(),
+        };
+        self.steps.push(match self.flows.filters(port).of_stage(stage) {
+            Filter::Rules(list) => TraceStep::Rule {
+                stage,
+                list,
+                found: found_rule(entry.rule()),
+            },
+            Filter::Absent | Filter::Flows => TraceStep::Matched(entry.flow.clone()),
+        });
     }
 
     fn dropped(&mut self, _packet: &Packet, reason: DropReason) {

@@ -11,7 +11,6 @@
 
 use crate::MAX_RULES;
 use crate::condition::{Condition, Conditions};
-use crate::counters::Counters;
 use crate::dimension::{DIMENSIONS, Dimension, Dimensions};
 use crate::index::Index;
 use crate::list::{Class, RuleList};
@@ -135,7 +134,6 @@ impl Builder {
                 indices: [const { None }; DIMENSIONS],
                 places: BTreeMap::new(),
                 default: self.default,
-                counters: Counters::new(rules),
             },
             conditions: HashMap::new(),
             old: self.old,

@@ -99,6 +99,18 @@ impl Dimension {
     }
 }
 
+/// The fields that rules may be about.
+pub fn fields() -> FlowMask {
+    let mut mask = FlowMask::ANY;
+    for dimension in Dimension::ALL {
+        dimension
+            .field()
+            .field()
+            .set(&mut mask.0.words, u128::MAX, u128::MAX);
+    }
+    mask
+}
+
 /// Several dimensions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dimensions(u16);

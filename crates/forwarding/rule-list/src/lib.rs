@@ -13,7 +13,7 @@
 //! | `trie`, `ranges` | values that share prefixes; ranges of ports |
 //! | `rule_bits` | rules as bits |
 //! | `index`, `list` | one field's rules; a finished list and its look-up |
-//! | `builder`, `counters` | making lists in pieces; what became of their rules |
+//! | `builder` | making lists in pieces |
 //! | `sets`, `lists` | sets that lists share; all lists and sets, with their bounds |
 //!
 //! # Look-up
@@ -55,8 +55,7 @@
 //!
 //! Lists never change: a [`Builder`] collects rules one by one, a [`Compiler`] makes the list in steps, and
 //! [`RuleLists::put`] exchanges it for the former version at once. Sets change in place, a member in the
-//! time of one path ([`Sets`]). Both kinds of change say which decisions they may concern. Counters are
-//! apart from rules, and move to the next version by rule number ([`RuleList::take_counts`]).
+//! time of one path ([`Sets`]). Both kinds of change say which decisions they may concern.
 //!
 //! # Bounds
 //!
@@ -76,7 +75,6 @@
 
 mod builder;
 mod condition;
-mod counters;
 mod dimension;
 mod index;
 mod list;
@@ -89,7 +87,7 @@ mod sets;
 mod trie;
 
 pub use builder::{Builder, Compiler, ListChange};
-pub use counters::RuleCounts;
+pub use dimension::fields;
 pub use flow::ListId;
 pub use list::{Answer, Outcome, RuleList, Trials};
 pub use lists::RuleLists;
@@ -98,7 +96,7 @@ pub use rule::{
     Addresses, ConnectionState, Fragment, IpPrefix, MacPrefix, Macs, Match, Ports, Range, Rule, SetId,
     TcpFlags, Transport, Verdict, Vlan,
 };
-pub use sets::{Member, SetChange, SetKind, Sets};
+pub use sets::{Member, SetChange, SetKind, SetState, Sets};
 
 /// Most rules of a list.
 pub const MAX_RULES: usize = 16_384;

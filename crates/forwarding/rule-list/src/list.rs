@@ -2,7 +2,6 @@
 
 use crate::MAX_TRIALS;
 use crate::condition::Conditions;
-use crate::counters::{Counters, RuleCounts};
 use crate::dimension::{DIMENSIONS, Dimension, Dimensions, IPV6};
 use crate::index::Index;
 use crate::rule::{Rule, SetId, Verdict};
@@ -21,7 +20,6 @@ pub struct RuleList {
     /// Places of the rules, by number.
     pub(crate) places: BTreeMap<u32, u16>,
     pub(crate) default: Verdict,
-    pub(crate) counters: Counters,
 }
 
 /// What a list says about a packet.
@@ -138,37 +136,9 @@ impl RuleList {
         self.default
     }
 
-    /// Adds to the counts of a rule, or of the default. `counts.last` is the time of the last packet. Any
-    /// thread may.
-    pub fn count(&self, outcome: Outcome, counts: RuleCounts) {
-        if let Some(place) = self.counter(outcome) {
-            self.counters.add(place, counts);
-        }
-    }
-
-    /// The counts of a rule or of the default.
-    pub fn counts(&self, outcome: Outcome) -> RuleCounts {
-        let place = self.counter(outcome);
-        place.map_or_else(RuleCounts::default, |place| self.counters.get(place))
-    }
-
-    /// Takes over the counts of the version that this list has replaced: of `rules` rules, from the place
-    /// `from` on. Returns the place where the next call goes on; `None` after the last. Counts of rules
-    /// that are gone, by number, end. Threads may still count in the old version: call this once more when
-    /// no thread can.
-    pub fn take_counts(&self, old: &RuleList, from: usize, rules: usize) -> Option<usize> {
-        let end = old.rules.len();
-        if from == 0 {
-            self.counters.add(self.rules.len(), old.counters.take(end));
-        }
-        let next = from.saturating_add(rules).min(end);
-        for place in from..next {
-            let counts = old.counters.take(place);
-            if let Some(here) = self.place_of(old.rules[place].number) {
-                self.counters.add(here.into(), counts);
-            }
-        }
-        (next < end).then_some(next)
+    /// Whether rules name the set.
+    pub fn names(&self, set: SetId) -> bool {
+        self.indices.iter().flatten().any(|index| index.has_set(set))
     }
 
     /// Whether a decision that used this list may be wrong after the change of a set. The decision holds
@@ -203,22 +173,13 @@ impl RuleList {
             })
     }
 
-    /// Bytes of rules, indices and counters.
+    /// Bytes of rules and indices.
     pub fn memory(&self) -> usize {
         let indices: usize = self.indices.iter().flatten().map(|index| index.memory()).sum();
         size_of_val(&*self.rules)
             + size_of_val(&*self.dimensions)
             + self.places.len() * size_of::<(u32, u16)>()
             + indices
-            + self.counters.memory()
-    }
-
-    fn counter(&self, outcome: Outcome) -> Option<usize> {
-        match outcome {
-            Outcome::Rule(place) => Some(place.into()),
-            Outcome::Default => Some(self.rules.len()),
-            Outcome::Unknown(_) => None,
-        }
     }
 }
 

@@ -62,6 +62,11 @@ impl RuleLists {
         self.lists.get(&id)
     }
 
+    /// All lists, in the order of their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (&ListId, &Arc<RuleList>)> {
+        self.lists.iter()
+    }
+
     /// What a list says about a packet. `None` if there is no such list, in which case the packet must not
     /// pass.
     pub fn look_up(&self, id: ListId, key: &FlowKey, unseen: Unseen) -> Option<Answer> {

@@ -25,7 +25,7 @@ pub struct Rule {
 }
 
 /// What a rule says about packets that match it, and a list about packets that match no rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Verdict {
     /// The packet passes this list.
     Allow,

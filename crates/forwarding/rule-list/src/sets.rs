@@ -24,6 +24,8 @@ use flow::PortId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Bound;
 
 /// What a set consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,6 +108,27 @@ struct Value {
     prefix: Prefix,
 }
 
+impl Value {
+    fn member(&self) -> Member {
+        let Prefix { value, len } = self.prefix;
+        match self.family {
+            Family::Ipv4 => Member::Address(IpPrefix {
+                address: IpAddr::V4(Ipv4Addr::from_bits((value >> 96) as u32)),
+                len,
+            }),
+            Family::Ipv6 => Member::Address(IpPrefix {
+                address: IpAddr::V6(Ipv6Addr::from_bits(value)),
+                len,
+            }),
+            Family::Mac => Member::Mac(MacPrefix {
+                address: (value >> 80) as u64,
+                len,
+            }),
+            Family::Port => Member::Port(PortId((value >> 96) as u32)),
+        }
+    }
+}
+
 /// A member that came to a set, or left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetChange {
@@ -136,6 +159,28 @@ struct Set {
     members: BTreeSet<Value>,
     /// Lists that name the set.
     lists: usize,
+}
+
+impl Set {
+    fn value(&self, set: SetId, member: Member) -> Result<Value, Refused> {
+        let kind = self.kind;
+        if kind != member.kind() {
+            return Err(Refused::WrongKind { set, kind });
+        }
+        member.value()
+    }
+}
+
+/// A set, for lists of sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "see the type")]
+pub struct SetState {
+    pub set: SetId,
+    pub kind: SetKind,
+    /// Number of members.
+    pub members: usize,
+    /// Lists that name the set, once for each field.
+    pub lists: usize,
 }
 
 /// All sets.
@@ -234,6 +279,61 @@ impl Sets {
         Some(self.sets.get(&set)?.members.len())
     }
 
+    /// Whether members can be taken out of a set and others put in.
+    ///
+    /// # Errors
+    ///
+    /// There is no such set, its members are of another kind, a member is malformed, or there are too many.
+    pub fn check(&self, set: SetId, take_out: &[Member], put_in: &[Member]) -> Result<(), Refused> {
+        let found = self.sets.get(&set).ok_or(Refused::NoSuchSet(set))?;
+        let values = |members: &[Member]| {
+            let value = |member: &Member| found.value(set, *member);
+            members.iter().map(value).collect::<Result<BTreeSet<_>, _>>()
+        };
+        let (leaving, coming) = (values(take_out)?, values(put_in)?);
+        let stays = |value: &&Value| found.members.contains(value) && !leaving.contains(value);
+        let more = coming.len() - coming.iter().filter(stays).count();
+        let fewer = leaving.intersection(&found.members).count();
+        if found.members.len() - fewer + more > MAX_MEMBERS_PER_SET {
+            return Err(Refused::TooManyMembersOfSet);
+        }
+        if self.members - fewer + more > MAX_MEMBERS {
+            return Err(Refused::TooManyMembers);
+        }
+        Ok(())
+    }
+
+    /// Up to `most` sets with numbers above `after`, or from the first on.
+    pub fn page(&self, after: Option<SetId>, most: usize) -> Vec<SetState> {
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let sets = self.sets.range((begin, Bound::Unbounded)).take(most);
+        let state = |(&set, found): (&SetId, &Set)| SetState {
+            set,
+            kind: found.kind,
+            members: found.members.len(),
+            lists: found.lists,
+        };
+        sets.map(state).collect()
+    }
+
+    /// Up to `most` members of a set behind `after`, or from the first on, in an order of their own.
+    ///
+    /// # Errors
+    ///
+    /// There is no such set, or `after` cannot be a member of it.
+    pub fn members_after(
+        &self,
+        set: SetId,
+        after: Option<Member>,
+        most: usize,
+    ) -> Result<Vec<Member>, Refused> {
+        let found = self.sets.get(&set).ok_or(Refused::NoSuchSet(set))?;
+        let after = after.map(|after| found.value(set, after)).transpose()?;
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let values = found.members.range((begin, Bound::Unbounded)).take(most);
+        Ok(values.map(Value::member).collect())
+    }
+
     /// Bytes of the tries.
     pub fn memory(&self) -> usize {
         self.tries.iter().map(Trie::memory).sum()
@@ -267,10 +367,7 @@ impl Sets {
     fn member(&mut self, set: SetId, member: Member) -> Result<(usize, &mut Set, Value), Refused> {
         let members = self.members;
         let found = self.sets.get_mut(&set).ok_or(Refused::NoSuchSet(set))?;
-        if found.kind != member.kind() {
-            let kind = found.kind;
-            return Err(Refused::WrongKind { set, kind });
-        }
-        Ok((members, found, member.value()?))
+        let value = found.value(set, member)?;
+        Ok((members, found, value))
     }
 }

@@ -6,10 +6,8 @@
 use flow::{FlowKey, PortId, Unseen};
 use rule_list::{
     Addresses, Builder, ListId, MAX_FLAG_CONDITIONS, MAX_LISTS, MAX_RULES, MAX_SETS_PER_LIST, Macs, Match,
-    Member, Outcome, Ports, Refused, Rule, RuleCounts, RuleList, RuleLists, SetId, SetKind, TcpFlags,
-    Verdict,
+    Member, Outcome, Ports, Refused, Rule, RuleList, RuleLists, SetId, SetKind, TcpFlags, Verdict,
 };
-use std::sync::Arc;
 
 const LIST: ListId = ListId(1);
 const SET: SetId = SetId(1);
@@ -168,48 +166,6 @@ fn a_step_takes_no_more_rules_than_it_may() {
     let mut compiler = builder.compile();
     let steps: Vec<bool> = (0..3).map(|_| compiler.step(4).unwrap()).collect();
     assert_eq!(steps, [false, false, true]);
-}
-
-#[test]
-fn counts_move_to_the_next_version_by_rule_number() {
-    let mut lists = RuleLists::default();
-    lists
-        .put(
-            LIST,
-            list((0..3).map(|port| rule(port, from_port(port)))).unwrap(),
-        )
-        .unwrap();
-    let old = Arc::clone(lists.get(LIST).unwrap());
-    let counts = |packets| RuleCounts {
-        packets,
-        bytes: 60 * packets,
-        last: packets,
-    };
-    (0..3).for_each(|place| old.count(Outcome::Rule(place), counts(u64::from(place) + 1)));
-    old.count(Outcome::Default, counts(9));
-    let mut builder = Builder::from_list(Arc::clone(&old));
-    assert!(builder.remove(0));
-    builder.add(rule(7, from_port(7))).unwrap();
-    lists.put(LIST, builder.compile().finish().unwrap().0).unwrap();
-    let new = lists.get(LIST).unwrap();
-    assert_eq!(new.take_counts(&old, 0, 2), Some(2));
-    assert_eq!(new.take_counts(&old, 2, 2), None);
-    let now: Vec<u64> = (0..3)
-        .map(|place| new.counts(Outcome::Rule(place)).packets)
-        .collect();
-    assert_eq!(now, [2, 3, 0]);
-    assert_eq!(new.counts(Outcome::Default), counts(9));
-    // A thread still counted in the old version.
-    old.count(Outcome::Rule(1), counts(4));
-    assert_eq!(new.take_counts(&old, 0, usize::MAX), None);
-    assert_eq!(
-        new.counts(Outcome::Rule(0)),
-        RuleCounts {
-            packets: 6,
-            bytes: 360,
-            last: 4
-        }
-    );
 }
 
 /// Packets are told apart no further than rules ask: a list about one port of one network makes few kinds

@@ -20,6 +20,7 @@
 //! * `statistics`: what flows have counted;
 //! * `vm_state`: what guests do;
 //! * `shortfall`: what a VMM wants and its port does not have;
+//! * `rules`: rule lists as filters;
 //! * `restart`: rings that go on after the data plane was gone; `resets`: rings that begin anew with chains
 //!   out;
 //! * `random_guest`: anything in any order.
@@ -49,6 +50,7 @@ mod ownership;
 mod random_guest;
 mod resets;
 mod restart;
+mod rules;
 mod shortfall;
 mod slow;
 mod stages;

@@ -5,23 +5,29 @@
 //! composes decisions, runs programs. Both see real frames, with up to three tags and of many lengths, and
 //! must send the same bytes to the same places in the same order; and all flows must have counted the same
 //! packets and bytes, although meters drop some packets of a decision and let others pass, and tags make
-//! packets longer and shorter on their way.
+//! packets longer and shorter on their way. Filters may be rule lists (`rules`), which change, and whose sets
+//! change, while the cache has decisions that stand on them.
 //!
 //! `HYPERSWITCH_TWIN_MINUTES=60 cargo test --release -p classifier --test walk_twin` runs for an hour.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod rules;
+
+use crate::rules::{Change, LISTS, TwinRules, changes, make_sets};
 use classifier::{
-    Branch, Decision, FlowEntry, MAX_PARTS, MegaflowTable, MicroflowCache, NoTables, Place, PortFlows, Shape,
-    Stack, Start, Subject, Tables, Train, Walked, Walker, dp_hash, run,
+    Branch, DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, Decision, FlowEntry, MAX_PARTS, MegaflowTable,
+    MicroflowCache, NoTables, Place, PortFlows, Rules, Shape, Stack, Start, Subject, Tables, Train, Walked,
+    Walker, dp_hash, run,
 };
 use flow::{
-    Action, Context, ContextMatch, DropReason, Edit, Encapsulation, ExactKey, FieldId, Filters, Flow, FlowId,
-    FlowKey, FlowMask, FlowStats, MAX_OPS, Nested, NshHeader, Op, PortId, PutMode, SetField, Stage,
-    Statistics, SwitchId, Userspace,
+    Action, Context, ContextMatch, DropReason, Edit, Encapsulation, ExactKey, FieldId, Filter, Filters, Flow,
+    FlowId, FlowKey, FlowMask, FlowStats, ListId, MAX_OPS, Nested, NshHeader, Op, PortId, PutMode, SetField,
+    Stage, Statistics, SwitchId, Userspace,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use rule_list::Verdict;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -160,6 +166,7 @@ impl Meters {
 struct Twin {
     flows: Vec<Flow>,
     filters: HashMap<PortId, Filters>,
+    rules: TwinRules,
     counts: HashMap<FlowId, FlowStats>,
     outcomes: Vec<Outcome>,
     meters: Meters,
@@ -209,6 +216,13 @@ impl Twin {
             return self.outcomes.push(Outcome::Dropped(DropReason::TooDeep));
         }
         let key = frame.key();
+        let filters = self.filters(match stage {
+            Stage::Egress(port, _) => port,
+            Stage::Ingress(_) | Stage::Forward => frame.in_port,
+        });
+        if let Filter::Rules(list) = filters.of_stage(stage) {
+            return self.judge(list, &key, stage, frame, looks);
+        }
         let is_it = |flow: &&Flow| {
             let context = flow.context.as_deref().copied().unwrap_or_default();
             flow.stage == stage
@@ -228,6 +242,23 @@ impl Twin {
         // The clock stands still.
         counts.idle_ms = Some(0);
         self.list(&flow.actions, stage, frame, looks + 1);
+    }
+
+    fn judge(&mut self, list: ListId, key: &FlowKey, stage: Stage, frame: Frame, looks: u32) {
+        let Some(judgement) = self.rules.judge(list, key) else {
+            return self.outcomes.push(Outcome::Dropped(DropReason::NoRules));
+        };
+        for counted in judgement.counted {
+            let counts = self.rules.counts.entry(counted).or_default();
+            counts.packets += 1;
+            counts.bytes += frame.head.len() as u64;
+            counts.tcp_flags |= frame.tcp_flags;
+            counts.idle_ms = Some(0);
+        }
+        match judgement.verdict {
+            Verdict::Allow => self.list(&[Action::Continue], stage, frame, looks + 1),
+            Verdict::Drop | Verdict::Reject => self.outcomes.push(Outcome::Dropped(DropReason::Policy)),
+        }
     }
 
     fn list(&mut self, actions: &[Action], stage: Stage, mut frame: Frame, looks: u32) {
@@ -322,7 +353,7 @@ impl Subject for OnFrame {
         PortId(self.frame.key().in_port())
     }
 
-    fn found(&mut self, entry: &Arc<FlowEntry>) {
+    fn found(&mut self, _: Stage, entry: &Arc<FlowEntry>) {
         let len = self.frame.head.len();
         entry.record(1, len as u64, self.frame.tcp_flags, 0);
     }
@@ -399,6 +430,7 @@ impl Subject for OnFrame {
 
 /// The table with what a thread has.
 struct Product {
+    rules: Arc<Rules>,
     table: MegaflowTable,
     ports: Vec<PortFlows>,
     cache: MicroflowCache,
@@ -450,8 +482,11 @@ impl std::ops::AddAssign for Seen {
 
 impl Product {
     fn new() -> Product {
-        let mut table = MegaflowTable::default();
+        let rules = Arc::<Rules>::default();
+        make_sets(&rules);
+        let mut table = MegaflowTable::with_rules(DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, rules.clone());
         Product {
+            rules,
             ports: (0..PORTS).map(|port| table.port(PortId(port))).collect(),
             table,
             cache: MicroflowCache::new(64),
@@ -836,12 +871,25 @@ enum Operation {
     Put(Vec<(u128, Put)>),
     Remove(u128),
     Filters(PortId, Filters),
+    Change(Change),
     Flush,
     Packets(Vec<Vec<u8>>),
 }
 
 fn bits() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<u8>(), 12)
+}
+
+/// Filters of one direction, of flows and of rules.
+fn filters() -> impl Strategy<Value = [Filter; 4]> {
+    let rules = prop::sample::select(LISTS.to_vec()).prop_map(Filter::Rules);
+    let filter = prop_oneof![3 => Just(Filter::Absent), 1 => Just(Filter::Flows), 3 => rules];
+    [
+        filter.clone().boxed(),
+        filter.clone().boxed(),
+        filter.boxed(),
+        Just(Filter::Absent).boxed(),
+    ]
 }
 
 fn operations() -> impl Strategy<Value = (u32, Vec<Operation>)> {
@@ -869,6 +917,11 @@ fn operations() -> impl Strategy<Value = (u32, Vec<Operation>)> {
             let egress = if port.0 == 0 { 0 } else { egress };
             Operation::Filters(port, Filters::of_flows(ingress, egress))
         }),
+        2 => (ports(), filters(), filters()).prop_map(|(port, ingress, egress)| {
+            let egress = if port.0 == 0 { Default::default() } else { egress };
+            Operation::Filters(port, Filters { ingress, egress })
+        }),
+        4 => changes().prop_map(Operation::Change),
         1 => Just(Operation::Flush),
         12 => prop::collection::vec(bits(), 1..6).prop_map(Operation::Packets),
     ];
@@ -909,6 +962,11 @@ fn compare((salt, operations): (u32, Vec<Operation>)) -> Result<Seen, TestCaseEr
                 product.table.set_filters(port, filters);
                 twin.filters.insert(port, filters);
             }
+            Operation::Change(change) => {
+                // What the cache holds is of rules that may go.
+                product.cache.flush_stats(0);
+                change.make(&product.rules, &mut twin.rules);
+            }
             Operation::Flush => {
                 prop_assert_eq!(product.table.flush(), twin.flows.len());
                 twin.flows.clear();
@@ -925,6 +983,7 @@ fn compare((salt, operations): (u32, Vec<Operation>)) -> Result<Seen, TestCaseEr
                     let count = twin.counts.get(&entry.flow.id).copied();
                     prop_assert_eq!(Some(entry.stats(0)), count, "{:?}", entry.flow);
                 }
+                twin.rules.check_counts(&product.rules)?;
             }
         }
         prop_assert_eq!(product.table.len(), twin.flows.len());

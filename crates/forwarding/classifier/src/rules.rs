@@ -1,0 +1,424 @@
+//! The rule lists and sets of all controllers, between threads that look up and the thread that changes them.
+//!
+//! Look-ups read under a lock that a change holds for one exchange, or for the path of one member. A rule has
+//! a [`FlowEntry`] from the first look-up on that finds it: its program lets packets go on or drops them, and
+//! it has the rule's statistics. The entry lasts over versions of the list, as long as a rule has that number
+//! and verdict.
+//!
+//! # What a change ends
+//!
+//! Decisions that stand on rules are noted with the list ([`SharedDependents`]), each with the [`Class`] of
+//! packets that it holds for. A change ends those of which the list says that they may be wrong, in pieces
+//! ([`Ending`]). A thread that looks up holds the lock until its decision is noted. So the change, which
+//! takes the lock before, finds every decision that was made without it.
+//!
+//! Safe direction of error: a decision too many that ends costs a walk. A list that is missing lets nothing
+//! pass.
+
+use crate::class::Class;
+use crate::decision::SharedDependents;
+use crate::entry::{FlowEntry, Found, RuleOrigin};
+use flow::{Action, ControllerId, DropReason, FlowKey, FlowMask, FlowStats, ListId, PortId, Unseen};
+use parking_lot::{RwLock, RwLockReadGuard};
+use rule_list::{
+    ListChange, Member, Outcome, Refused, Rule, RuleList, RuleLists, SetChange, SetId, SetKind, SetState,
+    Verdict,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// A change of more members than this concerns each decision that stands on a list that names the set.
+const MAX_CHANGES: usize = 64;
+
+/// Members that are changed while look-ups wait: some microseconds.
+const MEMBERS_PER_LOCK: usize = 16;
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Rules {
+    tables: RwLock<Tables>,
+    /// In the place of each list that is missing.
+    missing: Arc<FlowEntry>,
+    /// For packets with a field that a list asks for and nobody can see.
+    unseen: Arc<FlowEntry>,
+}
+
+/// Lists and sets of each controller.
+type Tables = [Owned; ControllerId::LIMIT as usize];
+
+#[derive(Debug, Default)]
+struct Owned {
+    lists: RuleLists,
+    /// What belongs to each of the lists.
+    states: BTreeMap<ListId, State>,
+}
+
+/// What belongs to a list, whatever its version.
+#[derive(Debug)]
+struct State {
+    tag: u64,
+    entries: RwLock<HashMap<RuleOrigin, Arc<FlowEntry>>>,
+    dependents: Arc<SharedDependents>,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        let dropping = |reason| Arc::new(FlowEntry::of_rule(Action::Drop(reason), None, &Arc::default()));
+        Rules {
+            tables: RwLock::default(),
+            missing: dropping(DropReason::NoRules),
+            unseen: dropping(DropReason::DeepHeaders),
+        }
+    }
+}
+
+/// The lists as they are, for look-ups.
+#[derive(Debug)]
+pub(crate) struct RulesReading<'a> {
+    rules: &'a Rules,
+    tables: RwLockReadGuard<'a, Tables>,
+}
+
+impl RulesReading<'_> {
+    /// What a list says about a packet, all of whose fields that lists ask for are known. Notes the bits that
+    /// decided.
+    pub fn look_up(&self, list: ListId, key: &FlowKey, noted: &mut FlowMask) -> Found {
+        let owned = self.tables.get(usize::from(list.controller().0));
+        let found = owned.and_then(|owned| {
+            let answer = owned.lists.look_up(list, key, Unseen::Nothing)?;
+            Some((owned.lists.get(list)?, owned.states.get(&list)?, answer))
+        });
+        let Some((rules, state, answer)) = found else {
+            return Arc::clone(&self.rules.missing).into();
+        };
+        *noted = noted.union(&answer.noted);
+        let rule = |place: u16| {
+            let rule = &rules.rules()[usize::from(place)];
+            state.entry(RuleOrigin::of(rule))
+        };
+        let entry = match answer.outcome {
+            Outcome::Rule(place) => rule(place),
+            Outcome::Default => state.entry(RuleOrigin::of_default(rules)),
+            Outcome::Unknown(_) => return Arc::clone(&self.rules.unseen).into(),
+        };
+        Found {
+            entry,
+            trials: answer.trials.places().iter().map(|&place| rule(place)).collect(),
+        }
+    }
+}
+
+impl State {
+    /// The entry of what was found, made if it is new.
+    fn entry(&self, found: RuleOrigin) -> Arc<FlowEntry> {
+        if let Some(entry) = self.entries.read().get(&found) {
+            return Arc::clone(entry);
+        }
+        let mut entries = self.entries.write();
+        let make = || {
+            let action = match found.verdict {
+                _ if found.trial => Action::Continue,
+                Verdict::Allow => Action::Continue,
+                Verdict::Drop | Verdict::Reject => Action::Drop(DropReason::Policy),
+            };
+            Arc::new(FlowEntry::of_rule(action, Some(found), &self.dependents))
+        };
+        Arc::clone(entries.entry(found).or_insert_with(make))
+    }
+
+    /// Ends the entries of what a list does not find any more.
+    fn retain(&self, list: &RuleList) {
+        let is_there = |found: &RuleOrigin| match found.number.map(|number| list.place_of(number)) {
+            None => *found == RuleOrigin::of_default(list),
+            Some(place) => {
+                place.is_some_and(|place| *found == RuleOrigin::of(&list.rules()[usize::from(place)]))
+            }
+        };
+        let mut entries = self.entries.write();
+        let gone: Vec<_> = entries.extract_if(|found, _| !is_there(found)).collect();
+        drop(entries);
+        gone.iter().for_each(|(_, entry)| entry.decision.end());
+    }
+
+    fn stats(&self, found: RuleOrigin, now_ms: u64) -> FlowStats {
+        let entries = self.entries.read();
+        entries
+            .get(&found)
+            .map_or_else(FlowStats::default, |entry| entry.stats(now_ms))
+    }
+}
+
+/// A change that was made, and the decisions that it has to end.
+#[derive(Debug)]
+#[must_use = "packets obey the change when all steps are done"]
+pub struct Ending {
+    /// Decisions of each list that is concerned.
+    lists: Vec<(Arc<SharedDependents>, Option<Arc<RuleList>>)>,
+    change: Change,
+    /// The part of the last list's decisions that is next.
+    next: usize,
+}
+
+#[derive(Debug)]
+enum Change {
+    /// All decisions may be wrong.
+    All,
+    List(ListChange),
+    Members(Vec<SetChange>),
+}
+
+impl Ending {
+    fn new(lists: Vec<(Arc<SharedDependents>, Option<Arc<RuleList>>)>, change: Change) -> Ending {
+        Ending {
+            lists,
+            change,
+            next: 0,
+        }
+    }
+
+    /// Ends a part of the decisions. False when all are done.
+    pub fn step(&mut self) -> bool {
+        let Some((dependents, list)) = self.lists.last() else {
+            return false;
+        };
+        let concerns = |class: Option<&Class>| {
+            let Some(class) = class.filter(|class| !class.was_changed) else {
+                return true;
+            };
+            let (key, noted) = (&class.key, &class.noted);
+            match (&self.change, list) {
+                (Change::List(change), _) => change.may_concern(key, noted),
+                (Change::Members(changes), Some(list)) => {
+                    changes.iter().any(|change| list.may_concern(change, key, noted))
+                }
+                (Change::All | Change::Members(_), _) => true,
+            }
+        };
+        if dependents.end_part(self.next, concerns) {
+            self.next += 1;
+        } else {
+            self.lists.pop();
+            self.next = 0;
+        }
+        !self.lists.is_empty()
+    }
+
+    /// Does all steps.
+    pub fn finish(mut self) {
+        while self.step() {}
+    }
+}
+
+impl Rules {
+    pub(crate) fn read(&self) -> RulesReading<'_> {
+        RulesReading {
+            rules: self,
+            tables: self.tables.read(),
+        }
+    }
+
+    /// Runs a function on a controller's lists. An invalid controller has none.
+    fn with<R>(&self, owner: ControllerId, f: impl FnOnce(&Owned) -> R) -> Option<R> {
+        self.tables.read().get(usize::from(owner.0)).map(f)
+    }
+
+    fn change<R>(&self, owner: ControllerId, f: impl FnOnce(&mut Owned) -> R) -> Option<R> {
+        self.tables.write().get_mut(usize::from(owner.0)).map(f)
+    }
+
+    /// A list as it is.
+    pub fn get(&self, list: ListId) -> Option<Arc<RuleList>> {
+        self.with(list.controller(), |owned| owned.lists.get(list).cloned())
+            .flatten()
+    }
+
+    /// Puts a list in the place of its former version, of which `change` is the difference if it was made
+    /// from that one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`RuleLists::put`].
+    pub fn put(
+        &self,
+        id: ListId,
+        list: RuleList,
+        tag: u64,
+        change: Option<ListChange>,
+    ) -> Result<Ending, Refused> {
+        let put = self.change(id.controller(), |owned| {
+            let former = owned.lists.put(id, list)?;
+            let state = owned.states.entry(id).or_insert_with(|| State {
+                tag,
+                entries: RwLock::default(),
+                dependents: Arc::default(),
+            });
+            state.tag = tag;
+            Ok((former, Arc::clone(&state.dependents)))
+        });
+        let (former, dependents) = put.unwrap_or(Err(Refused::NoSuchList(id)))?;
+        self.with(id.controller(), |owned| {
+            if let (Some(state), Some(list)) = (owned.states.get(&id), owned.lists.get(id)) {
+                state.retain(list);
+            }
+        });
+        if former.is_none() {
+            self.missing.end_dependents();
+        }
+        let change = change
+            .filter(|_| former.is_some())
+            .map_or(Change::All, Change::List);
+        Ok(Ending::new(vec![(dependents, None)], change))
+    }
+
+    /// Removes a list. Nothing passes filters that name it.
+    pub fn remove(&self, id: ListId) -> Ending {
+        let removed = self.change(id.controller(), |owned| {
+            (owned.lists.remove(id), owned.states.remove(&id))
+        });
+        let state = removed.and_then(|(_, state)| state);
+        let dependents = state.map(|state| (state.dependents, None));
+        Ending::new(dependents.into_iter().collect(), Change::All)
+    }
+
+    /// Makes an empty set.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Sets::create`](rule_list::Sets::create).
+    pub fn create_set(&self, owner: ControllerId, set: SetId, kind: SetKind) -> Result<(), Refused> {
+        let created = self.change(owner, |owned| owned.lists.sets_mut().create(set, kind));
+        created.unwrap_or(Err(Refused::NoSuchSet(set)))
+    }
+
+    /// Removes a set that no list names, in pieces of up to `members` members. True when the set is gone.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Sets::remove`](rule_list::Sets::remove).
+    pub fn remove_set(&self, owner: ControllerId, set: SetId, members: usize) -> Result<bool, Refused> {
+        let removed = self.change(owner, |owned| owned.lists.sets_mut().remove(set, members));
+        removed.unwrap_or(Err(Refused::NoSuchSet(set)))
+    }
+
+    /// Takes members out of a set and puts others in, one after the other.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Sets::check`](rule_list::Sets::check); then nothing has changed.
+    pub fn change_set(
+        &self,
+        owner: ControllerId,
+        set: SetId,
+        remove: &[Member],
+        add: &[Member],
+    ) -> Result<Ending, Refused> {
+        let lists = self.with(owner, |owned| {
+            owned.lists.sets().check(set, remove, add)?;
+            let naming = owned.lists.iter().filter(|(_, list)| list.names(set));
+            let state = |id| Some(Arc::clone(&owned.states.get(id)?.dependents));
+            let lists = naming.filter_map(|(id, list)| Some((state(id)?, Some(Arc::clone(list)))));
+            Ok(lists.collect::<Vec<_>>())
+        });
+        let lists = lists.unwrap_or(Err(Refused::NoSuchSet(set)))?;
+        let mut changes = Vec::new();
+        for (members, comes) in [(remove, false), (add, true)] {
+            for members in members.chunks(MEMBERS_PER_LOCK) {
+                let changed = self.change(owner, |owned| {
+                    let sets = owned.lists.sets_mut();
+                    let change = |member: &Member| match comes {
+                        true => sets.insert(set, *member),
+                        false => sets.take_out(set, *member),
+                    };
+                    members.iter().map(change).collect::<Result<Vec<_>, _>>()
+                });
+                changes.extend(changed.transpose()?.into_iter().flatten().flatten());
+            }
+        }
+        if changes.is_empty() {
+            return Ok(Ending::new(Vec::new(), Change::All));
+        }
+        let change = if changes.len() > MAX_CHANGES {
+            Change::All
+        } else {
+            Change::Members(changes)
+        };
+        Ok(Ending::new(lists, change))
+    }
+
+    /// Ends decisions about packets that come from a port, of which some may stand on this list.
+    pub(crate) fn end_of_port(&self, list: ListId, port: PortId) {
+        let dependents = self.with(list.controller(), |owned| {
+            Some(Arc::clone(&owned.states.get(&list)?.dependents))
+        });
+        let concerns = |class: Option<&Class>| class.is_none_or(|class| class.in_port == port.0);
+        match dependents.flatten() {
+            Some(dependents) => (0..)
+                .take_while(|&part| dependents.end_part(part, concerns))
+                .for_each(drop),
+            None => self.missing.end_dependents(),
+        }
+    }
+
+    /// Up to `most` lists of a controller behind `after`, each with its tag.
+    pub fn lists(
+        &self,
+        owner: ControllerId,
+        after: Option<ListId>,
+        most: usize,
+    ) -> Vec<(ListId, u64, Arc<RuleList>)> {
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let page = self.with(owner, |owned| {
+            let states = owned.states.range((begin, Bound::Unbounded));
+            let lists =
+                states.filter_map(|(id, state)| Some((*id, state.tag, Arc::clone(owned.lists.get(*id)?))));
+            lists.take(most).collect()
+        });
+        page.unwrap_or_default()
+    }
+
+    /// The statistics of a list's default, and up to `most` of its rules from a place on, each with its
+    /// statistics. `None` if there is no such list.
+    pub fn rules(
+        &self,
+        list: ListId,
+        from: usize,
+        most: usize,
+        now_ms: u64,
+    ) -> Option<(FlowStats, Vec<(Rule, FlowStats)>)> {
+        let page = self.with(list.controller(), |owned| {
+            let (rules, state) = (owned.lists.get(list)?, owned.states.get(&list)?);
+            let page = rules
+                .rules()
+                .iter()
+                .skip(from)
+                .take(most)
+                .map(|rule| (rule.clone(), state.stats(RuleOrigin::of(rule), now_ms)));
+            let default = state.stats(RuleOrigin::of_default(rules), now_ms);
+            Some((default, page.collect()))
+        });
+        page.flatten()
+    }
+
+    /// Up to `most` sets of a controller behind `after`.
+    pub fn sets(&self, owner: ControllerId, after: Option<SetId>, most: usize) -> Vec<SetState> {
+        self.with(owner, |owned| owned.lists.sets().page(after, most))
+            .unwrap_or_default()
+    }
+
+    /// Up to `most` members of a set behind `after`, in their own order.
+    ///
+    /// # Errors
+    ///
+    /// There is no such set, or `after` cannot be its member.
+    pub fn members(
+        &self,
+        owner: ControllerId,
+        set: SetId,
+        after: Option<Member>,
+        most: usize,
+    ) -> Result<Vec<Member>, Refused> {
+        let page = self.with(owner, |owned| owned.lists.sets().members_after(set, after, most));
+        page.unwrap_or(Err(Refused::NoSuchSet(set)))
+    }
+}
