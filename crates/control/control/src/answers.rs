@@ -6,7 +6,6 @@ use crate::refusal::Refusal;
 use control_protocol::RequestError;
 use control_protocol::data_plane::Answer;
 use controller::Answered;
-use management::Response;
 
 impl Control {
     /// Handles an answer according to the purpose of its request.
@@ -38,8 +37,7 @@ impl Control {
             (Pending::User(token, question), Ok(answer)) => self.answer_for_user(token, *question, answer),
             (Pending::User(token, _), Err(error)) => {
                 self.gathered.remove(&token);
-                let refusal = Refusal::DataPlane(error.text);
-                self.users.answer(token, &Response::Error(refusal.to_string()));
+                self.answer_user(token, Err(Refusal::DataPlane(error.text)));
             }
             (Pending::Port(..) | Pending::Flow(..) | Pending::SyncPorts, Ok(_)) => {}
         }

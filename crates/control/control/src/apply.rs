@@ -36,7 +36,7 @@ impl Control {
                     self.number();
                 }
                 Change::SetSwitch(name, switch) => {
-                    if let Some(run) = self.switches.get_mut(name) {
+                    if let Some(run) = self.switches.runs.get_mut(name) {
                         run.l2_mut().set_rules(switch.rules());
                     }
                     touched.insert(name.clone());
@@ -77,7 +77,7 @@ impl Control {
         // it.
         drop(run);
         if let Some(id) = added {
-            self.data_plane.ask_quietly(Request::PortDel { port: id });
+            self.data_plane.client.tell(Request::PortDel { port: id });
             self.data_plane.change_storm_rate(id, storm_rate, 0);
         }
     }
@@ -89,7 +89,7 @@ impl Control {
         let before = std::mem::replace(&mut run.wanted, port.clone());
         let changed = (before.mtu, before.miss_rate) != (port.mtu, port.miss_rate);
         if let (Some(id), true, true) = (run.id, run.added, changed) {
-            self.data_plane.ask_quietly(Request::PortSet {
+            self.data_plane.client.tell(Request::PortSet {
                 port: id,
                 mtu: port.mtu,
                 miss_rate: port.miss_rate,
@@ -138,7 +138,7 @@ impl Control {
     pub fn update_rules(&mut self, name: &str) {
         let Some(run) = self.ports.get(name) else { return };
         let port = &run.wanted;
-        let (Some(id), Some(switch)) = (run.id, self.switches.get_mut(&port.switch)) else {
+        let (Some(id), Some(switch)) = (run.id, self.switches.runs.get_mut(&port.switch)) else {
             return;
         };
         let rules = PortRules {

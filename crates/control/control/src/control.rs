@@ -5,7 +5,7 @@
 
 use crate::Options;
 use crate::data_plane::DataPlane;
-use crate::pending::AllGathered;
+use crate::pending::{AllGathered, Pending};
 use crate::port::PortRun;
 use crate::state::{Intent, State};
 use crate::store::Store;
@@ -74,6 +74,7 @@ impl Control {
     /// A user does not wait for an answer any longer.
     pub fn forget_user(&mut self, token: Token) {
         self.gathered.remove(&token);
-        self.data_plane.forget_user(token);
+        let is_theirs = |pending: &Pending| matches!(pending, Pending::User(of, _) if *of == token);
+        self.data_plane.client.forget(is_theirs);
     }
 }

@@ -9,7 +9,7 @@ use crate::l2::storm;
 use crate::pending::{Pending, Question};
 use crate::provider::FlowChange;
 use crate::users::Token;
-use control_protocol::data_plane::{Detail, Request};
+use control_protocol::data_plane::Request;
 use controller::{Client, MAX_LISTS};
 use flow::{PortId, PutMode, Statistics, SwitchId};
 use std::os::fd::OwnedFd;
@@ -23,28 +23,14 @@ pub(crate) struct DataPlane {
 }
 
 impl DataPlane {
-    pub fn is_connected(&self) -> bool {
-        self.client.is_connected()
-    }
-
     /// Whether requests about numbered ports and switches can be sent.
     pub fn is_numbered(&self) -> bool {
-        self.is_connected() && self.numbered
+        self.client.is_connected() && self.numbered
     }
 
     /// Sends a request; false when there is no data plane.
     pub fn ask(&mut self, request: Request, fds: Vec<OwnedFd>, pending: Pending) -> bool {
         self.client.ask(request, fds, pending).is_ok()
-    }
-
-    /// Sends a request that fails only if this process has an error.
-    pub fn ask_quietly(&mut self, request: Request) {
-        self.client.tell(request);
-    }
-
-    /// Asks for all flows of a switch; false when there is no data plane.
-    pub fn ask_for_flows(&mut self, switch: SwitchId, detail: Detail, pending: Pending) -> bool {
-        self.client.ask_for_flows(switch, detail, pending).is_ok()
     }
 
     /// Changes the packets per second of each class that a port may send to all others; 0 for no limit.
@@ -53,7 +39,7 @@ impl DataPlane {
             return;
         }
         for (meter, spec) in storm::meters(port, rate) {
-            self.ask_quietly(match spec {
+            self.client.tell(match spec {
                 Some(spec) => Request::MeterSet { meter, spec },
                 None => Request::MeterDel { meter },
             });
@@ -76,7 +62,9 @@ impl DataPlane {
     ) -> bool {
         let pending = Pending::User(token, Box::new(question));
         match request {
-            Request::FlowList { switch, detail, .. } => self.ask_for_flows(switch, detail, pending),
+            Request::FlowList { switch, detail, .. } => {
+                self.client.ask_for_flows(switch, detail, pending).is_ok()
+            }
             request => self.ask(request, fds, pending),
         }
     }
@@ -90,24 +78,14 @@ impl DataPlane {
                     let mode = PutMode::CreateOrModify(Statistics::New);
                     self.ask(Request::FlowPut { flow, mode }, Vec::new(), pending);
                 }
-                Err(id) => self.ask_quietly(Request::FlowDel { switch, id }),
+                Err(id) => self.client.tell(Request::FlowDel { switch, id }),
             }
         }
-    }
-
-    /// Ends an upcall by a request without answer.
-    pub fn end_upcall(&mut self, request: Request) {
-        self.client.end_upcall(request);
     }
 
     /// Whether the number of users who wait for lists has reached its bound, if so many wait for flows.
     pub fn is_listing(&self, for_flows: usize) -> bool {
         let for_ports = self.client.count(Pending::is_list_of_ports);
         for_ports.max(for_flows) >= MAX_LISTS
-    }
-
-    /// A user does not wait for answers any longer.
-    pub fn forget_user(&mut self, token: Token) {
-        self.client.forget(|pending| pending.user() == Some(token));
     }
 }

@@ -86,7 +86,7 @@ impl Control {
         };
         let found = run.id.and_then(|id| self.driver.addresses(id));
         let uplink = matches!(&port.link, Link::Interface(spec) if spec.kind == InterfaceKind::Uplink);
-        let switch = self.switches.get(&port.switch);
+        let switch = self.switches.runs.get(&port.switch);
         PortInfo {
             name: name.into(),
             switch: port.switch.clone(),
@@ -104,7 +104,7 @@ impl Control {
             mtu: port.mtu,
             vlan: port.rules.vlan.to_string() + if uplink { " (uplink)" } else { "" },
             state: match run.state {
-                _ if !self.data_plane.is_connected() || !run.added => "unknown",
+                _ if !self.data_plane.client.is_connected() || !run.added => "unknown",
                 PortState::Disconnected => "disconnected",
                 PortState::Connected => "connected",
                 PortState::Running => "running",

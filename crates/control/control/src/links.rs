@@ -31,14 +31,14 @@ impl Control {
         };
         Some(PortSpec {
             port: run.id?,
-            switch: self.switches.id(&port.switch)?,
+            switch: self.switches.runs.get(&port.switch)?.id?,
             name: name.into(),
             connection,
             mtu: port.mtu,
             miss_rate: port.miss_rate,
             mac: port.mac,
             masked_features: 0,
-            filters: self.switches.get(&port.switch)?.chain.filters(),
+            filters: self.switches.runs.get(&port.switch)?.chain.filters(),
         })
     }
 
@@ -215,6 +215,6 @@ impl Control {
         let Some(run) = self.ports.get_mut(name) else {
             return;
         };
-        run.interface_is(state, now_ms);
+        run.on_interface_state(state, now_ms);
     }
 }

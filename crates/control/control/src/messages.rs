@@ -10,7 +10,6 @@ use control_protocol::Channel;
 use control_protocol::data_plane::{Connection, FromDataPlane, PortState, Request};
 use controller::{Event, Lost};
 use flow::{ControllerId, PortId};
-use management::Response;
 use std::collections::BTreeMap;
 
 impl Control {
@@ -38,14 +37,14 @@ impl Control {
             };
             let answer = match *question {
                 // The next data plane gets the change as well.
-                Question::Settled(done) => Response::Ok(done),
-                _ => Response::Error(Refusal::DataPlaneEnded.to_string()),
+                Question::Barrier(done) => Ok(Some(done)),
+                _ => Err(Refusal::DataPlaneEnded),
             };
             answers.insert(token, answer);
         }
         for (token, answer) in answers {
             self.gathered.remove(&token);
-            self.users.answer(token, &answer);
+            self.answer_user(token, answer);
         }
         self.ports.values_mut().for_each(|run| run.forget_data_plane());
         self.vcpus.forget();
@@ -126,9 +125,9 @@ impl Control {
         }
         log::debug!("port {name}: {state:?}");
         run.peer = peer;
-        run.is_now(state, now_ms);
+        run.on_state(state, now_ms);
         if run.added {
-            self.vcpus.port_is(id, run.is_interface(), &run.state, peer);
+            self.vcpus.on_port(id, run.is_interface(), &run.state, peer);
         }
         self.switches.port_changed(&run.wanted.switch, id);
         self.refresh_stale(now_ms);

@@ -18,13 +18,6 @@ pub(crate) enum Pending {
 }
 
 impl Pending {
-    pub fn user(&self) -> Option<Token> {
-        match self {
-            Pending::User(token, _) => Some(*token),
-            _ => None,
-        }
-    }
-
     /// Whether a user waits for a list of ports.
     pub fn is_list_of_ports(&self) -> bool {
         matches!(self, Pending::User(_, question) if matches!(**question, Question::Ports(_) | Question::Stats(_)))
@@ -35,7 +28,7 @@ impl Pending {
 #[derive(Debug)]
 pub(crate) enum Question {
     /// The data plane has executed all earlier requests; then this is the answer.
-    Settled(Reply),
+    Barrier(Reply),
     /// Ports of these names.
     Ports(Vec<String>),
     /// Counters of ports of these names.

@@ -69,7 +69,7 @@ impl PortRun {
     }
 
     /// The data plane has reported its state.
-    pub fn is_now(&mut self, state: PortState, now_ms: u64) {
+    pub fn on_state(&mut self, state: PortState, now_ms: u64) {
         self.retry.on_port_state(&state, now_ms);
         match &state {
             PortState::Running => self.problem = None,
@@ -80,7 +80,7 @@ impl PortRun {
     }
 
     /// The driver domain has reported the state of its interface.
-    pub fn interface_is(&mut self, state: InterfaceState, now_ms: u64) {
+    pub fn on_interface_state(&mut self, state: InterfaceState, now_ms: u64) {
         self.interface_up = state == InterfaceState::Up;
         match state {
             InterfaceState::Up => self.problem = None,

@@ -15,7 +15,7 @@ use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, ProcessStatus, Role, ToChild};
 use controller::{DriverClient, Link};
 use flow::ControllerId;
-use management::{Config, Response, SwitchConfig, SwitchKind};
+use management::{Config, SwitchConfig, SwitchKind};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use std::collections::{BTreeMap, HashMap};
@@ -23,10 +23,13 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Messages taken from one peer before the others get a turn.
 const BURST: usize = 64;
+
+/// Longest wait, which a timer at any distance is shortened to.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// A descriptor that is ready.
 enum Source {
@@ -179,12 +182,8 @@ impl Control {
             .collect();
         let deadline_ms = if pipelined { Some(0) } else { self.deadline_ms() };
         let timeout = deadline_ms.map(|deadline_ms| {
-            let left = deadline_ms.saturating_sub(self.now_ms()).min(3_600_000);
-            let nanoseconds = (left % 1000) * 1_000_000;
-            Timespec {
-                tv_sec: i64::try_from(left / 1000).unwrap_or(i64::MAX),
-                tv_nsec: i64::try_from(nanoseconds).unwrap_or(0),
-            }
+            let left = Duration::from_millis(deadline_ms.saturating_sub(self.now_ms()));
+            Timespec::try_from(left.min(LONGEST_WAIT)).unwrap_or_default()
         });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -217,13 +216,8 @@ impl Control {
 
     fn serve_incoming(&mut self, incoming: Incoming) {
         let Incoming { token, request, fds } = incoming;
-        let answer = match request {
-            Ok(request) => self.serve(token, request, fds),
-            Err(refusal) => Some(Response::Error(refusal.to_string())),
-        };
-        if let Some(answer) = answer {
-            self.users.answer(token, &answer);
-        }
+        let served = request.and_then(|request| self.serve(token, request, fds));
+        self.answer_user(token, served);
     }
 
     fn on_supervisor(&mut self) -> ControlFlow<()> {
@@ -236,7 +230,7 @@ impl Control {
             };
             match message {
                 ToChild::Peer(role) => self.attach_peer(role, fds),
-                ToChild::Processes(processes) => self.processes_are(processes),
+                ToChild::Processes(processes) => self.on_processes(processes),
                 ToChild::VmState(states) => self.vcpus.attach(states, &fds),
                 ToChild::Placement(_) | ToChild::Controller(_) | ToChild::Constraints(_) => {}
                 ToChild::Priority(priority) => self.reported.priority = Some(priority),
@@ -251,9 +245,9 @@ impl Control {
         }
     }
 
-    fn processes_are(&mut self, processes: Vec<ProcessStatus>) {
+    fn on_processes(&mut self, processes: Vec<ProcessStatus>) {
         let driver = processes.iter().find(|process| process.role == Role::Driver);
-        self.vcpus.driver_is(driver.and_then(|driver| driver.pid));
+        self.vcpus.on_driver(driver.and_then(|driver| driver.pid));
         self.reported.processes = processes;
     }
 
@@ -273,7 +267,8 @@ impl Control {
     fn deadline_ms(&self) -> Option<u64> {
         let deadlines = [
             self.ports.values().filter_map(|port| port.retry.due_ms()).min(),
-            self.switches.ageing_deadline_ms(self.data_plane.is_connected()),
+            self.switches
+                .ageing_deadline_ms(self.data_plane.client.is_connected()),
             self.switches.stale_deadline_ms(),
             self.data_plane.client.due_ms(),
             self.vcpus.deadline_ms(),
@@ -290,15 +285,14 @@ impl Control {
         self.connect_links(now_ms);
         self.switches.age(&mut self.data_plane, now_ms);
         if let Some(request) = self.vcpus.work(now_ms) {
-            self.data_plane.ask_quietly(request);
+            self.data_plane.client.tell(request);
         }
         self.watch_peers(now_ms);
         self.refresh_stale(now_ms);
         self.tell_problems(now_ms);
         for token in self.users.overdue(now_ms) {
             self.forget_user(token);
-            let refusal = Refusal::NoAnswer.to_string();
-            self.users.answer(token, &Response::Error(refusal));
+            self.answer_user(token, Err(Refusal::NoAnswer));
         }
     }
 

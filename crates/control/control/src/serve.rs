@@ -8,6 +8,7 @@ use crate::pending::{Gathered, Question};
 use crate::port::PortRun;
 use crate::provider::actions_of;
 use crate::refusal::Refusal;
+use crate::switches::SwitchRun;
 use crate::users::Token;
 use control_protocol::data_plane::{
     self, Answer, Detail, PortInfo as DataPlanePort, TraceStep as Step, VERSION,
@@ -30,90 +31,91 @@ const FRAME: std::ops::RangeInclusive<usize> = 14..=65_553;
 /// Stations of a switch about which `status` warns one by one.
 const MAX_WARNINGS: usize = 8;
 
-fn refuse(refusal: Refusal) -> Option<Response> {
-    Some(Response::Error(refusal.to_string()))
-}
-
-fn reply(result: Result<Reply, Refusal>) -> Option<Response> {
-    result.map_or_else(refuse, |reply| Some(Response::Ok(reply)))
-}
+/// The reply to a request; `None` when it will come later.
+pub(crate) type Served = Result<Option<Reply>, Refusal>;
 
 impl Control {
-    /// Serves a request; `None` when the answer will come later.
-    pub fn serve(&mut self, token: Token, request: Request, fds: Vec<OwnedFd>) -> Option<Response> {
-        match request {
-            Request::Version => reply(Ok(Reply::Version(VersionInfo {
-                version: PRODUCT.into(),
-                data_plane_protocol: VERSION,
-            }))),
-            Request::Status => {
-                self.save_at_last();
-                reply(Ok(Reply::Status(self.status())))
-            }
-            Request::SwitchAdd { switch } => {
-                let result = self.switch_add(switch);
-                self.settled(token, result)
-            }
-            Request::SwitchDel { switch } => {
-                let result = self.switch_del(&switch);
-                self.settled(token, result)
-            }
-            Request::SwitchList => reply(Ok(Reply::Switches(self.switch_list()))),
-            Request::PortAdd { switch, config } => {
-                let result = self.port_add(&switch, config);
-                self.settled(token, result)
-            }
-            Request::PortDel { port } => {
-                let result = self.port_del(&port);
-                self.settled(token, result)
-            }
-            Request::PortSet { port, changes } => {
-                let result = self.port_set(&port, changes);
-                self.settled(token, result)
-            }
-            Request::PortShow { port } => match self.selected(Some(&port), None) {
-                Ok(names) => self.port_list(token, names),
-                Err(error) => refuse(error),
-            },
-            Request::PortList { switch } => match self.selected(None, switch.as_deref()) {
-                Ok(names) => self.port_list(token, names),
-                Err(error) => refuse(error),
-            },
-            Request::MacList { switch } => reply(self.mac_list(switch.as_deref())),
-            Request::FlowList { switch } => self.flow_list(token, switch.as_deref()),
-            Request::Stats { port } => match self.selected(port.as_deref(), None) {
-                Ok(names) => self.ask_user(
-                    token,
-                    data_plane::Request::PortList,
-                    vec![],
-                    Question::Stats(names),
-                ),
-                Err(error) => refuse(error),
-            },
-            Request::Placement => self.ask_user(token, data_plane::Request::Work, vec![], Question::Work),
-            Request::Trace { port, frame } => self.trace(token, &port, frame.0),
-            Request::Capture { port, snap_length } => self.capture(token, &port, snap_length, fds),
-            Request::Timeout { seconds } => {
-                self.users.set_timeout(token, seconds);
-                reply(Ok(Reply::Done))
-            }
-            Request::Reload => {
-                let result = self.reload();
-                self.settled(token, result.map(Reply::Reloaded))
-            }
-            Request::ReloadPlan => reply(self.reload_plan().map(Reply::Reloaded)),
-        }
+    /// Answers a user, unless the reply comes later.
+    pub fn answer_user(&mut self, token: Token, served: Served) {
+        let response = match served {
+            Ok(None) => return,
+            Ok(Some(reply)) => Response::Ok(reply),
+            Err(refusal) => Response::Error(refusal.to_string()),
+        };
+        self.users.answer(token, &response);
     }
 
-    /// Answers a change when the data plane has made it.
-    fn settled(&mut self, token: Token, result: Result<Reply, Refusal>) -> Option<Response> {
-        match result {
-            Ok(done) if self.data_plane.is_numbered() => {
-                let barrier = data_plane::Request::Barrier;
-                self.ask_user(token, barrier, vec![], Question::Settled(done))
+    /// Serves a request.
+    pub fn serve(&mut self, token: Token, request: Request, fds: Vec<OwnedFd>) -> Served {
+        let reply = match request {
+            Request::Version => Reply::Version(VersionInfo {
+                version: PRODUCT.into(),
+                data_plane_protocol: VERSION,
+            }),
+            Request::Status => {
+                self.save_at_last();
+                Reply::Status(self.status())
             }
-            result => reply(result),
+            Request::SwitchAdd { switch } => {
+                let done = self.switch_add(switch)?;
+                return self.reply_when_made(token, done);
+            }
+            Request::SwitchDel { switch } => {
+                let done = self.switch_del(&switch)?;
+                return self.reply_when_made(token, done);
+            }
+            Request::SwitchList => Reply::Switches(self.switch_list()),
+            Request::PortAdd { switch, config } => {
+                let done = self.port_add(&switch, config)?;
+                return self.reply_when_made(token, done);
+            }
+            Request::PortDel { port } => {
+                let done = self.port_del(&port)?;
+                return self.reply_when_made(token, done);
+            }
+            Request::PortSet { port, changes } => {
+                let done = self.port_set(&port, changes)?;
+                return self.reply_when_made(token, done);
+            }
+            Request::PortShow { port } => {
+                let names = self.selected(Some(&port), None)?;
+                return self.port_list(token, names);
+            }
+            Request::PortList { switch } => {
+                let names = self.selected(None, switch.as_deref())?;
+                return self.port_list(token, names);
+            }
+            Request::MacList { switch } => self.mac_list(switch.as_deref())?,
+            Request::FlowList { switch } => return self.flow_list(token, switch.as_deref()),
+            Request::Stats { port } => {
+                let question = Question::Stats(self.selected(port.as_deref(), None)?);
+                return self.ask_user(token, data_plane::Request::PortList, vec![], question);
+            }
+            Request::Placement => {
+                return self.ask_user(token, data_plane::Request::Work, vec![], Question::Work);
+            }
+            Request::Trace { port, frame } => return self.trace(token, &port, frame.0),
+            Request::Capture { port, snap_length } => return self.capture(token, &port, snap_length, fds),
+            Request::Timeout { seconds } => {
+                self.users.set_timeout(token, seconds);
+                Reply::Done
+            }
+            Request::Reload => {
+                let done = Reply::Reloaded(self.reload()?);
+                return self.reply_when_made(token, done);
+            }
+            Request::ReloadPlan => Reply::Reloaded(self.reload_plan()?),
+        };
+        Ok(Some(reply))
+    }
+
+    /// Replies to a change when the data plane has made it.
+    fn reply_when_made(&mut self, token: Token, done: Reply) -> Served {
+        if !self.data_plane.is_numbered() {
+            return Ok(Some(done));
         }
+        let barrier = data_plane::Request::Barrier;
+        self.ask_user(token, barrier, vec![], Question::Barrier(done))
     }
 
     fn ask_user(
@@ -122,25 +124,25 @@ impl Control {
         request: data_plane::Request,
         fds: Vec<OwnedFd>,
         question: Question,
-    ) -> Option<Response> {
+    ) -> Served {
         let listing = matches!(
             request,
             data_plane::Request::PortList | data_plane::Request::FlowList { .. }
         );
         if listing && !matches!(question, Question::Flows) && self.data_plane.is_listing(self.gathered.len())
         {
-            return refuse(Refusal::TooManyLists);
+            return Err(Refusal::TooManyLists);
         }
         let numbered = self.data_plane.numbered;
         if !numbered || !self.data_plane.ask_for_user(request, fds, token, question) {
-            return refuse(Refusal::NoDataPlane);
+            return Err(Refusal::NoDataPlane);
         }
-        None
+        Ok(None)
     }
 
     fn status(&self) -> Status {
         let mut warnings = Vec::new();
-        if !self.data_plane.is_connected() {
+        if !self.data_plane.client.is_connected() {
             warnings.push("there is no data plane at the moment".to_owned());
         }
         if !self.driver.is_connected() {
@@ -181,11 +183,21 @@ impl Control {
                 .as_ref()
                 .map(|status| Box::new(status.into())),
             driver_connected: self.driver.is_connected(),
-            switches: self.switches.len(),
+            switches: self.switches.runs.len(),
             ports: self.ports.len(),
             ports_running: self.ports.values().filter(running).count(),
-            macs: self.switches.iter().map(|(_, run)| run.l2().mac_count()).sum(),
-            flows: self.switches.iter().map(|(_, run)| run.chain.flow_count()).sum(),
+            macs: self
+                .switches
+                .runs
+                .iter()
+                .map(|(_, run)| run.l2().mac_count())
+                .sum(),
+            flows: self
+                .switches
+                .runs
+                .iter()
+                .map(|(_, run)| run.chain.flow_count())
+                .sum(),
             warnings,
         }
     }
@@ -193,7 +205,7 @@ impl Control {
     /// Warnings about addresses that several ports use, a few of each kind per switch.
     fn contested_stations(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        for (name, run) in self.switches.iter() {
+        for (name, run) in self.switches.runs.iter() {
             let fate = match run.l2().rules().contested {
                 ContestedMacs::Deliver => "go to all of them",
                 ContestedMacs::Drop => "are dropped",
@@ -226,7 +238,7 @@ impl Control {
 
     fn switch_list(&self) -> Vec<SwitchInfo> {
         let info = |(name, switch): (&String, &crate::state::DesiredSwitch)| {
-            let run = self.switches.get(name);
+            let run = self.switches.runs.get(name);
             let moves = run.map(|run| run.l2().move_counts()).unwrap_or_default();
             SwitchInfo {
                 origin: switch.origin,
@@ -255,9 +267,7 @@ impl Control {
                 .then(|| vec![name.to_owned()])
                 .ok_or_else(|| Refusal::NoPort(name.into()));
         }
-        if let Some(name) = switch.filter(|name| !self.switches.contains(name)) {
-            return Err(Refusal::NoSwitch(name.into()));
-        }
+        self.runs_of(switch)?;
         let wanted = |run: &PortRun| switch.is_none_or(|switch| run.wanted.switch == switch);
         Ok(self
             .ports
@@ -267,16 +277,22 @@ impl Control {
             .collect())
     }
 
-    fn port_list(&mut self, token: Token, names: Vec<String>) -> Option<Response> {
-        if self.data_plane.is_numbered() {
-            return self.ask_user(
-                token,
-                data_plane::Request::PortList,
-                vec![],
-                Question::Ports(names),
-            );
+    /// The switches that a request is about: the one that it names, or all.
+    fn runs_of(&self, switch: Option<&str>) -> Result<Vec<(&String, &SwitchRun)>, Refusal> {
+        if let Some(name) = switch.filter(|name| !self.switches.runs.contains_key(*name)) {
+            return Err(Refusal::NoSwitch(name.into()));
         }
-        reply(Ok(self.ports_reply(&names, &[])))
+        let runs = self.switches.runs.iter();
+        let wanted = runs.filter(|(name, _)| switch.is_none_or(|wanted| wanted == *name));
+        Ok(wanted.collect())
+    }
+
+    fn port_list(&mut self, token: Token, names: Vec<String>) -> Served {
+        if self.data_plane.is_numbered() {
+            let request = data_plane::Request::PortList;
+            return self.ask_user(token, request, vec![], Question::Ports(names));
+        }
+        Ok(Some(self.ports_reply(&names, &[])))
     }
 
     fn ports_reply(&self, names: &[String], listed: &[DataPlanePort]) -> Reply {
@@ -311,16 +327,9 @@ impl Control {
     }
 
     fn mac_list(&self, switch: Option<&str>) -> Result<Reply, Refusal> {
-        if let Some(name) = switch.filter(|name| !self.switches.contains(name)) {
-            return Err(Refusal::NoSwitch(name.into()));
-        }
         let now_ms = self.now_ms();
         let mut macs = Vec::new();
-        for (name, run) in self
-            .switches
-            .iter()
-            .filter(|(name, _)| switch.is_none_or(|wanted| wanted == *name))
-        {
+        for (name, run) in self.runs_of(switch)? {
             macs.extend(run.l2().mac_entries(now_ms).into_iter().map(|entry| MacInfo {
                 switch: name.clone(),
                 vlan: entry.vlan,
@@ -334,23 +343,17 @@ impl Control {
         Ok(Reply::Macs(macs))
     }
 
-    fn flow_list(&mut self, token: Token, switch: Option<&str>) -> Option<Response> {
-        if let Some(name) = switch.filter(|name| !self.switches.contains(name)) {
-            return refuse(Refusal::NoSwitch(name.into()));
-        }
-        let wanted = self
-            .switches
-            .iter()
-            .filter(|(name, _)| switch.is_none_or(|wanted| wanted == *name));
+    fn flow_list(&mut self, token: Token, switch: Option<&str>) -> Served {
+        let wanted = self.runs_of(switch)?.into_iter();
         let ids: Vec<_> = wanted.filter_map(|(_, run)| run.id).collect();
-        if ids.is_empty() && self.switches.is_empty() {
-            return reply(Ok(Reply::Flows(Vec::new())));
+        if ids.is_empty() && self.switches.runs.is_empty() {
+            return Ok(Some(Reply::Flows(Vec::new())));
         }
         if ids.is_empty() {
-            return refuse(Refusal::NoDataPlane);
+            return Err(Refusal::NoDataPlane);
         }
         if self.data_plane.is_listing(self.gathered.len()) {
-            return refuse(Refusal::TooManyLists);
+            return Err(Refusal::TooManyLists);
         }
         self.gathered.insert(
             token,
@@ -365,12 +368,10 @@ impl Control {
                 after: None,
                 detail: Detail::Full,
             };
-            if let Some(refusal) = self.ask_user(token, request, vec![], Question::Flows) {
-                self.gathered.remove(&token);
-                return Some(refusal);
-            }
+            let asked = self.ask_user(token, request, vec![], Question::Flows);
+            asked.inspect_err(|_| drop(self.gathered.remove(&token)))?;
         }
-        None
+        Ok(None)
     }
 
     /// The data plane has listed the flows of one switch for a user.
@@ -395,44 +396,31 @@ impl Control {
         run.id.ok_or(Refusal::NoDataPlane)
     }
 
-    fn trace(&mut self, token: Token, port: &str, frame: Vec<u8>) -> Option<Response> {
+    fn trace(&mut self, token: Token, port: &str, frame: Vec<u8>) -> Served {
         if !FRAME.contains(&frame.len()) {
             let (min, max) = FRAME.into_inner();
             let length = frame.len();
-            return refuse(Refusal::FrameLength { length, min, max });
+            return Err(Refusal::FrameLength { length, min, max });
         }
-        match self.port_number(port) {
-            Ok(in_port) => {
-                let request = data_plane::Request::Trace {
-                    in_port,
-                    frame: frame.clone(),
-                };
-                self.ask_user(token, request, vec![], Question::Trace { in_port, frame })
-            }
-            Err(error) => refuse(error),
-        }
+        let in_port = self.port_number(port)?;
+        let request = data_plane::Request::Trace {
+            in_port,
+            frame: frame.clone(),
+        };
+        self.ask_user(token, request, vec![], Question::Trace { in_port, frame })
     }
 
-    fn capture(
-        &mut self,
-        token: Token,
-        port: &str,
-        snap_length: u32,
-        mut fds: Vec<OwnedFd>,
-    ) -> Option<Response> {
-        let port = match self.port_number(port) {
-            Ok(port) => port,
-            Err(error) => return refuse(error),
-        };
+    fn capture(&mut self, token: Token, port: &str, snap_length: u32, mut fds: Vec<OwnedFd>) -> Served {
+        let port = self.port_number(port)?;
         let fd = match (fds.pop(), fds.is_empty()) {
             (Some(fd), true) => fd,
-            _ => return refuse(Refusal::NoCaptureSocket),
+            _ => return Err(Refusal::NoCaptureSocket),
         };
         if !matches!(
             sockopt::socket_type(&fd),
             Ok(SocketType::SEQPACKET | SocketType::DGRAM)
         ) {
-            return refuse(Refusal::CaptureSocketType);
+            return Err(Refusal::CaptureSocketType);
         }
         let request = data_plane::Request::Capture {
             port,
@@ -443,46 +431,42 @@ impl Control {
 
     /// The data plane has answered a user's question.
     pub fn answer_for_user(&mut self, token: Token, question: Question, answer: Answer) {
-        let response = match (question, answer) {
-            (Question::Settled(done), Answer::Done) => Some(Response::Ok(done)),
+        let served = match (question, answer) {
+            (Question::Barrier(done), Answer::Done) => Ok(Some(done)),
             (Question::Ports(names), Answer::Ports { ports, .. }) => {
-                Some(Response::Ok(self.ports_reply(&names, &ports)))
+                Ok(Some(self.ports_reply(&names, &ports)))
             }
             (Question::Stats(names), Answer::Ports { ports, .. }) => {
-                Some(Response::Ok(self.stats_reply(&names, &ports)))
+                Ok(Some(self.stats_reply(&names, &ports)))
             }
-            (Question::Flows, Answer::Flows { flows, .. }) => {
-                self.flows_reply(token, flows).map(Response::Ok)
-            }
-            (Question::Capture, Answer::Done) => Some(Response::Ok(Reply::Done)),
-            (Question::Work, Answer::Work(report)) => Some(Response::Ok(Reply::Placement(report))),
+            (Question::Flows, Answer::Flows { flows, .. }) => Ok(self.flows_reply(token, flows)),
+            (Question::Capture, Answer::Done) => Ok(Some(Reply::Done)),
+            (Question::Work, Answer::Work(report)) => Ok(Some(Reply::Placement(report))),
             (Question::Trace { in_port, frame }, Answer::Trace(steps)) => {
                 self.traced(token, in_port, frame, &steps)
             }
             (Question::TraceActions { in_port, mut steps }, Answer::Trace(more)) => {
                 let new = more.iter().filter(|step| !matches!(step, Step::Parsed(_)));
                 steps.extend(new.map(|step| self.trace_step(step)));
-                Some(self.trace_report(in_port, steps))
+                Ok(Some(self.trace_report(in_port, steps)))
             }
-            _ => refuse(Refusal::WrongAnswer),
+            _ => Err(Refusal::WrongAnswer),
         };
-        if let Some(response) = response {
-            self.users.answer(token, &response);
-        }
+        self.answer_user(token, served);
     }
 
-    fn trace_report(&self, in_port: PortId, steps: Vec<management::TraceStep>) -> Response {
+    fn trace_report(&self, in_port: PortId, steps: Vec<management::TraceStep>) -> Reply {
         let port = self.port_name(in_port);
         let switch = self
             .ports
             .get(&port)
             .map(|run| run.wanted.switch.clone())
             .unwrap_or_default();
-        Response::Ok(Reply::Trace(TraceReport { switch, port, steps }))
+        Reply::Trace(TraceReport { switch, port, steps })
     }
 
     /// After a miss, a trace goes on with the decision that would be made, without learning anything.
-    fn traced(&mut self, token: Token, in_port: PortId, frame: Vec<u8>, steps: &[Step]) -> Option<Response> {
+    fn traced(&mut self, token: Token, in_port: PortId, frame: Vec<u8>, steps: &[Step]) -> Served {
         let mut told: Vec<_> = steps.iter().map(|step| self.trace_step(step)).collect();
         let key = steps.iter().find_map(|step| match step {
             Step::Parsed(key) => Some(*key),
@@ -492,7 +476,7 @@ impl Control {
         let switch = self
             .ports
             .get(&port)
-            .and_then(|run| self.switches.get(&run.wanted.switch));
+            .and_then(|run| self.switches.runs.get(&run.wanted.switch));
         let missed = steps.iter().find_map(|step| match step {
             Step::Miss { stage, key } => Some((*stage, *key)),
             _ => None,
@@ -500,7 +484,7 @@ impl Control {
         // Behind a change, the packet is another than the frame that we could have traced further.
         let unchanged = missed.filter(|(_, now)| key == Some(*now));
         let (Some((stage, key)), Some(switch)) = (unchanged, switch) else {
-            return Some(self.trace_report(in_port, told));
+            return Ok(Some(self.trace_report(in_port, told)));
         };
         let outcome = switch.chain.preview(stage, &key);
         let actions = actions_of(&outcome.verdict);
@@ -514,12 +498,8 @@ impl Control {
             frame,
             actions,
         };
-        self.ask_user(
-            token,
-            request,
-            vec![],
-            Question::TraceActions { in_port, steps: told },
-        )
+        let question = Question::TraceActions { in_port, steps: told };
+        self.ask_user(token, request, vec![], question)
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct SwitchRun {
 /// All switches, by name.
 #[derive(Default)]
 pub(crate) struct Switches {
-    runs: BTreeMap<String, SwitchRun>,
+    pub runs: BTreeMap<String, SwitchRun>,
     /// When flows were asked for last.
     polled_ms: u64,
     /// Switches whose flows were asked for, and are not there yet.
@@ -57,34 +57,6 @@ pub(crate) struct Switches {
 }
 
 impl Switches {
-    pub fn iter(&self) -> impl Iterator<Item = (&String, &SwitchRun)> {
-        self.runs.iter()
-    }
-
-    pub fn len(&self) -> usize {
-        self.runs.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.runs.is_empty()
-    }
-
-    pub fn contains(&self, name: &str) -> bool {
-        self.runs.contains_key(name)
-    }
-
-    pub fn get(&self, name: &str) -> Option<&SwitchRun> {
-        self.runs.get(name)
-    }
-
-    pub fn get_mut(&mut self, name: &str) -> Option<&mut SwitchRun> {
-        self.runs.get_mut(name)
-    }
-
-    pub fn id(&self, name: &str) -> Option<SwitchId> {
-        self.runs.get(name)?.id
-    }
-
     /// The numbers in use.
     pub fn ids(&self) -> impl Iterator<Item = SwitchId> {
         self.runs.values().filter_map(|run| run.id)
@@ -111,7 +83,7 @@ impl Switches {
 
     pub fn remove(&mut self, name: &str, data_plane: &mut DataPlane) {
         if let Some(switch) = self.runs.remove(name).and_then(|run| run.id) {
-            data_plane.ask_quietly(Request::FlowFlush { switch });
+            data_plane.client.tell(Request::FlowFlush { switch });
         }
     }
 
@@ -181,13 +153,15 @@ impl Switches {
         let discard = |reason| Request::Discard { upcall: id, reason };
         let UpcallCause::Miss { stage } = upcall.cause else {
             // A copy, for which no provider of ours asks.
-            return data_plane.end_upcall(discard(DropReason::NoAction));
+            data_plane.client.end_upcall(discard(DropReason::NoAction));
+            return;
         };
         let Some(run) = self.by_id(upcall.switch) else {
-            return data_plane.end_upcall(discard(DropReason::PortRemoved));
+            data_plane.client.end_upcall(discard(DropReason::PortRemoved));
+            return;
         };
         let outcome = run.chain.missed(stage, &key, now_ms);
-        data_plane.end_upcall(match outcome.verdict {
+        data_plane.client.end_upcall(match outcome.verdict {
             Ok(actions) => Request::Execute(Execute {
                 upcall: Some(id),
                 in_port: PortId(key.in_port()),
@@ -222,7 +196,7 @@ impl Switches {
 
     /// Forgets stations of idle switches, and asks for the use of flows, if either is due.
     pub fn age(&mut self, data_plane: &mut DataPlane, now_ms: u64) {
-        let connected = data_plane.is_connected();
+        let connected = data_plane.client.is_connected();
         let deadline_ms = self.ageing_deadline_ms(connected);
         if deadline_ms.is_none_or(|deadline_ms| deadline_ms > now_ms) {
             return;
@@ -238,7 +212,8 @@ impl Switches {
         let busy = self.runs.values().filter(|run| run.chain.flow_count() > 0);
         for switch in busy.filter_map(|run| run.id) {
             self.polls += 1;
-            data_plane.ask_for_flows(switch, Detail::Terse, Pending::PollFlows(switch));
+            let purpose = Pending::PollFlows(switch);
+            let _ = data_plane.client.ask_for_flows(switch, Detail::Terse, purpose);
         }
     }
 

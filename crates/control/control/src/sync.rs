@@ -31,14 +31,15 @@ impl Control {
             });
             if !same {
                 self.data_plane
-                    .ask_quietly(Request::PortDel { port: info.spec.port });
+                    .client
+                    .tell(Request::PortDel { port: info.spec.port });
                 if let Some(run) = self.ports.get_mut(&name) {
                     run.clear_the_way();
                 }
                 continue;
             }
             if let Some(spec) = spec.filter(|spec| *spec != info.spec) {
-                self.data_plane.ask_quietly(Request::PortSet {
+                self.data_plane.client.tell(Request::PortSet {
                     port: spec.port,
                     mtu: spec.mtu,
                     miss_rate: spec.miss_rate,
@@ -46,7 +47,8 @@ impl Control {
                 let PortSpec { port, filters, .. } = spec;
                 if filters != info.spec.filters {
                     self.data_plane
-                        .ask_quietly(Request::PortFilters { port, filters });
+                        .client
+                        .tell(Request::PortFilters { port, filters });
                 }
             }
             let now_ms = self.now_ms();
@@ -56,7 +58,7 @@ impl Control {
                 run.shortfall = info.shortfall;
                 run.adopt(info.state, info.peer, now_ms);
                 self.vcpus
-                    .port_is(info.spec.port, run.is_interface(), &run.state, run.peer);
+                    .on_port(info.spec.port, run.is_interface(), &run.state, run.peer);
             }
         }
         let missing: Vec<String> = self
@@ -77,12 +79,15 @@ impl Control {
         let ids: Vec<SwitchId> = self.switches.ids().collect();
         foreign.retain(|id| !ids.contains(id));
         for switch in foreign {
-            self.data_plane.ask_quietly(Request::FlowFlush { switch });
+            self.data_plane.client.tell(Request::FlowFlush { switch });
         }
         self.data_plane.client.compare(ids.len());
         for switch in ids {
-            self.data_plane
-                .ask_for_flows(switch, Detail::Full, Pending::SyncFlows(switch));
+            let purpose = Pending::SyncFlows(switch);
+            let _ = self
+                .data_plane
+                .client
+                .ask_for_flows(switch, Detail::Full, purpose);
         }
     }
 
@@ -101,7 +106,7 @@ impl Control {
                 self.names.insert(spec.port, spec.name.clone());
             }
             let free = self.switches.name(spec.switch).is_none();
-            if let Some(switch) = self.switches.get_mut(&run.wanted.switch)
+            if let Some(switch) = self.switches.runs.get_mut(&run.wanted.switch)
                 && switch.id.is_none()
                 && free
             {

@@ -116,9 +116,9 @@ impl End {
 }
 
 impl Guest {
-    /// Whether its process or state has changed since its threads were looked up last, so that they may have
-    /// changed.
-    fn is_news(&mut self, driver: Option<u32>) -> bool {
+    /// Notes its process and state; true if they have changed since its threads were looked up last, so that
+    /// these may have changed.
+    fn note_process(&mut self, driver: Option<u32>) -> bool {
         let seen = self.looked_at;
         self.looked_at = self.end.process(driver).map(|pid| {
             let ran = seen.is_some_and(|(before, ran)| before == pid && ran);
@@ -189,10 +189,10 @@ impl Vcpus {
     }
 
     /// A port's process or state is this: its guest's threads are looked up if they may have changed.
-    pub fn port_is(&mut self, id: PortId, is_interface: bool, state: &PortState, peer: Option<u32>) {
+    pub fn on_port(&mut self, id: PortId, is_interface: bool, state: &PortState, peer: Option<u32>) {
         let guest = self.guests.entry(id).or_default();
         guest.end = End::new(is_interface, state, peer);
-        if guest.is_news(self.driver) {
+        if guest.note_process(self.driver) {
             self.look(id);
         }
     }
@@ -212,13 +212,13 @@ impl Vcpus {
     }
 
     /// The driver domain is this process. The threads of interfaces may be those of another one.
-    pub fn driver_is(&mut self, driver: Option<u32>) {
+    pub fn on_driver(&mut self, driver: Option<u32>) {
         if driver == self.driver {
             return;
         }
         self.driver = driver;
         for (id, guest) in &mut self.guests {
-            if guest.is_news(driver) {
+            if guest.note_process(driver) {
                 self.waiting.add(*id);
             }
         }

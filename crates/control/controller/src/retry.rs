@@ -14,7 +14,7 @@ const DELAY_MIN_MS: u64 = 100;
 const DELAY_MAX_MS: u64 = 5_000;
 
 /// Time that a port may take to become connected after an attempt, in milliseconds.
-const SETTLE_MS: u64 = 1_000;
+const CONNECT_MS: u64 = 1_000;
 
 /// The attempts of one port. All times are in milliseconds of the caller's clock.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +73,7 @@ impl Retry {
 
     /// An attempt was made: looks later whether it came to anything.
     pub fn attempted(&mut self, now_ms: u64) {
-        self.back_off(now_ms, SETTLE_MS);
+        self.back_off(now_ms, CONNECT_MS);
     }
 
     /// An attempt could not be made.

@@ -251,7 +251,7 @@ impl Server {
         for notice in answer.notices {
             self.tell(port_id, &notice);
         }
-        self.settle(key);
+        self.flush(key);
         match self.connections.get_mut(&key) {
             None => service.forget(Caller(key)),
             Some(connection) if answer.more && !connection.has_waiting() => service.go_on(Caller(key)),
@@ -296,7 +296,7 @@ impl Server {
         let delivery = connection.upcall(message);
         self.counters.overflows += u64::from(delivery == Delivery::Full);
         if connection.is_to_be_sent() {
-            self.settle(key);
+            self.flush(key);
         } else if !self.delivered.contains(&key) {
             self.delivered.push(key);
         }
@@ -307,7 +307,7 @@ impl Server {
     pub fn send_delivered(&mut self) {
         let mut delivered = std::mem::take(&mut self.delivered);
         for key in delivered.drain(..) {
-            self.settle(key);
+            self.flush(key);
         }
         self.delivered = delivered;
     }
@@ -485,12 +485,12 @@ impl Server {
                 let delivery = connection.data(notice.datagram.clone());
                 self.counters.overflows += u64::from(delivery == Delivery::Full);
             }
-            self.settle(key);
+            self.flush(key);
         }
     }
 
-    /// After something was queued for a connection from outside its own turn.
-    fn settle(&mut self, key: u64) {
+    /// Sends what was queued for a connection from outside its own turn.
+    fn flush(&mut self, key: u64) {
         if self
             .connections
             .get_mut(&key)

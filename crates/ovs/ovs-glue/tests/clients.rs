@@ -61,7 +61,7 @@ impl World {
     }
 
     /// Lets the glue do what there is to do.
-    fn settle(&mut self) {
+    fn run(&mut self) {
         for _ in 0..50 {
             self.glue.turn(Some(&AT_ONCE)).unwrap();
         }
@@ -71,7 +71,7 @@ impl World {
         let kind = SocketType::SEQPACKET;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
         rustix::net::connect(&socket, &SocketAddrUnix::new(self.path()).unwrap()).unwrap();
-        self.settle();
+        self.run();
         Client { socket, sequence: 0 }
     }
 
@@ -79,7 +79,7 @@ impl World {
     fn open(&mut self) -> (Client, u32) {
         let client = self.connect();
         client.send(OPEN, GENERIC, &[]);
-        self.settle();
+        self.run();
         let (header, instance) = client.receive().unwrap();
         assert_eq!((header.kind, instance), (WELCOME, 7_u64.to_ne_bytes().to_vec()));
         (client, header.number)
@@ -90,7 +90,7 @@ impl World {
         client.request(request, flags);
         let mut answers = Vec::new();
         loop {
-            self.settle();
+            self.run();
             let (header, datagram) = client.receive().expect("an answer is under way");
             if header.kind == DATA {
                 answers.push(datagram);
@@ -271,7 +271,7 @@ fn the_last_answer_says_that_it_is_the_last() {
     let datapath = world.make_datapath(&mut client, 0);
     // Without echo or acknowledgement there is nothing to say but that it is done.
     client.request(&new_port(datapath, "vm1"), Flags::default());
-    world.settle();
+    world.run();
     let mark = Header {
         kind: MARK,
         number: 2,
@@ -301,7 +301,7 @@ fn one_too_many_is_refused_and_a_place_becomes_free() {
     assert_eq!((header.kind, header.number), (REFUSED, 23), "ENFILE");
     assert_eq!(world.glue.counters().too_many, 1);
     drop(first);
-    world.settle();
+    world.run();
     let (_, third_id) = world.open();
     assert!(![0, first_id, second_id].contains(&third_id));
 }
@@ -322,11 +322,11 @@ fn whoever_does_not_keep_to_the_protocol_is_dropped_alone() {
         let client = world.connect();
         for kind in first {
             client.send(*kind, GENERIC, &[]);
-            world.settle();
+            world.run();
             client.receive().unwrap();
         }
         rustix::net::send(&client.socket, datagram, SendFlags::NOSIGNAL).unwrap();
-        world.settle();
+        world.run();
         assert!(client.is_ended(), "{datagram:?}");
     }
     assert_eq!(world.glue.counters().violations, before + 4);
@@ -344,7 +344,7 @@ fn a_dump_half_read_holds_nobody_up_and_is_complete() {
         add_flow(&mut world, datapath, number);
     }
     reader.request(&dump_flows(datapath), Flags::ACK);
-    world.settle();
+    world.run();
     // Nothing was read. Others change the same flows, and ports, meanwhile.
     for number in 0..10 {
         let port = new_port(datapath, &format!("vm{number}"));
@@ -353,7 +353,7 @@ fn a_dump_half_read_holds_nobody_up_and_is_complete() {
     let mut seen = std::collections::BTreeSet::new();
     let mut done = false;
     while !done {
-        world.settle();
+        world.run();
         let (header, datagram) = reader.receive().expect("the dump is under way");
         for message in messages(&datagram).map(Result::unwrap) {
             assert!(!done && message.header.sequence == 1);
@@ -434,7 +434,7 @@ fn upcalls_wait_for_their_own_socket_only() {
     assert_eq!(told.stats.unwrap().lost, 1);
     // Those of a socket that has gone are lost as well, as long as there are others.
     drop(second);
-    world.settle();
+    world.run();
     let of_second = Upcall {
         port: PortNo(2),
         ..upcall(datapath)
@@ -489,13 +489,13 @@ fn upcalls_that_are_ready_together_share_a_datagram() {
         number: 1,
     };
     inject(&mut world, 1..2, 60);
-    world.settle();
+    world.run();
     let (header, datagram) = reader.receive().unwrap();
     assert_eq!((header.kind, serials(&datagram)), (DATA, vec![1]));
     assert_eq!(reader.receive(), None);
     // In their order. What follows keeps the socket readable while they are read.
     inject(&mut world, 1..20, 61);
-    world.settle();
+    world.run();
     let (header, datagram) = reader.receive().unwrap();
     assert_eq!((header.kind, header.number), (UPCALLS, 1));
     assert_eq!(serials(&datagram), (1..20).collect::<Vec<_>>());
@@ -505,11 +505,11 @@ fn upcalls_that_are_ready_together_share_a_datagram() {
     inject(&mut world, 1..50, 1500);
     inject(&mut world, 50..51, 40_000);
     inject(&mut world, 51..52, 60);
-    world.settle();
+    world.run();
     let mut seen = Vec::new();
     while let Some((header, datagram)) = reader.receive() {
         // What the socket had no room for follows.
-        world.settle();
+        world.run();
         if header.kind == MARK {
             continue;
         }
@@ -536,7 +536,7 @@ fn members_of_a_group_are_told_unless_they_asked() {
     let mut join = |port_id: u32, group: u32| {
         let client = world.connect();
         client.send(JOIN, port_id, &group.to_ne_bytes());
-        world.settle();
+        world.run();
         client.receive().unwrap().0
     };
     assert_eq!(join(asker_id, group).kind, MARK);
@@ -580,9 +580,9 @@ fn who_goes_away_in_the_middle_of_a_dump_is_forgotten() {
     }
     let (mut reader, _) = world.open();
     reader.request(&dump_flows(datapath), Flags::ACK);
-    world.settle();
+    world.run();
     drop(reader);
-    world.settle();
+    world.run();
     assert_eq!(
         world
             .ask(&mut other, &new_port(datapath, "vm1"), Flags::ECHO)
@@ -692,7 +692,7 @@ fn many_are_under_way_at_one_time_and_answered_in_their_order() {
     let flows = (0..50).map(|number| new_flow(datapath, if number == 30 { 29 } else { number }));
     client.sequence += 1;
     client.send(REQUEST, 0, &flows.collect::<Vec<_>>().concat());
-    world.settle();
+    world.run();
     assert_eq!(
         client.receive(),
         None,
@@ -703,13 +703,13 @@ fn many_are_under_way_at_one_time_and_answered_in_their_order() {
     assert!(!world.ask(&mut other, &request, Flags::default()).is_empty());
     let (mut third, _) = world.open();
     third.request(&dump_flows(datapath), Flags::ACK);
-    world.settle();
+    world.run();
     drop(third);
-    world.settle();
+    world.run();
     world.glue.switch.datapath.holds_answers = false;
     let mut answered = Vec::new();
     loop {
-        world.settle();
+        world.run();
         let (header, datagram) = client.receive().expect("an answer is under way");
         let message = message(&datagram);
         let errno = match message.status().unwrap() {

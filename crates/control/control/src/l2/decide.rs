@@ -4,6 +4,7 @@ use super::mac_table::Station;
 use super::storm;
 use super::switch::{LearningSwitch, PortRules, Readiness};
 use super::vlan::{self, Egress};
+use crate::provider::actions_of;
 use flow::{Action, DropReason, FlowKey, PortId};
 use management::ContestedMacs;
 
@@ -37,7 +38,7 @@ pub enum Source {
 
 impl Source {
     /// Whether the MAC table is to be changed.
-    pub fn is_news(self) -> bool {
+    pub fn is_to_be_learned(self) -> bool {
         matches!(self, Source::New | Source::Contested)
     }
 
@@ -94,10 +95,7 @@ impl Decision {
 
     /// The actions of a flow that does this.
     pub fn actions(&self) -> Vec<Action> {
-        match &self.verdict {
-            Ok(actions) => actions.clone(),
-            Err(reason) => vec![Action::Drop(*reason)],
-        }
+        actions_of(&self.verdict)
     }
 
     /// Source and destination, on whose entries the decision depends; `None` if it depends on rules alone.

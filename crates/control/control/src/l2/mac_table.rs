@@ -155,8 +155,8 @@ impl MacTable {
         };
     }
 
-    /// Forgets a place on the port that has most, the one that was seen longest ago. The cost is a walk over
-    /// the ports that have stations, and over the stations of one port.
+    /// Forgets a place on the port that has most, the one that was seen longest ago. The cost grows with the
+    /// ports that have stations, and with the stations of one port.
     pub fn make_room(&mut self) -> Option<(Station, PortId)> {
         let most = self
             .per_port
@@ -178,8 +178,13 @@ impl MacTable {
     pub fn remove_where(&mut self, condemned: impl Fn(Station, PortId) -> bool) -> Vec<(Station, PortId)> {
         let all = self.places.keys().copied();
         let gone: Vec<_> = all.filter(|(station, port)| condemned(*station, *port)).collect();
-        gone.iter()
-            .for_each(|(station, port)| self.remove(*station, *port));
+        self.remove_all(gone)
+    }
+
+    fn remove_all(&mut self, gone: Vec<(Station, PortId)>) -> Vec<(Station, PortId)> {
+        for (station, port) in &gone {
+            self.remove(*station, *port);
+        }
         gone
     }
 
@@ -192,9 +197,7 @@ impl MacTable {
             let overtaken = places.iter().filter(|(_, place)| is_overtaken(place));
             gone.extend(overtaken.map(|(port, _)| (*station, *port)));
         }
-        gone.iter()
-            .for_each(|(station, port)| self.remove(*station, *port));
-        gone
+        self.remove_all(gone)
     }
 
     /// Uses of flows were lost, and with them sightings: contested stations may have been seen at all of
@@ -213,9 +216,7 @@ impl MacTable {
         let is_unseen = |(station, _): &(Station, PortId)| self.last_seen(*station) <= Some(since_ms);
         let old = self.places.iter().filter(|(_, place)| place.seen_ms <= since_ms);
         let gone: Vec<_> = old.map(|(at, _)| *at).filter(is_unseen).collect();
-        gone.iter()
-            .for_each(|(station, port)| self.remove(*station, *port));
-        gone
+        self.remove_all(gone)
     }
 
     fn last_seen(&self, station: Station) -> Option<u64> {

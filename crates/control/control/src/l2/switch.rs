@@ -346,7 +346,7 @@ impl LearningSwitch {
         now_ms: u64,
     ) -> (Decision, Vec<FlowChange>) {
         let mut decision = self.decide(key);
-        let makes_room = decision.source.is_news() && self.is_full();
+        let makes_room = decision.source.is_to_be_learned() && self.is_full();
         let mut changes = self.learn(key, &decision, now_ms);
         if makes_room {
             // The station that had to go may have been the destination.
@@ -459,7 +459,7 @@ impl LearningSwitch {
             let (key, used_ms) = (record.key, record.used_ms);
             let decision = self.decide(&key);
             // Other stations: the VLAN has changed, and the flow's statistics say nothing about them.
-            let gone = decision.source.is_news()
+            let gone = decision.source.is_to_be_learned()
                 || decision.verdict == Err(DropReason::PortRemoved)
                 || record.stations != decision.stations(&key);
             if gone {
@@ -588,7 +588,7 @@ impl LearningSwitch {
 
     fn relearn(&mut self, key: &FlowKey, used_ms: u64) {
         let decision = self.decide(key);
-        let learnable = decision.source.is_news() && !self.is_full();
+        let learnable = decision.source.is_to_be_learned() && !self.is_full();
         if let (Some([source, _]), true) = (decision.stations(key), learnable) {
             self.macs.learn(source, PortId(key.in_port()), used_ms);
         }

@@ -44,22 +44,12 @@ impl Meter {
             self.told = told;
             self.used = now_ms().saturating_sub(told.idle_ms);
         }
-        let sum = sum(&self.before, &self.told);
-        let dropped = Stats {
-            packets: sum.dropped_packets,
-            bytes: sum.dropped_bytes,
-        };
-        MeterSeen {
-            seen: Seen {
-                stats: Stats {
-                    packets: sum.packets,
-                    bytes: sum.bytes,
-                },
-                used: Some(self.used),
-                tcp_flags: 0,
-            },
-            bands: self.spec.band.map(|_| dropped).into_iter().collect(),
+        let mut sum = seen(sum(&self.before, &self.told));
+        sum.seen.used = Some(self.used);
+        if self.spec.band.is_none() {
+            sum.bands.clear();
         }
+        sum
     }
 }
 

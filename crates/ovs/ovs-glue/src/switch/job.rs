@@ -17,6 +17,7 @@ use ovs_netlink::message::{FIRST_TYPE, Flags, Header, Message, Status, messages}
 const HEADER: usize = 16;
 
 /// A caller's datagram.
+#[derive(Default)]
 pub(super) struct Job {
     protocol: u32,
     datagram: Vec<u8>,
@@ -58,12 +59,7 @@ impl Job {
         Job {
             protocol,
             datagram: datagram.to_vec(),
-            next: 0,
-            slots: Vec::new(),
-            open: 0,
-            alone: false,
-            dump: None,
-            dumping: false,
+            ..Job::default()
         }
     }
 
@@ -83,7 +79,7 @@ impl Job {
     }
 
     /// Writes down the result of a message.
-    fn settle(&mut self, slot: usize, result: Result<Outcome>) {
+    fn record(&mut self, slot: usize, result: Result<Outcome>) {
         let Some(slot) = self.slots.get_mut(slot) else {
             return;
         };
@@ -215,9 +211,9 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
                 job.open += 1;
                 self.ask(caller, For::Message(slot, header, then), datapath, question);
             }
-            Ok(Step::Done(outcome)) => job.settle(slot, Ok(outcome)),
+            Ok(Step::Done(outcome)) => job.record(slot, Ok(outcome)),
             Ok(Step::Unanswered) => {}
-            Err(refusal) => job.settle(slot, Err(refusal)),
+            Err(refusal) => job.record(slot, Err(refusal)),
         }
     }
 

@@ -183,6 +183,13 @@ fn notify(header: Header, family: Family, reply: &Reply<'_>) -> Result<Outcome> 
     })
 }
 
+fn tell(to: To, header: Header, family: Family, told: &Reply<'_>) -> Result<Outcome> {
+    match to {
+        To::Asker => reply(header, told),
+        To::All => notify(header, family, told),
+    }
+}
+
 /// A message that answers a request, whose header is given.
 fn written(header: Header, reply: &Reply<'_>) -> Result<Vec<u8>> {
     let mut writer = Writer::new();
@@ -236,11 +243,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
             (Then::FlowChanged(datapath, id, omit), _) => Ok(flow::changed(header, datapath, id, omit)),
             (Then::TellFlow(datapath, command, omit, to), Told::Flow(flow)) => {
                 let told = flow::tell(datapath, flow, command, omit);
-                let outcome = match to {
-                    To::Asker => reply(header, &told)?,
-                    To::All => notify(header, Family::Flow, &told)?,
-                };
-                Ok(outcome.into())
+                Ok(tell(to, header, Family::Flow, &told)?.into())
             }
             (Then::TellMeter(datapath, command, id), Told::Meter(seen)) => {
                 Ok(meter::tell(header, datapath, (command, id), seen)?.into())
@@ -259,11 +262,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
                 if command == vports::Command::Delete {
                     self.remove_vport(datapath, number);
                 }
-                let outcome = match to {
-                    To::Asker => reply(header, &told)?,
-                    To::All => notify(header, Family::Vport, &told)?,
-                };
-                Ok(outcome.into())
+                Ok(tell(to, header, Family::Vport, &told)?.into())
             }
         }
     }
