@@ -16,13 +16,16 @@ use crate::port::{Port, Switch};
 use crate::state::{Datapath, transmit_ring};
 use crate::switches::Switches;
 use ::placement::{Config, Costs, Policy, Topology};
+use classifier::Rules;
 use control_protocol::data_plane::{Connection, PortSpec};
 use flow::{
-    Action, Edit, Filters, Flow, FlowId, FlowKey, FlowMask, MeterBand, MeterSpec, MeterUnit, PortId, Stage,
-    SwitchId,
+    Action, Edit, Filter, Filters, Flow, FlowId, FlowKey, FlowMask, ListId, MeterBand, MeterSpec, MeterUnit,
+    PortId, Stage, SwitchId,
 };
+use rule_list::{Addresses, Builder, IpPrefix, Match, Range, Rule, Transport, Verdict};
 use scheduler::{Placement, Scheduler};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{
     AtomicU64,
@@ -43,6 +46,7 @@ struct Loop {
     guests: Guests,
     ports: [Arc<Port>; 2],
     meters: Arc<Meters>,
+    rules: Arc<Rules>,
     /// Of the reading of the clock, in nanoseconds.
     overhead: u128,
     /// Number of the next packet, if there are several flows.
@@ -58,6 +62,9 @@ enum Tag {
     Popped,
 }
 
+/// The rule list of filters.
+const LIST: ListId = ListId(1);
+
 const TAG: [u8; 4] = [0x81, 0, 0, 3];
 
 /// One guest that sends, and one that receives.
@@ -69,7 +76,8 @@ pub(crate) struct Guests {
 /// Two ports, and the guests behind them: what the first one sends to the station of the second arrives
 /// there.
 pub(crate) fn pair(datapath: &Arc<Datapath>) -> ([Arc<Port>; 2], Guests) {
-    let switch = Switches::default().get_or_new(SwitchId(1)).unwrap().clone();
+    let mut switches = Switches::new(datapath.rules.clone());
+    let switch = switches.get_or_new(SwitchId(1)).unwrap().clone();
     let (first, sender) = port(datapath, &switch, 1);
     let (second, receiver) = port(datapath, &switch, 2);
     let mut mask = FlowMask::ANY;
@@ -263,6 +271,7 @@ impl Loop {
         readings.sort_unstable();
         Loop {
             meters: datapath.meters.clone(),
+            rules: datapath.rules.clone(),
             scheduler: Scheduler::new(datapath.shared.clone(), None, Pipeline::new(datapath)),
             guests,
             ports,
@@ -312,6 +321,44 @@ impl Loop {
         insert_with(switch, 2, key, mask, vec![change, Action::Output(PortId(2))]);
         if filtered {
             put_egress_filter(switch, PortId(2), FlowMask::ANY);
+        }
+    }
+
+    /// Gives ports a rule list as a filter, which lets everything pass that is sent here. It has a rule that
+    /// does so, behind `others` rules about addresses and ports.
+    fn put_rules(&self, others: u32, filters: &[(PortId, Filters)]) {
+        let udp = |first, len, destination| Match {
+            eth_type: Some(0x0800),
+            ip_src: Some(Addresses::Prefix(IpPrefix {
+                address: Ipv4Addr::from_bits(first).into(),
+                len,
+            })),
+            ip_proto: Some(17),
+            transport: Some(Transport::Ports {
+                source: Range::ALL,
+                destination,
+            }),
+            ..Match::default()
+        };
+        let rule = |number, matches, verdict| Rule {
+            number,
+            priority: others - number,
+            matches,
+            verdict,
+            trial: false,
+        };
+        let mut builder = Builder::new(Verdict::Drop);
+        for number in 0..others {
+            let port = Range::one(1000 + number as u16);
+            let matches = udp(0x0b00_0000 | number << 8, 24, port);
+            builder.add(rule(number, matches, Verdict::Drop)).unwrap();
+        }
+        let all = rule(others, udp(0x0a00_0000, 8, Range::ALL), Verdict::Allow);
+        builder.add(all).unwrap();
+        let (list, _) = builder.compile().finish().unwrap();
+        self.rules.put(LIST, list, 0, None).unwrap().finish();
+        for (port, filters) in filters {
+            self.ports[0].switch.flows.lock().set_filters(*port, *filters);
         }
     }
 
@@ -434,7 +481,8 @@ fn cycles() {
     // by a flow in the table that looks at all fields; 2 by a flow for each; 3 and 4 the same with a meter,
     // and 4 with a group that selects. 5 and 6: a tag is pushed, in 6 in front of an egress filter; 7 and 8:
     // a tag is popped, in 8 in front of one. 9: as 0, while an egress filter of a third port looks at all
-    // fields.
+    // fields. 10 and 11: both ports have a list of one rule, or of a thousand more, as a filter; 12: as 0,
+    // while a third port has the list as its egress filter.
     let mut cases = vec![
         [64, 1, 32, 0],
         [512, 1, 32, 0],
@@ -458,6 +506,10 @@ fn cycles() {
         [64, 1, 32, 8],
         [64, 1_000, 32, 0],
         [64, 1_000, 32, 9],
+        [64, 1, 32, 10],
+        [64, 1_000, 32, 10],
+        [64, 1_000, 32, 11],
+        [64, 1_000, 32, 12],
     ];
     // One alone, for a profiler: `CASE=64,1,32,0`.
     if let Ok(case) = std::env::var("CASE") {
@@ -482,6 +534,40 @@ fn cycles() {
                 all = Loop::new();
                 let tag = if apart < 7 { Tag::Pushed } else { Tag::Popped };
                 all.put_tags(tag, apart % 2 == 0);
+            }
+            10..=12 => {
+                all = Loop::new();
+                let mut filters = [Filter::Absent; 4];
+                filters[2] = Filter::Rules(LIST);
+                let (ingress, egress) = (filters, filters);
+                let [first, second, third] = [
+                    (
+                        PortId(1),
+                        Filters {
+                            ingress,
+                            ..Filters::default()
+                        },
+                    ),
+                    (
+                        PortId(2),
+                        Filters {
+                            egress,
+                            ..Filters::default()
+                        },
+                    ),
+                    (
+                        PortId(3),
+                        Filters {
+                            egress,
+                            ..Filters::default()
+                        },
+                    ),
+                ];
+                match apart {
+                    10 => all.put_rules(0, &[first, second]),
+                    11 => all.put_rules(1000, &[first, second]),
+                    _ => all.put_rules(1000, &[third]),
+                }
             }
             _ => {
                 all = Loop::new();
