@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 /// Why nothing was changed, or nothing can be answered.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the fields of a variant are what its text names")]
 pub enum Refusal {
     /// The line is no request.
     #[error("not a request: {0}")]
@@ -24,54 +25,26 @@ pub enum Refusal {
     PortOfFile(String),
     /// A port of host or uplink cannot be deleted.
     #[error("port {port} belongs to switch {switch}, whose type asks for it")]
-    PortOfSwitch {
-        /// The port.
-        port: String,
-        /// Switch of the port.
-        switch: String,
-    },
+    PortOfSwitch { port: String, switch: String },
     /// A port of host or uplink has no configuration of its own.
     #[error("port {port} is configured by switch {switch}")]
-    ConfiguredBySwitch {
-        /// The port.
-        port: String,
-        /// Switch of the port.
-        switch: String,
-    },
+    ConfiguredBySwitch { port: String, switch: String },
     /// The file has lost a switch to which requests have added ports.
     #[error("switch {switch} still has ports that were added at run time: {}; delete them first", .ports.join(", "))]
-    RuntimePorts {
-        /// The switch.
-        switch: String,
-        /// Ports of the switch.
-        ports: Vec<String>,
-    },
+    RuntimePorts { switch: String, ports: Vec<String> },
     /// The path does not fit a socket address (`sun_path`, unix(7)).
     #[error("port {port}: socket path {} is longer than 107 bytes", .path.display())]
-    LongSocketPath {
-        /// The port.
-        port: String,
-        /// Socket of the port.
-        path: PathBuf,
-    },
+    LongSocketPath { port: String, path: PathBuf },
     /// Two ports are to have the same socket.
     #[error("port {port}: socket {} is already that of {user}", .path.display())]
     SocketTaken {
-        /// The port.
         port: String,
-        /// Socket of the port.
         path: PathBuf,
-        /// The user of the socket.
         user: String,
     },
     /// A new port cannot be connected.
     #[error("port {port}: {problem}")]
-    Port {
-        /// The port.
-        port: String,
-        /// Why.
-        problem: Problem,
-    },
+    Port { port: String, problem: Problem },
     /// Parts of the configuration contradict each other.
     #[error(transparent)]
     Contradiction(#[from] CheckError),
@@ -80,20 +53,10 @@ pub enum Refusal {
     Configuration(#[from] ConfigError),
     /// The configuration file cannot be read.
     #[error("{}: {error}", .path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
+    Unreadable { path: PathBuf, error: io::Error },
     /// The next control process would not know of the change.
     #[error("cannot save the state in {}: {error}; nothing that is changed now would outlast the control process", .path.display())]
-    Unsaved {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
+    Unsaved { path: PathBuf, error: io::Error },
     /// There is nothing to reload.
     #[error("there is no configuration file; see `hyperswitch run --config`")]
     NoConfiguration,
@@ -117,14 +80,7 @@ pub enum Refusal {
     TooManyLists,
     /// The frame to trace is too short or too long.
     #[error("the frame has {length} bytes; {min} to {max} are possible")]
-    FrameLength {
-        /// Bytes of the frame.
-        length: usize,
-        /// Least.
-        min: usize,
-        /// Most.
-        max: usize,
-    },
+    FrameLength { length: usize, min: usize, max: usize },
     /// A capture came without its socket, or with more than one.
     #[error("a capture needs exactly one socket, sent along with the request")]
     NoCaptureSocket,
@@ -135,23 +91,14 @@ pub enum Refusal {
 
 /// Why a port is not connected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the fields of a variant are what its text names")]
 pub enum Problem {
     /// The port's socket cannot be opened.
     #[error("cannot listen on {}: {error}", .path.display())]
-    Listen {
-        /// The socket.
-        path: PathBuf,
-        /// What the system said.
-        error: String,
-    },
+    Listen { path: PathBuf, error: String },
     /// The connection is not accepted.
     #[error("cannot connect to {}: {error}", .path.display())]
-    Connect {
-        /// The socket.
-        path: PathBuf,
-        /// What the system said.
-        error: String,
-    },
+    Connect { path: PathBuf, error: String },
     /// No connection between data plane and driver domain can be made.
     #[error("no socket pair: {0}")]
     SocketPair(String),

@@ -74,7 +74,7 @@ pub struct DesiredPort {
 pub enum Link {
     /// A VMM connects to this socket.
     Listen(SocketPath),
-    /// The data plane connects to a VMM's socket.
+    /// We connect to a VMM's socket, and the data plane gets the stream.
     Connect(SocketPath),
     /// A driver domain's interface.
     Interface(InterfaceSpec),

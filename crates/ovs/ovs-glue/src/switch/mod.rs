@@ -1,6 +1,6 @@
 //! The kernel, as ovs-vswitchd sees it: datapaths, their ports, and requests about them.
 //!
-//! A datagram's messages are carried out one after the other. Answers, error numbers and notifications are
+//! A datagram's messages are begun one after the other (`job`). Answers, error numbers and notifications are
 //! those of `net/openvswitch` and `net/netlink` of Linux 6.1.
 
 mod ct_limit;
