@@ -160,6 +160,7 @@ impl Control {
             ));
         }
         let running = |run: &&PortRun| run.state == data_plane::PortState::Running;
+        let runs = self.switches.runs.values();
         Status {
             version: PRODUCT.into(),
             uptime_seconds: self.now_ms() / 1000,
@@ -186,18 +187,8 @@ impl Control {
             switches: self.switches.runs.len(),
             ports: self.ports.len(),
             ports_running: self.ports.values().filter(running).count(),
-            macs: self
-                .switches
-                .runs
-                .iter()
-                .map(|(_, run)| run.l2().mac_count())
-                .sum(),
-            flows: self
-                .switches
-                .runs
-                .iter()
-                .map(|(_, run)| run.chain.flow_count())
-                .sum(),
+            macs: runs.clone().map(|run| run.l2().mac_count()).sum(),
+            flows: runs.map(|run| run.chain.flow_count()).sum(),
             warnings,
         }
     }
