@@ -28,7 +28,7 @@ use crate::look_up::LookUp;
 use crate::port::Port;
 use crate::sinks::Forward;
 use crate::state::{Datapath, Ports, transmit_ring};
-use classifier::{NoTables, Start, Tables, Train};
+use classifier::{Decision, NoTables, Start, Tables, Train};
 use control_protocol::data_plane::CaptureDirection;
 use cpu::Deadline;
 use flow::{Action, Context, DropReason, ExactKey, FlowKey, Op, PortId, Program, Stage};
@@ -415,13 +415,13 @@ impl Walk {
             };
             port.vnic.account.dropped(reason, 1);
             if port.captures.active() {
-                port.captures
-                    .record(&packets[at], CaptureDirection::FromGuest, Some(reason));
+                record(port, &packets[at], Some(reason));
             }
         }
         packets.truncate(kept);
     }
 
+    /// Sorts packets that just go to a port by port, and does what was decided about the others.
     #[inline(never)]
     fn act(&mut self, sender: &mut Sender<'_>, step: &mut Step<'_>) {
         let Burst {
@@ -434,77 +434,31 @@ impl Walk {
         } = &mut self.burst;
         let port = sender.port;
         let capturing = port.captures.active();
+        let mut forward = Forward {
+            ports: step.ports,
+            port,
+            now_ms: step.now_ms,
+            receivers: &mut *step.receivers,
+            meters: &mut self.look_up.meters,
+            spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
+        };
         for ((mut packet, verdict), key) in packets.drain(..).zip(*verdicts).zip(keys.iter()) {
-            if !capturing {
-                match verdict {
-                    Verdict::Output(to) => {
-                        outgoing.add(to, packet);
-                        continue;
-                    }
-                    Verdict::Actions(decision) => {
-                        if let Some(edited) = decisions[decision as usize].shape.edited() {
-                            if change(&mut packet, edited) {
-                                outgoing.add(edited.port, packet);
-                            }
-                            continue;
-                        }
-                    }
-                    Verdict::Walk | Verdict::Metered(_) | Verdict::Miss => {}
-                }
+            if capturing {
+                capture(port, &packet, verdict, decisions);
             }
-            let mut forward = Forward {
-                ports: step.ports,
-                port,
-                now_ms: step.now_ms,
-                receivers: &mut *step.receivers,
-                meters: &mut self.look_up.meters,
-                spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
-            };
-            let capture = |packet: &Packet, dropped| {
-                if capturing {
-                    port.captures.record(packet, CaptureDirection::FromGuest, dropped);
-                }
-            };
             match verdict {
-                Verdict::Output(to) => {
-                    capture(&packet, None);
-                    forward.output(to, packet.share());
-                }
+                Verdict::Output(to) => outgoing.add(to, packet),
                 Verdict::Actions(decision) => {
                     let decision = &decisions[decision as usize];
-                    capture(&packet, drop_reason(decision.program()));
-                    if let Some(edited) = decision.shape.edited() {
-                        if change(&mut packet, edited) {
-                            forward.output(edited.port, packet.share());
-                        }
-                        continue;
-                    }
-                    let mut train = Train::default();
-                    train.add(packet.frame_len(), key.tcp_flags());
-                    let start = Start::Program(decision.program());
-                    apply(start, &NoTables, (packet, None), &mut self.means, &mut forward);
-                    if decision.counts_apart() {
-                        decision.record_metered(self.means.stopped(), &train, step.now_ms);
+                    match decision.shape.edited() {
+                        Some(edited) if change(&mut packet, edited) => outgoing.add(edited.port, packet),
+                        Some(_) => {}
+                        None => forward.run(decision, packet, key, &mut self.means),
                     }
                 }
-                Verdict::Walk => {
-                    capture(&packet, None);
-                    let flows = port.flows.read();
-                    let start = Start::LookUp(Stage::first(&flows.filters(port.id())));
-                    // Fields that were not looked at before may be now.
-                    let key = key.flow_key().filter(|_| key.unseen().is_nothing());
-                    apply(start, &flows, (packet, key), &mut self.means, &mut forward);
-                }
-                Verdict::Metered(reason) => {
-                    capture(&packet, Some(reason));
-                    forward.dropped(&packet, reason);
-                }
-                Verdict::Miss => {
-                    let key = packet.key();
-                    let stage = first_stage(port);
-                    let dropped = forward.miss(stage, &packet, (key.as_ref(), &Context::NONE)).err();
-                    capture(&packet, dropped);
-                }
+                Verdict::Walk => forward.walk(packet, key, &mut self.means),
+                Verdict::Metered(reason) => forward.dropped(&packet, reason),
+                Verdict::Miss => forward.miss_first(&packet, capturing),
             }
         }
         let used = std::mem::take(&mut outgoing.used);
@@ -513,6 +467,57 @@ impl Walk {
         }
         decisions.clear();
     }
+}
+
+impl<S: FnMut() -> Option<Unique<Packet>>> Forward<'_, S> {
+    /// Runs a decision's program on a packet.
+    fn run(&mut self, decision: &Decision, packet: Unique<Packet>, key: &ExactKey, means: &mut Means) {
+        let mut train = Train::default();
+        train.add(packet.frame_len(), key.tcp_flags());
+        let start = Start::Program(decision.program());
+        apply(start, &NoTables, (packet, None), means, self);
+        if decision.counts_apart() {
+            decision.record_metered(means.stopped(), &train, self.now_ms);
+        }
+    }
+
+    /// Takes a packet from flow to flow.
+    fn walk(&mut self, packet: Unique<Packet>, key: &ExactKey, means: &mut Means) {
+        let flows = self.port.flows.read();
+        let start = Start::LookUp(Stage::first(&flows.filters(self.port.id())));
+        // Fields that were not looked at before may be now.
+        let key = key.flow_key().filter(|_| key.unseen().is_nothing());
+        apply(start, &flows, (packet, key), means, self);
+    }
+
+    /// Queues a packet that no flow of its first stage matches for the controller.
+    fn miss_first(&mut self, packet: &Packet, capturing: bool) {
+        let key = packet.key();
+        let stage = first_stage(self.port);
+        let dropped = self.miss(stage, packet, (key.as_ref(), &Context::NONE)).err();
+        if capturing {
+            record(self.port, packet, dropped);
+        }
+    }
+}
+
+/// Captures a packet with what becomes of it. One that misses is captured once it is known whether it has
+/// found room.
+#[cold]
+fn capture(port: &Port, packet: &Packet, verdict: Verdict, decisions: &[Arc<Decision>]) {
+    match verdict {
+        Verdict::Output(_) | Verdict::Walk => record(port, packet, None),
+        Verdict::Actions(decision) => {
+            let program = decisions[decision as usize].program();
+            record(port, packet, drop_reason(program));
+        }
+        Verdict::Metered(reason) => record(port, packet, Some(reason)),
+        Verdict::Miss => {}
+    }
+}
+
+fn record(port: &Port, packet: &Packet, dropped: Option<DropReason>) {
+    port.captures.record(packet, CaptureDirection::FromGuest, dropped);
 }
 
 /// Where packets that come from the port are looked up first.

@@ -2,6 +2,7 @@
 //! exist for it.
 
 use crate::controller::{Controller, Received};
+use crate::meter::Meters;
 use crate::ownership::foreign_port;
 use crate::pipeline::{Injected, Pipeline};
 use crate::port::Port;
@@ -100,6 +101,7 @@ impl Serving<'_> {
     }
 
     fn serve(&mut self, serial: u32, request: Request, fds: Vec<OwnedFd>) {
+        let controller = self.controller.id;
         let result = match request {
             Request::Execute(execute) => return self.execute(execute),
             Request::Discard { upcall, reason } => return self.discard(upcall, reason),
@@ -108,10 +110,7 @@ impl Serving<'_> {
                 return;
             }
             Request::PortList => return self.list_ports(serial),
-            Request::PortGet { port } => self.port(port).map(|port| Answer::Ports {
-                ports: vec![port.info()],
-                more: false,
-            }),
+            Request::PortGet { port } => self.get_port(port),
             Request::FlowGet { switch, id } => Ok(self.get_flow(switch, id)),
             Request::FlowList {
                 switch,
@@ -122,19 +121,14 @@ impl Serving<'_> {
             Request::PortAdd(spec) => self.add_port(spec, fds).map(|()| Answer::Done),
             Request::PortAttach { port } => self.attach_port(port, fds).map(|()| Answer::Done),
             Request::PortDel { port } => self.delete_port(port).map(|()| Answer::Done),
-            Request::PortSet { port, mtu, miss_rate } => self.port(port).map(|port| {
+            Request::PortSet { port, mtu, miss_rate } => self.change_port(port, |port| {
                 port.set(mtu, miss_rate);
                 port.schedule();
-                Answer::Done
             }),
-            Request::PortEnable { port, up } => self.port(port).map(|port| {
-                port.vnic.set_disabled(!up);
-                Answer::Done
-            }),
-            Request::PortFilters { port, filters } => self.port(port).map(|port| {
-                port.set_filters(filters);
-                Answer::Done
-            }),
+            Request::PortEnable { port, up } => self.change_port(port, |port| port.vnic.set_disabled(!up)),
+            Request::PortFilters { port, filters } => {
+                self.change_port(port, |port| port.set_filters(filters))
+            }
             Request::PortThreads { port, slots } => self.any_port(port).map(|port| {
                 port.set_threads(slots.into_iter().map(Slot).collect());
                 Answer::Done
@@ -143,28 +137,18 @@ impl Serving<'_> {
                 Ok(ended) => return self.answer_with_ended(serial, ended),
                 Err(refusal) => Err(refusal),
             },
-            Request::FlowDel { switch, id } => {
-                let ended = self.controller.switches.remove(switch, id);
-                return self.answer_with_ended(serial, ended.into_iter().collect());
-            }
+            Request::FlowDel { switch, id } => return self.delete_flow(serial, switch, id),
             Request::FlowFlush { switch } => {
                 self.controller.switches.flush(switch);
                 Ok(Answer::Done)
             }
             Request::MeterSet { meter, spec } => {
-                let meters = &self.engine.datapath.meters;
-                meters.set(self.controller.id, meter, spec).map(Answer::Meter)
+                self.meters().set(controller, meter, spec).map(Answer::Meter)
             }
-            Request::MeterGet { meter } => {
-                let meters = &self.engine.datapath.meters;
-                Ok(Answer::Meter(meters.stats(self.controller.id, meter)))
-            }
-            Request::MeterDel { meter } => {
-                let meters = &self.engine.datapath.meters;
-                Ok(Answer::Meter(meters.remove(self.controller.id, meter)))
-            }
+            Request::MeterGet { meter } => Ok(Answer::Meter(self.meters().stats(controller, meter))),
+            Request::MeterDel { meter } => Ok(Answer::Meter(self.meters().remove(controller, meter))),
             Request::MeterFlush => {
-                self.engine.datapath.meters.clear(self.controller.id);
+                self.meters().clear(controller);
                 Ok(Answer::Done)
             }
             Request::Rules(request) => {
@@ -211,6 +195,20 @@ impl Serving<'_> {
         let own = Some(port).filter(|port| self.controller.id.owns(*port));
         own.and_then(|own| self.engine.datapath.port(own))
             .ok_or(Refusal::NoPort(port))
+    }
+
+    fn get_port(&self, port: PortId) -> Result<Answer, Refusal> {
+        let ports = vec![self.port(port)?.info()];
+        Ok(Answer::Ports { ports, more: false })
+    }
+
+    fn change_port(&self, port: PortId, change: impl FnOnce(&Port)) -> Result<Answer, Refusal> {
+        change(&*self.port(port)?);
+        Ok(Answer::Done)
+    }
+
+    fn meters(&self) -> &Meters {
+        &self.engine.datapath.meters
     }
 
     /// A port of this controller, or for the built-in controller any port.
@@ -288,6 +286,11 @@ impl Serving<'_> {
             Some(port) => Err(Refusal::ForeignPort(port)),
             None => self.controller.switches.put(flow, mode),
         }
+    }
+
+    fn delete_flow(&mut self, serial: u32, switch: SwitchId, id: FlowId) {
+        let ended = self.controller.switches.remove(switch, id);
+        self.answer_with_ended(serial, ended.into_iter().collect());
     }
 
     /// Answers when the statistics of these flows are their last ones.
