@@ -10,75 +10,84 @@ use flow::{ControllerId, SwitchId};
 use std::collections::BTreeSet;
 
 impl Control {
-    /// Compares the data plane's ports with ours.
+    /// Compares the data plane's ports with ours, then its flows.
     pub fn sync_ports(&mut self, listed: Vec<PortInfo>) {
         self.adopt_numbers(&listed);
         self.data_plane.numbered = true;
         self.number();
-        let mut foreign: BTreeSet<SwitchId> = listed.iter().map(|info| info.spec.switch).collect();
+        let switches: BTreeSet<SwitchId> = listed.iter().map(|info| info.spec.switch).collect();
         for info in listed {
-            let name = info.spec.name.clone();
-            let spec = self.port_spec(&name);
-            let same = spec.as_ref().is_some_and(|spec| {
-                let (mtu, miss_rate) = (info.spec.mtu, info.spec.miss_rate);
-                let changed = PortSpec {
-                    mtu,
-                    miss_rate,
-                    filters: info.spec.filters,
-                    ..spec.clone()
-                };
-                changed == info.spec
-            });
-            if !same {
-                self.data_plane
-                    .client
-                    .tell(Request::PortDel { port: info.spec.port });
-                if let Some(run) = self.ports.get_mut(&name) {
-                    run.clear_the_way();
-                }
-                continue;
-            }
-            if let Some(spec) = spec.filter(|spec| *spec != info.spec) {
-                self.data_plane.client.tell(Request::PortSet {
-                    port: spec.port,
-                    mtu: spec.mtu,
-                    miss_rate: spec.miss_rate,
-                });
-                let PortSpec { port, filters, .. } = spec;
-                if filters != info.spec.filters {
-                    self.data_plane
-                        .client
-                        .tell(Request::PortFilters { port, filters });
-                }
-            }
-            let now_ms = self.now_ms();
-            if let Some(run) = self.ports.get_mut(&name) {
-                let rate = run.wanted.rules.storm_rate;
-                self.data_plane.change_storm_rate(info.spec.port, 0, rate);
-                run.shortfall = info.shortfall;
-                run.adopt(info.state, info.peer, now_ms);
-                self.vcpus
-                    .on_port(info.spec.port, run.is_interface(), &run.state, run.peer);
-            }
+            self.sync_port(info);
         }
-        let missing: Vec<String> = self
-            .ports
-            .iter()
-            .filter(|(_, run)| !run.added)
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in missing {
-            // A failure is noted in the port's entry, and the attempt is repeated.
-            self.add_port(&name);
-        }
+        self.add_missing_ports();
         let names: Vec<String> = self.ports.keys().cloned().collect();
         for name in names {
             self.update_rules(&name);
         }
         self.compare_interfaces();
+        self.sync_switches(switches);
+    }
+
+    /// Keeps a port of the data plane that is as it should be or can be changed to that, and deletes another.
+    fn sync_port(&mut self, info: PortInfo) {
+        let name = info.spec.name.clone();
+        let spec = self.port_spec(&name);
+        let Some(spec) = spec.filter(|spec| can_become(&info.spec, spec)) else {
+            self.data_plane
+                .client
+                .tell(Request::PortDel { port: info.spec.port });
+            if let Some(run) = self.ports.get_mut(&name) {
+                run.clear_the_way();
+            }
+            return;
+        };
+        self.adjust_port(&info.spec, spec);
+        let now_ms = self.now_ms();
+        if let Some(run) = self.ports.get_mut(&name) {
+            let rate = run.wanted.rules.storm_rate;
+            self.data_plane.change_storm_rate(info.spec.port, 0, rate);
+            run.shortfall = info.shortfall;
+            run.adopt(info.state, info.peer, now_ms);
+            self.vcpus
+                .on_port(info.spec.port, run.is_interface(), &run.state, run.peer);
+        }
+    }
+
+    /// Gives a port of the data plane what can be changed while the port stands.
+    fn adjust_port(&mut self, is: &PortSpec, wanted: PortSpec) {
+        if wanted == *is {
+            return;
+        }
+        let PortSpec {
+            port,
+            mtu,
+            miss_rate,
+            filters,
+            ..
+        } = wanted;
+        self.data_plane
+            .client
+            .tell(Request::PortSet { port, mtu, miss_rate });
+        if filters != is.filters {
+            self.data_plane
+                .client
+                .tell(Request::PortFilters { port, filters });
+        }
+    }
+
+    fn add_missing_ports(&mut self) {
+        let missing = self.ports.iter().filter(|(_, run)| !run.added);
+        let missing: Vec<String> = missing.map(|(name, _)| name.clone()).collect();
+        for name in missing {
+            // A failure is noted in the port's entry, and the attempt is repeated.
+            self.add_port(&name);
+        }
+    }
+
+    /// Removes the flows of switches that we do not have, and compares those of our own.
+    fn sync_switches(&mut self, listed: BTreeSet<SwitchId>) {
         let ids: Vec<SwitchId> = self.switches.ids().collect();
-        foreign.retain(|id| !ids.contains(id));
-        for switch in foreign {
+        for switch in listed.into_iter().filter(|id| !ids.contains(id)) {
             self.data_plane.client.tell(Request::FlowFlush { switch });
         }
         self.data_plane.client.compare(ids.len());
@@ -114,4 +123,15 @@ impl Control {
             }
         }
     }
+}
+
+/// Whether a port can be changed to what is wanted while it stands.
+fn can_become(is: &PortSpec, wanted: &PortSpec) -> bool {
+    let changed = PortSpec {
+        mtu: is.mtu,
+        miss_rate: is.miss_rate,
+        filters: is.filters,
+        ..wanted.clone()
+    };
+    changed == *is
 }
