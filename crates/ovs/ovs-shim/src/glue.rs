@@ -144,39 +144,20 @@ pub unsafe fn receive(fd: c_int, socket: &Socket, user: &mut msghdr, flags: c_in
     let parts = &all[1..=count];
     // SAFETY: the caller promised the parts.
     if let Some(length) = unsafe { socket.upcalls.next(parts) } {
-        let room: usize = parts.iter().map(|part| part.iov_len).sum();
-        let (cut, whole) = (length > room, flags & libc::MSG_TRUNC != 0);
-        user.msg_flags = if cut { libc::MSG_TRUNC } else { 0 };
         // SAFETY: the caller promised the message.
-        unsafe { name(user) };
-        return if whole { length } else { length.min(room) }.cast_signed();
+        return unsafe { hand_out(user, parts, length, flags) };
     }
     let may_wait = flags & libc::MSG_DONTWAIT == 0;
-    let mut looks = 0;
     loop {
-        let due = socket.waits();
-        let wait = may_wait || due;
         let mut message = message(&all, count);
-        let blocking = if wait { 0 } else { libc::MSG_DONTWAIT };
         // SAFETY: the message describes the header and memory that the caller promised.
-        let received = unsafe { real::recvmsg(fd, &raw mut message, flags & !libc::MSG_DONTWAIT | blocking) };
-        if received < 0 && wait && last_errno() == libc::EAGAIN {
-            // The socket's own timeout: see what other threads have read. Or the user has made it
-            // non-blocking.
-            wait_readable(fd);
-            looks = if due { looks + 1 } else { 0 };
-            if looks == LOOKS {
-                end(HANGS);
-            }
-            continue;
-        }
-        if received < 0 {
-            end_if_lost();
+        let Some(received) = (unsafe { next_datagram(fd, socket, &mut message, flags) }) else {
             return -1;
-        }
+        };
         // SAFETY: the kernel has written the header behind the compiler's back; it lives and is initialised.
         let header = unsafe { (&raw const header).read_volatile() };
-        let (Some((header, _)), true) = (Header::split(&header), received >= HEADER_LEN.cast_signed()) else {
+        let (Some((header, _)), Some(length)) = (Header::split(&header), received.checked_sub(HEADER_LEN))
+        else {
             end("the glue process is gone");
         };
         socket.answered(header.number);
@@ -185,20 +166,64 @@ pub unsafe fn receive(fd: c_int, socket: &Socket, user: &mut msghdr, flags: c_in
                 user.msg_flags = message.msg_flags;
                 // SAFETY: the caller promised the message.
                 unsafe { name(user) };
-                let received = received.cast_unsigned() - HEADER_LEN;
                 // Who has no room for all wants none of them.
                 let is_cut = message.msg_flags & libc::MSG_TRUNC != 0;
                 if header.kind == DATA || is_cut {
-                    return received.cast_signed();
+                    return length.cast_signed();
                 }
                 // SAFETY: the parts are the caller's, and the kernel has filled them in.
-                let first = unsafe { socket.upcalls.put(parts, received) };
+                let first = unsafe { socket.upcalls.put(parts, length) };
                 return first.unwrap_or_else(|Garbage| end(NONSENSE)).cast_signed();
             }
             OVERFLOW => return fail(libc::ENOBUFS) as ssize_t,
             MARK if may_wait || socket.waits() => {}
             MARK => return fail(libc::EAGAIN) as ssize_t,
             _ => end(NONSENSE),
+        }
+    }
+}
+
+/// Completes a message whose first `length` bytes, or as many as there is room for, are in its parts.
+///
+/// # Safety
+/// `user` must be a message that `recvmsg` may fill in.
+unsafe fn hand_out(user: &mut msghdr, parts: &[iovec], length: usize, flags: c_int) -> ssize_t {
+    let room: usize = parts.iter().map(|part| part.iov_len).sum();
+    user.msg_flags = if length > room { libc::MSG_TRUNC } else { 0 };
+    // SAFETY: the caller promised the message.
+    unsafe { name(user) };
+    let is_whole_asked = flags & libc::MSG_TRUNC != 0;
+    let told = if is_whole_asked { length } else { length.min(room) };
+    told.cast_signed()
+}
+
+/// Takes a datagram from the socket, and waits for it if the caller may wait or an answer is due. `None`
+/// where there is none; `errno` says why.
+///
+/// # Safety
+/// `message` must describe writable memory.
+unsafe fn next_datagram(fd: c_int, socket: &Socket, message: &mut msghdr, flags: c_int) -> Option<usize> {
+    let may_wait = flags & libc::MSG_DONTWAIT == 0;
+    let mut looks = 0;
+    loop {
+        let due = socket.waits();
+        let wait = may_wait || due;
+        let blocking = if wait { 0 } else { libc::MSG_DONTWAIT };
+        // SAFETY: the caller promised the message.
+        let received =
+            unsafe { real::recvmsg(fd, &raw mut *message, flags & !libc::MSG_DONTWAIT | blocking) };
+        if received >= 0 {
+            return Some(received.cast_unsigned());
+        }
+        if !wait || last_errno() != libc::EAGAIN {
+            end_if_lost();
+            return None;
+        }
+        // The socket's own timeout: see what other threads have read. Or the user has made it non-blocking.
+        wait_readable(fd);
+        looks = if due { looks + 1 } else { 0 };
+        if looks == LOOKS {
+            end(HANGS);
         }
     }
 }
