@@ -6,7 +6,7 @@ use p4_interpreter::{
     Collected, Context, CounterValue, Engine, NoObserver, Packet, Replica, State, StateLimits,
 };
 use p4_ir::{Checked, CounterId, Implementation, MeterId, RegisterId, TableId};
-use p4_tables::{Change, Count, Entry, Handle, MeterRates, Pattern, Target};
+use p4_tables::{Change, Count, Entry, Handle, MeterRates, Pattern, ProfileChange, Target};
 
 use crate::entry::{fitted, pattern, target};
 use crate::error::{CommandError, NameError};
@@ -159,13 +159,15 @@ impl Session {
             (table.implementation, target.clone())
         {
             // A member of its own, and an entry that points to it.
-            let member = Change::AddMember {
-                profile: u32::from(profile.0),
+            let change = ProfileChange::AddMember {
                 member: self.member,
                 action,
                 arguments,
             };
-            changes.push(member);
+            changes.push(Change::Profile {
+                profile: u32::from(profile.0),
+                change,
+            });
             target = Target::Member(self.member);
             self.member += 1;
         }
@@ -451,34 +453,29 @@ impl Session {
                 Ok(())
             }
             Command::NodeCreate(..) => return Err(CommandError::TooManyNodes),
-            Command::NodeUpdate(node, ports) => {
-                let known = self
-                    .nodes
-                    .get_mut(*node)
-                    .ok_or(CommandError::UnknownNode(*node))?;
-                known.ports.clone_from(ports);
-                let groups: Vec<u64> = self
-                    .groups
-                    .iter()
-                    .filter(|(_, nodes)| nodes.contains(node))
-                    .map(|(&group, _)| group)
-                    .collect();
-                return groups.into_iter().try_for_each(|group| self.set_group(group));
-            }
-            Command::NodeAssociate(group, node) => {
-                if *node >= self.nodes.len() {
-                    return Err(CommandError::UnknownNode(*node));
-                }
-                let nodes = self
-                    .groups
-                    .get_mut(group)
-                    .ok_or(CommandError::UnknownGroup(*group))?;
-                nodes.push(*node);
-                return self.set_group(*group);
-            }
+            Command::NodeUpdate(node, ports) => return self.update_node(*node, ports),
+            Command::NodeAssociate(group, node) => return self.associate_node(*group, *node),
             _ => Ok(()),
         };
         done.map_err(CommandError::from)
+    }
+
+    /// Gives a node of multicast groups other ports.
+    fn update_node(&mut self, node: usize, ports: &[u32]) -> Result<(), CommandError> {
+        let known = self.nodes.get_mut(node).ok_or(CommandError::UnknownNode(node))?;
+        known.ports = ports.to_vec();
+        let groups = self.groups.iter().filter(|(_, nodes)| nodes.contains(&node));
+        let groups: Vec<u64> = groups.map(|(&group, _)| group).collect();
+        groups.into_iter().try_for_each(|group| self.set_group(group))
+    }
+
+    fn associate_node(&mut self, group: u64, node: usize) -> Result<(), CommandError> {
+        if node >= self.nodes.len() {
+            return Err(CommandError::UnknownNode(node));
+        }
+        let nodes = self.groups.get_mut(&group);
+        nodes.ok_or(CommandError::UnknownGroup(group))?.push(node);
+        self.set_group(group)
     }
 
     fn set_group(&self, group: u64) -> Result<(), CommandError> {

@@ -37,59 +37,12 @@ pub enum Change {
         /// An action.
         target: Option<Target>,
     },
-    /// Adds a member to an action profile.
-    AddMember {
+    /// Changes an action profile.
+    Profile {
         /// The profile.
         profile: u32,
-        /// The member's identifier.
-        member: u32,
-        /// The action's number.
-        action: u32,
-        /// Arguments of the action.
-        arguments: Words,
-    },
-    /// Gives a member another action.
-    ModifyMember {
-        /// The profile.
-        profile: u32,
-        /// The member's identifier.
-        member: u32,
-        /// The action's number.
-        action: u32,
-        /// Arguments of the action.
-        arguments: Words,
-    },
-    /// Removes a member that no entry or group refers to.
-    RemoveMember {
-        /// The profile.
-        profile: u32,
-        /// The member's identifier.
-        member: u32,
-    },
-    /// Adds a group.
-    AddGroup {
-        /// The profile.
-        profile: u32,
-        /// The group's identifier.
-        group: u32,
-        /// Identifiers of members with weights.
-        members: Vec<(u32, u32)>,
-    },
-    /// Gives a group other members.
-    ModifyGroup {
-        /// The profile.
-        profile: u32,
-        /// The group's identifier.
-        group: u32,
-        /// Identifiers of members with weights.
-        members: Vec<(u32, u32)>,
-    },
-    /// Removes a group that no entry refers to.
-    RemoveGroup {
-        /// The profile.
-        profile: u32,
-        /// The group's identifier.
-        group: u32,
+        /// What is different then.
+        change: ProfileChange,
     },
     /// Adds a pattern to a value set.
     AddValue {
@@ -104,5 +57,52 @@ pub enum Change {
         set: u32,
         /// The pattern.
         pattern: Pattern,
+    },
+}
+
+/// A change of an action profile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProfileChange {
+    /// Adds a member.
+    AddMember {
+        /// The member's identifier.
+        member: u32,
+        /// The action's number.
+        action: u32,
+        /// Arguments of the action.
+        arguments: Words,
+    },
+    /// Gives a member another action.
+    ModifyMember {
+        /// The member's identifier.
+        member: u32,
+        /// The action's number.
+        action: u32,
+        /// Arguments of the action.
+        arguments: Words,
+    },
+    /// Removes a member that no entry or group refers to.
+    RemoveMember {
+        /// The member's identifier.
+        member: u32,
+    },
+    /// Adds a group.
+    AddGroup {
+        /// The group's identifier.
+        group: u32,
+        /// Identifiers of members with weights.
+        members: Vec<(u32, u32)>,
+    },
+    /// Gives a group other members.
+    ModifyGroup {
+        /// The group's identifier.
+        group: u32,
+        /// Identifiers of members with weights.
+        members: Vec<(u32, u32)>,
+    },
+    /// Removes a group that no entry refers to.
+    RemoveGroup {
+        /// The group's identifier.
+        group: u32,
     },
 }

@@ -62,7 +62,7 @@ mod tables;
 mod tuples;
 mod value_set;
 
-pub use change::Change;
+pub use change::{Change, ProfileChange};
 pub use error::{BatchError, Error};
 pub use key::{FieldPlace, KeyField, KeyLayout, MAX_KEY_WORDS, Match, MatchKind, Pattern, Words};
 pub use meter::{Colour, Meter, MeterRates};

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use crate::change::ProfileChange;
 use crate::error::Error;
 use crate::key::Words;
 
@@ -150,7 +151,54 @@ impl Profile {
             .collect()
     }
 
-    pub(crate) fn add_member(&mut self, id: u32, action: u32, arguments: &Words) -> Result<(), Error> {
+    /// Makes a change; returns the one that undoes it.
+    pub(crate) fn change(&mut self, change: &ProfileChange) -> Result<ProfileChange, Error> {
+        use ProfileChange::{AddGroup, AddMember, ModifyGroup, ModifyMember, RemoveGroup, RemoveMember};
+        Ok(match *change {
+            AddMember {
+                member,
+                action,
+                ref arguments,
+            } => {
+                self.add_member(member, action, arguments)?;
+                RemoveMember { member }
+            }
+            ModifyMember {
+                member,
+                action,
+                ref arguments,
+            } => {
+                let (action, arguments) = self.modify_member(member, action, arguments)?;
+                ModifyMember {
+                    member,
+                    action,
+                    arguments,
+                }
+            }
+            RemoveMember { member } => {
+                let (action, arguments) = self.remove_member(member)?;
+                AddMember {
+                    member,
+                    action,
+                    arguments,
+                }
+            }
+            AddGroup { group, ref members } => {
+                self.add_group(group, members)?;
+                RemoveGroup { group }
+            }
+            ModifyGroup { group, ref members } => {
+                let members = self.modify_group(group, members)?;
+                ModifyGroup { group, members }
+            }
+            RemoveGroup { group } => {
+                let members = self.remove_group(group)?;
+                AddGroup { group, members }
+            }
+        })
+    }
+
+    fn add_member(&mut self, id: u32, action: u32, arguments: &Words) -> Result<(), Error> {
         self.check_arguments(arguments)?;
         if self.members.place(id).is_some() {
             return Err(Error::Duplicate);
@@ -173,12 +221,7 @@ impl Profile {
     }
 
     /// Changes a member, and returns its former value.
-    pub(crate) fn modify_member(
-        &mut self,
-        id: u32,
-        action: u32,
-        arguments: &Words,
-    ) -> Result<(u32, Words), Error> {
+    fn modify_member(&mut self, id: u32, action: u32, arguments: &Words) -> Result<(u32, Words), Error> {
         self.check_arguments(arguments)?;
         let place = self.members.place(id).ok_or(Error::NotFound)?;
         let member = self.members.get_mut(place).ok_or(Error::NotFound)?;
@@ -190,7 +233,7 @@ impl Profile {
         Ok(before)
     }
 
-    pub(crate) fn remove_member(&mut self, id: u32) -> Result<(u32, Words), Error> {
+    fn remove_member(&mut self, id: u32) -> Result<(u32, Words), Error> {
         let place = self.members.place(id).ok_or(Error::NotFound)?;
         if self.members.get(place).is_some_and(|member| member.uses > 0) {
             return Err(Error::InUse {
@@ -202,7 +245,7 @@ impl Profile {
         Ok((member.action, member.arguments))
     }
 
-    pub(crate) fn add_group(&mut self, id: u32, members: &[(u32, u32)]) -> Result<(), Error> {
+    fn add_group(&mut self, id: u32, members: &[(u32, u32)]) -> Result<(), Error> {
         if self.groups.place(id).is_some() {
             return Err(Error::Duplicate);
         }
@@ -219,7 +262,7 @@ impl Profile {
     }
 
     /// Changes a group's members, and returns the former ones.
-    pub(crate) fn modify_group(&mut self, id: u32, members: &[(u32, u32)]) -> Result<Vec<(u32, u32)>, Error> {
+    fn modify_group(&mut self, id: u32, members: &[(u32, u32)]) -> Result<Vec<(u32, u32)>, Error> {
         let place = self.groups.place(id).ok_or(Error::NotFound)?;
         let old = self.groups.get(place).map_or(0, |group| group.list.len());
         let list = self.list(members, old)?;
@@ -232,7 +275,7 @@ impl Profile {
         Ok(before.into_iter().map(|member| (member, 1)).collect())
     }
 
-    pub(crate) fn remove_group(&mut self, id: u32) -> Result<Vec<(u32, u32)>, Error> {
+    fn remove_group(&mut self, id: u32) -> Result<Vec<(u32, u32)>, Error> {
         let place = self.groups.place(id).ok_or(Error::NotFound)?;
         if self.groups.get(place).is_some_and(|group| group.uses > 0) {
             return Err(Error::InUse {

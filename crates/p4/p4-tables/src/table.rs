@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::error::Error;
-use crate::key::{KeyLayout, MatchKind, Pattern, Words};
+use crate::key::{FieldPlace, KeyLayout, MatchKind, Pattern, Words};
 use crate::lpm::Lpm;
 use crate::map::Map;
 use crate::meter::Meter;
@@ -121,25 +121,8 @@ pub struct Table {
 
 impl Table {
     pub(crate) fn new(spec: TableSpec) -> Result<Table, Error> {
+        let finder = finder(&spec)?;
         let layout = &spec.layout;
-        let has = |kind| layout.places().iter().position(|place| place.kind == kind);
-        let finder = match (layout.places(), has(MatchKind::Lpm)) {
-            ([], _) => Finder::Keyless,
-            _ if layout.has_ranges() => Finder::Ranges(Ranges::new(layout)),
-            _ if layout.has_priorities() => Finder::Tuples(Tuples::new(spec.mask_limit)),
-            (places, Some(field)) => {
-                let later = places[field + 1..]
-                    .iter()
-                    .position(|place| place.kind == MatchKind::Lpm);
-                if let Some(later) = later {
-                    return Err(Error::SecondPrefix {
-                        field: field + 1 + later,
-                    });
-                }
-                Finder::Lpm(Box::new(Lpm::new(layout, places[field])))
-            }
-            _ => Finder::Exact(Map::new(layout.words())),
-        };
         let shape = RowShape {
             words: layout.words(),
             exact: layout.is_exact(),
@@ -151,12 +134,12 @@ impl Table {
             idle: spec.idle,
         };
         // Handles are 32 bits, and the default entry has one.
-        let limit = spec.limit.min(u32::MAX as usize - 1);
-        let limit = if layout.has_ranges() {
-            limit.min(MAX_RANGE_ENTRIES)
+        let most = if layout.has_ranges() {
+            MAX_RANGE_ENTRIES
         } else {
-            limit
+            u32::MAX as usize - 1
         };
+        let limit = spec.limit.min(most);
         let exact_mask = layout.full_mask();
         let rows = Rows::new(&shape);
         let default = spec.default.clone();
@@ -465,4 +448,24 @@ impl Table {
         };
         Ok(self.rows.set_found(DEFAULT, found))
     }
+}
+
+/// The way to find entries that fits the kinds of keys.
+fn finder(spec: &TableSpec) -> Result<Finder, Error> {
+    let layout = &spec.layout;
+    let prefix = |places: &[FieldPlace]| places.iter().position(|place| place.kind == MatchKind::Lpm);
+    Ok(match (layout.places(), prefix(layout.places())) {
+        ([], _) => Finder::Keyless,
+        _ if layout.has_ranges() => Finder::Ranges(Ranges::new(layout)),
+        _ if layout.has_priorities() => Finder::Tuples(Tuples::new(spec.mask_limit)),
+        (places, Some(field)) => {
+            if let Some(later) = prefix(&places[field + 1..]) {
+                return Err(Error::SecondPrefix {
+                    field: field + 1 + later,
+                });
+            }
+            Finder::Lpm(Box::new(Lpm::new(layout, places[field])))
+        }
+        _ => Finder::Exact(Map::new(layout.words())),
+    })
 }

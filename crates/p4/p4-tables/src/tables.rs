@@ -8,7 +8,7 @@
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-use crate::change::Change;
+use crate::change::{Change, ProfileChange};
 use crate::error::{BatchError, Error};
 use crate::key::{KeyLayout, Pattern};
 use crate::profile::{Profile, ProfileSpec};
@@ -35,7 +35,10 @@ enum Undo {
         stored: Stored,
         idle: Option<u64>,
     },
-    Change(Change),
+    Profile {
+        profile: u32,
+        change: ProfileChange,
+    },
     RemoveValue {
         set: u32,
         pattern: Pattern,
@@ -210,7 +213,10 @@ impl Tables {
                 pattern,
                 priority,
             } => self.near(*table, pattern, *priority),
-            _ => 0,
+            Change::SetDefault { .. }
+            | Change::Profile { .. }
+            | Change::AddValue { .. }
+            | Change::RemoveValue { .. } => 0,
         });
         touched.fold(0, |sum, touched| sum ^ touched)
     }
@@ -298,84 +304,14 @@ impl Tables {
                     pattern: pattern.clone(),
                 })
             }
-            _ => self.change_profile(change).map(Undo::Change),
+            Change::Profile { profile, change } => {
+                let change = self.profile_mut(*profile)?.change(change)?;
+                Ok(Undo::Profile {
+                    profile: *profile,
+                    change,
+                })
+            }
         }
-    }
-
-    fn change_profile(&mut self, change: &Change) -> Result<Change, Error> {
-        Ok(match change {
-            Change::AddMember {
-                profile,
-                member,
-                action,
-                arguments,
-            } => {
-                self.profile_mut(*profile)?
-                    .add_member(*member, *action, arguments)?;
-                Change::RemoveMember {
-                    profile: *profile,
-                    member: *member,
-                }
-            }
-            Change::ModifyMember {
-                profile,
-                member,
-                action,
-                arguments,
-            } => {
-                let (action, arguments) = self
-                    .profile_mut(*profile)?
-                    .modify_member(*member, *action, arguments)?;
-                Change::ModifyMember {
-                    profile: *profile,
-                    member: *member,
-                    action,
-                    arguments,
-                }
-            }
-            Change::RemoveMember { profile, member } => {
-                let (action, arguments) = self.profile_mut(*profile)?.remove_member(*member)?;
-                Change::AddMember {
-                    profile: *profile,
-                    member: *member,
-                    action,
-                    arguments,
-                }
-            }
-            Change::AddGroup {
-                profile,
-                group,
-                members,
-            } => {
-                self.profile_mut(*profile)?.add_group(*group, members)?;
-                Change::RemoveGroup {
-                    profile: *profile,
-                    group: *group,
-                }
-            }
-            Change::ModifyGroup {
-                profile,
-                group,
-                members,
-            } => {
-                let members = self.profile_mut(*profile)?.modify_group(*group, members)?;
-                Change::ModifyGroup {
-                    profile: *profile,
-                    group: *group,
-                    members,
-                }
-            }
-            Change::RemoveGroup { profile, group } => {
-                let members = self.profile_mut(*profile)?.remove_group(*group)?;
-                Change::AddGroup {
-                    profile: *profile,
-                    group: *group,
-                    members,
-                }
-            }
-            // The caller makes the other changes.
-            other => other.clone(),
-        })
     }
 
     fn undo(&mut self, undo: Undo, now: u64) {
@@ -407,7 +343,9 @@ impl Tables {
                 self.use_target(table, handle, true);
                 done
             }
-            Undo::Change(change) => self.change_profile(&change).map(|_| ()),
+            Undo::Profile { profile, change } => self
+                .profile_mut(profile)
+                .and_then(|profile| profile.change(&change).map(|_| ())),
             Undo::RemoveValue { set, pattern } => self
                 .value_set_mut(set)
                 .and_then(|set| set.remove(&pattern))

@@ -8,8 +8,8 @@ use common::{action, entry, exact, layout};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use p4_tables::{
-    Change, Count, DEFAULT, Entry, Error, Match, MatchKind, ProfileSpec, Shared, TableSpec, Tables, Target,
-    Words,
+    Change, Count, DEFAULT, Entry, Error, Match, MatchKind, ProfileChange, ProfileSpec, Shared, TableSpec,
+    Tables, Target, Words,
 };
 
 /// Each batch gives all entries of two tables the same new argument; readers never see two arguments under
@@ -226,16 +226,19 @@ fn profiles_choose_by_hash_and_keep_what_is_used() {
         ..TableSpec::new(key.clone(), 10, 1)
     };
     let table = tables.add_table(spec).unwrap();
-    let member = |member: u32| Change::AddMember {
-        profile,
-        member,
-        action: member,
-        arguments: [u64::from(member)].as_slice().into(),
+    let change = |change| Change::Profile { profile, change };
+    let member = |member: u32| {
+        change(ProfileChange::AddMember {
+            member,
+            action: member,
+            arguments: [u64::from(member)].as_slice().into(),
+        })
     };
-    let group = |members: &[(u32, u32)]| Change::AddGroup {
-        profile,
-        group: 5,
-        members: members.to_vec(),
+    let group = |members: &[(u32, u32)]| {
+        change(ProfileChange::AddGroup {
+            group: 5,
+            members: members.to_vec(),
+        })
     };
     let to = |value, target| Change::Insert {
         table,
@@ -267,11 +270,11 @@ fn profiles_choose_by_hash_and_keep_what_is_used() {
     let error = |tables: &mut Tables, change: Change| tables.apply(&[change], 0).unwrap_err().error;
     let in_use = |what, number| Error::InUse { what, number };
     assert_eq!(
-        error(&mut tables, Change::RemoveMember { profile, member: 30 }),
+        error(&mut tables, change(ProfileChange::RemoveMember { member: 30 })),
         in_use("member", 30)
     );
     assert_eq!(
-        error(&mut tables, Change::RemoveGroup { profile, group: 5 }),
+        error(&mut tables, change(ProfileChange::RemoveGroup { group: 5 })),
         in_use("group", 5)
     );
     assert_eq!(
@@ -287,10 +290,11 @@ fn profiles_choose_by_hash_and_keep_what_is_used() {
             expected: "a member or a group of its action profile"
         }
     );
-    let modify = |members: &[(u32, u32)]| Change::ModifyGroup {
-        profile,
-        group: 5,
-        members: members.to_vec(),
+    let modify = |members: &[(u32, u32)]| {
+        change(ProfileChange::ModifyGroup {
+            group: 5,
+            members: members.to_vec(),
+        })
     };
     assert_eq!(error(&mut tables, modify(&[(30, 4)])), Error::Full { limit: 3 });
     assert_eq!(
@@ -300,7 +304,7 @@ fn profiles_choose_by_hash_and_keep_what_is_used() {
     tables.apply(&[modify(&[])], 0).unwrap();
     assert_eq!(run(&tables, 1, 0), Some(9), "an empty group leads to the default");
     tables
-        .apply(&[Change::RemoveMember { profile, member: 30 }], 0)
+        .apply(&[change(ProfileChange::RemoveMember { member: 30 })], 0)
         .unwrap();
     let remove = |value| Change::Remove {
         table,
@@ -309,12 +313,16 @@ fn profiles_choose_by_hash_and_keep_what_is_used() {
     };
     tables
         .apply(
-            &[remove(1), remove(2), Change::RemoveGroup { profile, group: 5 }],
+            &[
+                remove(1),
+                remove(2),
+                change(ProfileChange::RemoveGroup { group: 5 }),
+            ],
             0,
         )
         .unwrap();
     tables
-        .apply(&[Change::RemoveMember { profile, member: 10 }], 0)
+        .apply(&[change(ProfileChange::RemoveMember { member: 10 })], 0)
         .unwrap();
     tables.apply(&[1, 2, 3, 4].map(member), 0).unwrap();
     assert_eq!(error(&mut tables, member(5)), Error::Full { limit: 4 });

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "also part of an example")]
 
 use p4_interpreter::{Collected, Context, Engine, NoObserver, Packet, State, StateLimits};
-use p4_tables::{Change, Entry, Match, MatchKind, Target};
+use p4_tables::{Change, Entry, Match, MatchKind, ProfileChange, Target};
 use std::path::PathBuf;
 
 /// The directory of the project's programs.
@@ -128,11 +128,13 @@ impl Bench {
                     .unwrap()
                     .members() as u32
                     + 1;
-                changes.push(Change::AddMember {
+                changes.push(Change::Profile {
                     profile: u32::from(profile.0),
-                    member,
-                    action,
-                    arguments,
+                    change: ProfileChange::AddMember {
+                        member,
+                        action,
+                        arguments,
+                    },
                 });
                 Target::Member(member)
             }
