@@ -79,110 +79,124 @@ impl<'a> Loader<'a> {
                 .within(|| format!("extern_instances {name:?}"));
         }
         each(root, "counter_arrays", |counter, name| {
-            let direct = counter.flag("is_direct")?;
-            let size = if direct { 0 } else { counter.size("size")? };
-            let id = next(CounterId::at(self.program.counters.len()), "counter array")?;
-            self.counters.add(name.to_owned(), id)?;
-            if direct {
-                self.direct
-                    .entry(counter.string("binding")?.to_owned())
-                    .or_default()
-                    .0 = Some(id);
-            }
-            let (identity, unit) = (identity(name), CounterUnit::Both);
-            self.program.counters.push(Counter {
-                identity,
-                unit,
-                size,
-                table: None,
-            });
-            Ok(())
+            self.counter(counter, name)
         })?;
-        each(root, "meter_arrays", |meter, name| {
-            let direct = meter.flag("is_direct")?;
-            let size = if direct { 0 } else { meter.size("size")? };
-            let bytes = match meter.string("type")? {
-                "bytes" => true,
-                "packets" => false,
-                _ => return wrong("\"type\" is neither bytes nor packets"),
-            };
-            if meter.get("rate_count").number().is_some_and(|rates| rates != 2) {
-                return unsupported("a meter with other than two rates");
-            }
-            let id = next(MeterId::at(self.program.meters.len()), "meter array")?;
-            self.meters.add(name.to_owned(), id)?;
-            if direct {
-                self.direct
-                    .entry(meter.string("binding")?.to_owned())
-                    .or_default()
-                    .1 = Some(id);
-                self.colours.insert(id, meter.get("result_target"));
-            }
-            self.program.meters.push(Meter {
-                identity: identity(name),
-                bytes,
-                size,
-                table: None,
-            });
-            Ok(())
-        })?;
+        each(root, "meter_arrays", |meter, name| self.meter(meter, name))?;
         each(root, "register_arrays", |register, name| {
-            let (size, width) = (register.size("size")?, register.size("bitwidth")?);
-            let id = next(RegisterId::at(self.program.registers.len()), "register array")?;
-            self.registers.add(name.to_owned(), id)?;
-            self.program.registers.push(Register {
-                identity: identity(name),
-                width,
-                size,
-            });
-            Ok(())
+            self.register(register, name)
         })?;
         each(root, "calculations", |calculation, name| {
             let algorithm = algorithm(calculation.string("algo")?)?;
             let id = self.calculation(name, algorithm, calculation)?;
             self.calculations.add(name.to_owned(), id)
         })?;
-        each(root, "learn_lists", |list, name| {
-            let number = list.size::<u32>("id")?;
-            let mut items = Vec::new();
-            for (at, element) in list.list("elements")?.iter().enumerate() {
-                let value = self.exact(element).within(|| format!("elements[{at}]"))?.id;
-                let name = element
-                    .get("value")
-                    .elements()
-                    .and_then(|parts| parts.get(1)?.text())
-                    .unwrap_or_default();
-                items.push(DigestItem {
-                    name: name.to_owned(),
-                    value,
-                });
-            }
-            let id = next(DigestId::at(self.program.digests.len()), "learn list")?;
-            self.digests.add(number.into(), id)?;
-            self.program.digests.push(Digest {
-                identity: identity(name),
-                list: number,
-                items,
+        each(root, "learn_lists", |list, name| self.digest(list, name))?;
+        each(root, "parse_vsets", |set, name| self.value_set(set, name))
+    }
+
+    fn counter(&mut self, counter: &'a Json, name: &str) -> Read<()> {
+        let direct = counter.flag("is_direct")?;
+        let size = if direct { 0 } else { counter.size("size")? };
+        let id = next(CounterId::at(self.program.counters.len()), "counter array")?;
+        self.counters.add(name.to_owned(), id)?;
+        if direct {
+            self.direct
+                .entry(counter.string("binding")?.to_owned())
+                .or_default()
+                .0 = Some(id);
+        }
+        let (identity, unit) = (identity(name), CounterUnit::Both);
+        self.program.counters.push(Counter {
+            identity,
+            unit,
+            size,
+            table: None,
+        });
+        Ok(())
+    }
+
+    fn meter(&mut self, meter: &'a Json, name: &str) -> Read<()> {
+        let direct = meter.flag("is_direct")?;
+        let size = if direct { 0 } else { meter.size("size")? };
+        let bytes = match meter.string("type")? {
+            "bytes" => true,
+            "packets" => false,
+            _ => return wrong("\"type\" is neither bytes nor packets"),
+        };
+        if meter.get("rate_count").number().is_some_and(|rates| rates != 2) {
+            return unsupported("a meter with other than two rates");
+        }
+        let id = next(MeterId::at(self.program.meters.len()), "meter array")?;
+        self.meters.add(name.to_owned(), id)?;
+        if direct {
+            self.direct
+                .entry(meter.string("binding")?.to_owned())
+                .or_default()
+                .1 = Some(id);
+            self.colours.insert(id, meter.get("result_target"));
+        }
+        self.program.meters.push(Meter {
+            identity: identity(name),
+            bytes,
+            size,
+            table: None,
+        });
+        Ok(())
+    }
+
+    fn register(&mut self, register: &'a Json, name: &str) -> Read<()> {
+        let (size, width) = (register.size("size")?, register.size("bitwidth")?);
+        let id = next(RegisterId::at(self.program.registers.len()), "register array")?;
+        self.registers.add(name.to_owned(), id)?;
+        self.program.registers.push(Register {
+            identity: identity(name),
+            width,
+            size,
+        });
+        Ok(())
+    }
+
+    fn digest(&mut self, list: &'a Json, name: &str) -> Read<()> {
+        let number = list.size::<u32>("id")?;
+        let mut items = Vec::new();
+        for (at, element) in list.list("elements")?.iter().enumerate() {
+            let value = self.exact(element).within(|| format!("elements[{at}]"))?.id;
+            let name = element
+                .get("value")
+                .elements()
+                .and_then(|parts| parts.get(1)?.text())
+                .unwrap_or_default();
+            items.push(DigestItem {
+                name: name.to_owned(),
+                value,
             });
-            Ok(())
-        })?;
-        each(root, "parse_vsets", |set, name| {
-            let width = set.size::<u16>("compressed_bitwidth")?;
-            let size = set
-                .get("max_size")
-                .number()
-                .and_then(|size| u32::try_from(size).ok())
-                .unwrap_or(1024);
-            let id = next(ValueSetId::at(self.program.value_sets.len()), "value set")?;
-            self.value_sets.add(name.to_owned(), id)?;
-            let parts = vec![(String::new(), width, MatchKind::Exact)];
-            self.program.value_sets.push(ValueSet {
-                identity: identity(name),
-                parts,
-                size,
-            });
-            Ok(())
-        })
+        }
+        let id = next(DigestId::at(self.program.digests.len()), "learn list")?;
+        self.digests.add(number.into(), id)?;
+        self.program.digests.push(Digest {
+            identity: identity(name),
+            list: number,
+            items,
+        });
+        Ok(())
+    }
+
+    fn value_set(&mut self, set: &'a Json, name: &str) -> Read<()> {
+        let width = set.size::<u16>("compressed_bitwidth")?;
+        let size = set
+            .get("max_size")
+            .number()
+            .and_then(|size| u32::try_from(size).ok())
+            .unwrap_or(1024);
+        let id = next(ValueSetId::at(self.program.value_sets.len()), "value set")?;
+        self.value_sets.add(name.to_owned(), id)?;
+        let parts = vec![(String::new(), width, MatchKind::Exact)];
+        self.program.value_sets.push(ValueSet {
+            identity: identity(name),
+            parts,
+            size,
+        });
+        Ok(())
     }
 
     /// An algorithm with the inputs of a calculation or a selector.

@@ -590,6 +590,8 @@ pub(crate) enum Resolve {
 #[derive(Clone, Debug)]
 pub(crate) enum Slow {
     Wide(WideOp),
+    Header(HeaderOp),
+    Extern(ExternOp),
     /// `strict`: a reference to an element that does not exist ends the parser.
     Resolve {
         to: Reg,
@@ -611,6 +613,71 @@ pub(crate) enum Slow {
         header: Reg,
         member: u16,
     },
+    /// Into the header whose number is in the register; a full stack's "next" ends the parser.
+    ExtractRef {
+        header: Reg,
+        advance: Option<Resolve>,
+    },
+    ExtractVariable {
+        header: Reg,
+        bits: Reg,
+        advance: Option<Resolve>,
+    },
+    /// The variable field of a header, or all its fields, at the present width.
+    GatherHeader {
+        header: HeaderId,
+    },
+    GatherVariable {
+        header: HeaderId,
+        bit: u32,
+    },
+    /// Marks that the payload belongs to the gathered bytes: the headers emitted after this one, and the
+    /// bytes behind all headers.
+    GatherPayload {
+        after: Option<HeaderId>,
+    },
+    /// `to = base + hash % max`.
+    Scale {
+        to: Reg,
+        base: Reg,
+        max: Option<Reg>,
+        width: u8,
+    },
+    Truncate {
+        length: Reg,
+    },
+    Assert {
+        a: Reg,
+    },
+    Log {
+        text: Box<str>,
+        arguments: Box<[Reg]>,
+    },
+    /// Compares the gathered bytes' hash with a field.
+    ChecksumError,
+}
+
+impl From<WideOp> for Slow {
+    fn from(op: WideOp) -> Slow {
+        Slow::Wide(op)
+    }
+}
+
+impl From<HeaderOp> for Slow {
+    fn from(op: HeaderOp) -> Slow {
+        Slow::Header(op)
+    }
+}
+
+impl From<ExternOp> for Slow {
+    fn from(op: ExternOp) -> Slow {
+        Slow::Extern(op)
+    }
+}
+
+/// Rare operations on headers, unions and stacks.
+#[derive(Clone, Debug)]
+pub(crate) enum HeaderOp {
     ValidRef {
         to: Reg,
         header: Reg,
@@ -695,16 +762,11 @@ pub(crate) enum Slow {
         stack: UnionStackId,
         count: u16,
     },
-    /// Into the header whose number is in the register; a full stack's "next" ends the parser.
-    ExtractRef {
-        header: Reg,
-        advance: Option<Resolve>,
-    },
-    ExtractVariable {
-        header: Reg,
-        bits: Reg,
-        advance: Option<Resolve>,
-    },
+}
+
+/// Operations that use an extern.
+#[derive(Clone, Debug)]
+pub(crate) enum ExternOp {
     Count {
         counter: u16,
         index: Reg,
@@ -724,26 +786,6 @@ pub(crate) enum Slow {
         from: Reg,
         register: RegisterId,
         index: Reg,
-    },
-    /// The variable field of a header, or all its fields, at the present width.
-    GatherHeader {
-        header: HeaderId,
-    },
-    GatherVariable {
-        header: HeaderId,
-        bit: u32,
-    },
-    /// Marks that the payload belongs to the gathered bytes: the headers emitted after this one, and the
-    /// bytes behind all headers.
-    GatherPayload {
-        after: Option<HeaderId>,
-    },
-    /// `to = base + hash % max`.
-    Scale {
-        to: Reg,
-        base: Reg,
-        max: Option<Reg>,
-        width: u8,
     },
     Random {
         to: Reg,
@@ -767,18 +809,6 @@ pub(crate) enum Slow {
     Recirculate {
         list: Option<FieldListId>,
     },
-    Truncate {
-        length: Reg,
-    },
-    Assert {
-        a: Reg,
-    },
-    Log {
-        text: Box<str>,
-        arguments: Box<[Reg]>,
-    },
-    /// Compares the gathered bytes' hash with a field.
-    ChecksumError,
 }
 
 /// How a parser state's select goes on.

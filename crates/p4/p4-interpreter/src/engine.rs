@@ -7,7 +7,7 @@ use crate::code::Size;
 use crate::compile::{self, Code};
 use crate::error::Error;
 use crate::hash::{Algorithm, Crc, CrcParameters};
-use p4_ir::{Checked, Emit, Field, Place, Program, Role};
+use p4_ir::{Bounds, Checked, Emit, Field, Place, Program, Role};
 use p4_tables::{KeyField, KeyLayout, MatchKind};
 
 /// The port that means "drop" in v1model.
@@ -218,11 +218,7 @@ impl Engine {
         let emits = emits(program);
         let emitted: usize = emits.iter().map(|&header| headers[header].bytes).sum();
         let bounds = checked.bounds();
-        let grown = bounds.header_bytes_grown as usize * usize::from(MAX_PASSES);
-        let head = (bounds.header_bytes_read as usize)
-            .next_multiple_of(64)
-            .max(INITIAL_HEAD)
-            + grown;
+        let head = longest_head(bounds);
         let sizes = Sizes {
             phv: program.phv.bytes as usize,
             valid: always_valid.len(),
@@ -241,11 +237,7 @@ impl Engine {
             standard: Standard::new(program),
             colours: colours(program),
             errors: Errors::new(program),
-            hashes: program
-                .calculations
-                .iter()
-                .map(|calculation| hash_kind(calculation.algorithm))
-                .collect(),
+            hashes: hashes(program),
             parser_steps: bounds.parser_steps,
             loop_turns: bounds.loop_turns,
             layouts,
@@ -331,6 +323,13 @@ fn headers(program: &Program) -> Vec<HeaderInfo> {
     headers
 }
 
+/// Bytes for the longest head of a packet: what a parser may read, and what passes may add to it.
+fn longest_head(bounds: &Bounds) -> usize {
+    let grown = bounds.header_bytes_grown as usize * usize::from(MAX_PASSES);
+    let read = (bounds.header_bytes_read as usize).next_multiple_of(64);
+    read.max(INITIAL_HEAD) + grown
+}
+
 fn emits(program: &Program) -> Vec<usize> {
     let union = |union: usize| {
         let union = &program.unions[union];
@@ -405,6 +404,13 @@ fn gathered(program: &Program, headers: &[HeaderInfo]) -> usize {
         .max()
         .unwrap_or(0);
     bits.div_ceil(8) + 8
+}
+
+fn hashes(program: &Program) -> Vec<HashKind> {
+    let calculations = program.calculations.iter();
+    calculations
+        .map(|calculation| hash_kind(calculation.algorithm))
+        .collect()
 }
 
 fn hash_kind(algorithm: p4_ir::Algorithm) -> HashKind {

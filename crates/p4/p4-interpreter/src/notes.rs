@@ -11,7 +11,7 @@
 //! after an operation that is not followed exactly (wide arithmetic, header stacks by index, further passes)
 //! all bits that the parser looked at count as having decided, and [`Notes::is_exact`] is false.
 
-use crate::code::{Op, Slow};
+use crate::code::{ExternOp, Op, Slow};
 use crate::engine::Engine;
 use crate::observe::{Lookup, Observer, Outcome, Phase, Step, View};
 use crate::state::State;
@@ -390,26 +390,26 @@ impl<'a> Notes<'a> {
 
     fn follow_slow(&mut self, slow: &Slow) {
         match *slow {
-            Slow::RegisterRead { to, index, .. } => {
+            Slow::Extern(ExternOp::RegisterRead { to, index, .. }) => {
                 self.state = true;
                 self.decide_register(index);
                 self.set(to, Vec::new());
             }
-            Slow::Meter { index, to, .. } => {
+            Slow::Extern(ExternOp::Meter { index, to, .. }) => {
                 self.state = true;
                 self.decide_register(index);
                 self.set(to, Vec::new());
             }
-            Slow::Random { to, .. } => {
+            Slow::Extern(ExternOp::Random { to, .. }) => {
                 self.state = true;
                 self.set(to, Vec::new());
             }
-            Slow::RegisterWrite { from, index, .. } => {
+            Slow::Extern(ExternOp::RegisterWrite { from, index, .. }) => {
                 self.state = true;
                 self.decide_register(index);
                 self.decide_register(from);
             }
-            Slow::Count { index, .. } => self.decide_register(index),
+            Slow::Extern(ExternOp::Count { index, .. }) => self.decide_register(index),
             Slow::GatherPayload { .. } => self.payload = true,
             Slow::Scale { to, base, max, .. } => {
                 let registers = [Some(to), Some(base), max];
@@ -417,7 +417,7 @@ impl<'a> Notes<'a> {
                 self.set(to, self.mix(&registers, 64));
             }
             Slow::Truncate { length } => self.decide_register(length),
-            Slow::Digest { .. } | Slow::Assert { .. } | Slow::Log { .. } => {}
+            Slow::Extern(ExternOp::Digest { .. }) | Slow::Assert { .. } | Slow::Log { .. } => {}
             _ => self.not_exact(),
         }
     }

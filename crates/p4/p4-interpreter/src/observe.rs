@@ -4,7 +4,7 @@
 //! per kind of observer, so that a plain run pays nothing for the possibility.
 
 use crate::bits;
-use crate::code::{Op, Slow};
+use crate::code::{ExternOp, Op};
 use crate::compile::Code;
 pub use crate::compile::Mark;
 use crate::context::Context;
@@ -215,31 +215,30 @@ impl Observer for NoObserver {
 }
 
 /// The extern that an operation uses, as a name for users.
-pub(crate) fn name_of(slow: &Slow, program: &Program) -> String {
-    match slow {
-        Slow::Count { counter, .. } => format!(
+pub(crate) fn name_of(op: &ExternOp, program: &Program) -> String {
+    match op {
+        ExternOp::Count { counter, .. } => format!(
             "counter {}",
             program.counters[usize::from(*counter)].identity.name
         ),
-        Slow::Meter { meter, .. } => format!("meter {}", program.meters[meter.index()].identity.name),
-        Slow::RegisterRead { register, .. } => {
+        ExternOp::Meter { meter, .. } => format!("meter {}", program.meters[meter.index()].identity.name),
+        ExternOp::RegisterRead { register, .. } => {
             format!(
                 "register {} read",
                 program.registers[register.index()].identity.name
             )
         }
-        Slow::RegisterWrite { register, .. } => {
+        ExternOp::RegisterWrite { register, .. } => {
             format!(
                 "register {} written",
                 program.registers[register.index()].identity.name
             )
         }
-        Slow::Random { .. } => "random".into(),
-        Slow::Digest { digest } => format!("digest {}", program.digests[digest.index()].identity.name),
-        Slow::CloneIngress { .. } => "clone of the packet as it came".into(),
-        Slow::CloneEgress { .. } => "clone of the packet as it leaves".into(),
-        Slow::Resubmit { .. } => "resubmit".into(),
-        Slow::Recirculate { .. } => "recirculate".into(),
-        _ => String::new(),
+        ExternOp::Random { .. } => "random".into(),
+        ExternOp::Digest { digest } => format!("digest {}", program.digests[digest.index()].identity.name),
+        ExternOp::CloneIngress { .. } => "clone of the packet as it came".into(),
+        ExternOp::CloneEgress { .. } => "clone of the packet as it leaves".into(),
+        ExternOp::Resubmit { .. } => "resubmit".into(),
+        ExternOp::Recirculate { .. } => "recirculate".into(),
     }
 }

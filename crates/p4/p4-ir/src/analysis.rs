@@ -12,7 +12,7 @@ use crate::action::Op;
 use crate::bits::Bits;
 use crate::control::{Block, Control};
 use crate::expr::{Binary, ExprKind, HeaderRef, Place, Type, Unary, UnionRef};
-use crate::externs::{Algorithm, CalculationInput};
+use crate::externs::{Algorithm, CalculationInput, Checksum};
 use crate::header::Role;
 use crate::ids::{CalculationId, ExprId, FieldId, HeaderId};
 use crate::parser::ParserOp;
@@ -270,61 +270,67 @@ impl DataFlow<'_> {
             self.control(control);
         }
         for op in program.actions.iter().flat_map(|action| &action.ops) {
-            match op {
-                Op::JumpUnless(expr, _)
-                | Op::Truncate(expr)
-                | Op::CloneIngress(expr, _)
-                | Op::CloneEgress(expr, _) => {
-                    self.decides(*expr, None);
-                }
-                Op::Count(_, index) | Op::Meter { index, .. } | Op::RegisterRead(_, _, index) => {
-                    self.decides(*index, None);
-                }
-                Op::RegisterWrite(_, index, value) => {
-                    [index, value].into_iter().for_each(|e| self.decides(*e, None))
-                }
-                _ => {}
-            }
-            if let Some(Place::Member(header, _)) = op.written() {
-                header
-                    .index_expr()
-                    .into_iter()
-                    .for_each(|index| self.decides(index, None));
-            }
+            self.root_of(op);
         }
         for state in &program.parser.states {
             for op in &state.ops {
                 match op {
                     ParserOp::Do(_) => {}
-                    _ => op.for_each_expr(|expr| self.decides(expr, None)),
+                    ParserOp::Extract(_)
+                    | ParserOp::ExtractVariable(..)
+                    | ParserOp::Advance(_)
+                    | ParserOp::Verify(..) => op.for_each_expr(|expr| self.decides(expr, None)),
                 }
             }
             state.select.keys.iter().for_each(|key| self.decides(*key, None));
         }
         for checksum in &program.checksums {
-            checksum
-                .condition
-                .into_iter()
-                .for_each(|condition| self.decides(condition, None));
-            if checksum.verify && self.verified {
-                self.calculation(checksum.calculation);
-                let mut fields = Vec::new();
-                self.places(checksum.target, &mut |field| fields.push(field));
-                fields.into_iter().for_each(|field| self.all_of(field));
+            self.root_of_checksum(checksum);
+        }
+        for selector in program
+            .profiles
+            .iter()
+            .filter_map(|profile| profile.selector.as_ref())
+        {
+            self.calculation(selector.calculation);
+        }
+        let roles = [Role::EgressSpec, Role::McastGrp, Role::CloneSpec];
+        for field in roles.into_iter().filter_map(|role| program.standard.get(role)) {
+            self.all_of(field);
+        }
+    }
+
+    /// Notes what decides what an operation of an action does, and where.
+    fn root_of(&mut self, op: &Op) {
+        match op {
+            Op::JumpUnless(expr, _)
+            | Op::Truncate(expr)
+            | Op::CloneIngress(expr, _)
+            | Op::CloneEgress(expr, _)
+            | Op::Count(_, expr)
+            | Op::Meter { index: expr, .. }
+            | Op::RegisterRead(_, _, expr) => self.decides(*expr, None),
+            Op::RegisterWrite(_, index, value) => {
+                [index, value].into_iter().for_each(|e| self.decides(*e, None))
             }
+            _ => {}
         }
-        for profile in &program.profiles {
-            profile
-                .selector
-                .into_iter()
-                .for_each(|selector| self.calculation(selector.calculation));
+        if let Some(Place::Member(header, _)) = op.written()
+            && let Some(index) = header.index_expr()
+        {
+            self.decides(index, None);
         }
-        for role in [Role::EgressSpec, Role::McastGrp, Role::CloneSpec] {
-            program
-                .standard
-                .get(role)
-                .into_iter()
-                .for_each(|field| self.all_of(field));
+    }
+
+    fn root_of_checksum(&mut self, checksum: &Checksum) {
+        if let Some(condition) = checksum.condition {
+            self.decides(condition, None);
+        }
+        if checksum.verify && self.verified {
+            self.calculation(checksum.calculation);
+            let mut fields = Vec::new();
+            self.places(checksum.target, &mut |field| fields.push(field));
+            fields.into_iter().for_each(|field| self.all_of(field));
         }
     }
 
@@ -536,55 +542,72 @@ impl DataFlow<'_> {
     fn obstacles(&mut self) {
         let program = self.program;
         for action in &program.actions {
-            let place = || format!("action {}", action.identity.name);
-            for op in &action.ops {
-                let obstacle = match op {
-                    Op::RegisterRead(..) | Op::RegisterWrite(..) => Obstacle::Register,
-                    Op::Meter { .. } => Obstacle::Meter,
-                    Op::Random(..) => Obstacle::Random,
-                    Op::Digest(_) => Obstacle::Digest,
-                    Op::Extern(..) => Obstacle::Extern,
-                    Op::Hash { calculation, .. } => match self.unsteady(*calculation) {
-                        Some(obstacle) => obstacle,
-                        None => continue,
-                    },
-                    _ => continue,
-                };
-                self.result.obstacles.insert((obstacle, place()));
+            let obstacles: Vec<_> = action.ops.iter().filter_map(|op| self.obstacle(op)).collect();
+            for obstacle in obstacles {
+                self.note_obstacle(obstacle, format!("action {}", action.identity.name));
             }
         }
         for table in &program.tables {
+            let place = || format!("table {}", table.identity.name);
             if table.meter.is_some() {
-                self.result
-                    .obstacles
-                    .insert((Obstacle::Meter, format!("table {}", table.identity.name)));
+                self.note_obstacle(Obstacle::Meter, place());
             }
             if table.idle_timeout {
-                self.result
-                    .obstacles
-                    .insert((Obstacle::IdleTime, format!("table {}", table.identity.name)));
+                self.note_obstacle(Obstacle::IdleTime, place());
             }
         }
         for checksum in &program.checksums {
             if let Some(obstacle) = self.unsteady(checksum.calculation) {
-                self.result
-                    .obstacles
-                    .insert((obstacle, format!("checksum {}", checksum.name)));
+                self.note_obstacle(obstacle, format!("checksum {}", checksum.name));
             }
         }
+        let is_constant = |id: ExprId| matches!(program.exprs[id.index()].kind, ExprKind::Constant(_));
+        let skips_ahead = |op: &ParserOp| matches!(op, ParserOp::Advance(bits) if !is_constant(*bits));
         for state in &program.parser.states {
-            let constant = |id: ExprId| matches!(program.exprs[id.index()].kind, ExprKind::Constant(_));
-            if state
-                .ops
-                .iter()
-                .any(|op| matches!(op, ParserOp::Advance(bits) if !constant(*bits)))
-            {
-                self.result
-                    .obstacles
-                    .insert((Obstacle::Lookahead, format!("parser state {}", state.name)));
+            if state.ops.iter().any(skips_ahead) {
+                self.note_obstacle(Obstacle::Lookahead, format!("parser state {}", state.name));
             }
         }
         self.told_by_architecture();
+    }
+
+    fn obstacle(&self, op: &Op) -> Option<Obstacle> {
+        match op {
+            Op::RegisterRead(..) | Op::RegisterWrite(..) => Some(Obstacle::Register),
+            Op::Meter { .. } => Some(Obstacle::Meter),
+            Op::Random(..) => Some(Obstacle::Random),
+            Op::Digest(_) => Some(Obstacle::Digest),
+            Op::Extern(..) => Some(Obstacle::Extern),
+            Op::Hash { calculation, .. } => self.unsteady(*calculation),
+            Op::Assign(..)
+            | Op::CopyVariable(..)
+            | Op::SetValid(_)
+            | Op::SetInvalid(_)
+            | Op::CopyHeader(..)
+            | Op::CopyUnion(..)
+            | Op::CopyStack(..)
+            | Op::CopyUnionStack(..)
+            | Op::Push(..)
+            | Op::Pop(..)
+            | Op::PushUnion(..)
+            | Op::PopUnion(..)
+            | Op::Jump(_)
+            | Op::JumpUnless(..)
+            | Op::Count(..)
+            | Op::CloneIngress(..)
+            | Op::CloneEgress(..)
+            | Op::Resubmit(_)
+            | Op::Recirculate(_)
+            | Op::Truncate(_)
+            | Op::MarkToDrop
+            | Op::Exit
+            | Op::Assert(_)
+            | Op::Log(..) => None,
+        }
+    }
+
+    fn note_obstacle(&mut self, obstacle: Obstacle, place: String) {
+        self.result.obstacles.insert((obstacle, place));
     }
 
     fn unsteady(&self, calculation: CalculationId) -> Option<Obstacle> {

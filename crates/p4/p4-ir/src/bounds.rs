@@ -36,12 +36,7 @@ pub(crate) fn bounds(program: &Program, costs: &[u32]) -> Result<Bounds, CheckEr
         .map_or(0, |turns| turns.clamp(1, limits::LOOP_TURNS.into()));
     let operations = straight.saturating_add(turn.saturating_mul(loop_turns));
     let grown = grown(program);
-    let metadata_bits = program
-        .headers
-        .iter()
-        .filter(|header| header.metadata)
-        .map(|header| program.header_types[header.ty.index()].max_bits())
-        .sum::<u32>();
+    let metadata_bits = metadata_bits(program);
     within("bits of metadata", metadata_bits, limits::METADATA_BITS)
         .and_then(|()| within("operations of one pass", operations, limits::OPERATIONS))
         .at(|| "program".to_owned())?;
@@ -309,11 +304,46 @@ struct Weight {
     stacks: Vec<(StackOf, u64)>,
 }
 
+impl Weight {
+    fn extract(&mut self, program: &Program, header: HeaderRef) {
+        let mut bits = 0;
+        program.for_each_header(header, |id| {
+            bits = bits.max(u64::from(program.header_type(id).max_bits()))
+        });
+        self.taken = self.taken.saturating_add(bits);
+        self.certain += bits;
+        match header {
+            HeaderRef::Next(stack) => self.stacks.push((StackOf::Headers(stack.0), bits)),
+            HeaderRef::UnionNext(stack, _) => self.stacks.push((StackOf::Unions(stack.0), bits)),
+            _ => {}
+        }
+    }
+
+    /// Notes how far an expression looks ahead of what was taken so far.
+    fn look_ahead(&mut self, program: &Program, expr: ExprId) {
+        let taken = self.taken;
+        program.for_each_node(expr, &mut |id, kind| {
+            if let (ExprKind::Lookahead { offset }, Type::Bits(width)) = (kind, program.exprs[id.index()].ty)
+            {
+                let end = taken.saturating_add(u64::from(*offset) + u64::from(width));
+                self.ahead = self.ahead.max(end);
+            }
+        });
+    }
+}
+
 /// A stack of headers or of unions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum StackOf {
     Headers(u16),
     Unions(u16),
+}
+
+fn metadata_bits(program: &Program) -> u32 {
+    let metadata = program.headers.iter().filter(|header| header.metadata);
+    metadata
+        .map(|header| program.header_types[header.ty.index()].max_bits())
+        .sum()
 }
 
 fn parser(program: &Program, cost: &Cost) -> Result<Path, CheckError> {
@@ -444,36 +474,15 @@ fn weight(program: &Program, cost: &Cost, state: &State) -> Weight {
         cost: 1,
         ..Weight::default()
     };
-    let lookahead = |weight: &mut Weight, expr: ExprId| {
-        let taken = weight.taken;
-        program.for_each_node(expr, &mut |id, kind| {
-            if let (ExprKind::Lookahead { offset }, Type::Bits(width)) = (kind, program.exprs[id.index()].ty)
-            {
-                weight.ahead = weight
-                    .ahead
-                    .max(taken.saturating_add(u64::from(*offset) + u64::from(width)));
-            }
-        });
-    };
     for op in &state.ops {
         op.for_each_expr(|expr| {
             weight.cost += cost.expr(expr);
-            lookahead(&mut weight, expr);
+            weight.look_ahead(program, expr);
         });
         match op {
             ParserOp::Extract(header) | ParserOp::ExtractVariable(header, _) => {
-                let mut bits = 0;
-                program.for_each_header(*header, |id| {
-                    bits = bits.max(u64::from(program.header_type(id).max_bits()))
-                });
-                weight.taken = weight.taken.saturating_add(bits);
-                weight.certain += bits;
+                weight.extract(program, *header);
                 weight.cost += cost.header(*header);
-                match header {
-                    HeaderRef::Next(stack) => weight.stacks.push((StackOf::Headers(stack.0), bits)),
-                    HeaderRef::UnionNext(stack, _) => weight.stacks.push((StackOf::Unions(stack.0), bits)),
-                    _ => {}
-                }
             }
             ParserOp::Advance(bits) => {
                 let expr = &program.exprs[bits.index()];
@@ -490,7 +499,7 @@ fn weight(program: &Program, cost: &Cost, state: &State) -> Weight {
     }
     for key in &state.select.keys {
         weight.cost += cost.expr(*key);
-        lookahead(&mut weight, *key);
+        weight.look_ahead(program, *key);
     }
     weight.cost += state.select.cases.len() as u64;
     weight

@@ -1,8 +1,11 @@
 //! Operations and actions, hashes and checksums.
 
 use super::Compiler;
-use crate::code::{Op, Slow, WideOp};
-use p4_ir::{Action, CalculationId, CalculationInput, ExprId, Field, HeaderId, HeaderRef, Place};
+use crate::code::{ExternOp, HeaderOp, Op, Slow, WideOp};
+use p4_ir::{
+    Action, CalculationId, CalculationInput, CounterId, ExprId, Field, HeaderId, HeaderRef, MeterId, Place,
+    RegisterId,
+};
 
 impl Compiler<'_> {
     pub(super) fn action(&mut self, action: &p4_ir::Action) {
@@ -43,164 +46,168 @@ impl Compiler<'_> {
     pub(super) fn operation(&mut self, op: &p4_ir::Op) {
         use p4_ir::Op as Ir;
         let top = self.wide_top;
-        match op {
-            Ir::Assign(place, value) => self.assign(*place, *value),
-            Ir::CopyVariable(to, from) => self.copy_variable(*to, *from),
-            Ir::SetValid(header) => self.set_valid(*header, true),
-            Ir::SetInvalid(header) => self.set_valid(*header, false),
-            Ir::CopyHeader(to, from) => {
-                self.header_ref(*to, 0, true);
-                self.header_ref(*from, 1, true);
-                self.slow(Slow::CopyHeader { to: 0, from: 1 });
-            }
-            Ir::CopyUnion(to, from) => self.slow(Slow::CopyUnion { to: *to, from: *from }),
-            Ir::CopyStack(to, from) => self.slow(Slow::CopyStack { to: *to, from: *from }),
-            Ir::CopyUnionStack(to, from) => self.slow(Slow::CopyUnionStack { to: *to, from: *from }),
-            &Ir::Push(stack, count) => self.slow(Slow::Push { stack, count }),
-            &Ir::Pop(stack, count) => self.slow(Slow::Pop { stack, count }),
-            &Ir::PushUnion(stack, count) => self.slow(Slow::PushUnion { stack, count }),
-            &Ir::PopUnion(stack, count) => self.slow(Slow::PopUnion { stack, count }),
+        match *op {
+            Ir::Assign(place, value) => self.assign(place, value),
+            Ir::CopyVariable(to, from) => self.copy_variable(to, from),
+            Ir::SetValid(header) => self.set_valid(header, true),
+            Ir::SetInvalid(header) => self.set_valid(header, false),
+            Ir::CopyHeader(to, from) => self.copy_header(to, from),
+            Ir::CopyUnion(to, from) => self.slow(HeaderOp::CopyUnion { to, from }),
+            Ir::CopyStack(to, from) => self.slow(HeaderOp::CopyStack { to, from }),
+            Ir::CopyUnionStack(to, from) => self.slow(HeaderOp::CopyUnionStack { to, from }),
+            Ir::Push(stack, count) => self.slow(HeaderOp::Push { stack, count }),
+            Ir::Pop(stack, count) => self.slow(HeaderOp::Pop { stack, count }),
+            Ir::PushUnion(stack, count) => self.slow(HeaderOp::PushUnion { stack, count }),
+            Ir::PopUnion(stack, count) => self.slow(HeaderOp::PopUnion { stack, count }),
             Ir::Jump(_) | Ir::JumpUnless(..) => {}
             Ir::MarkToDrop => self.emit(Op::MarkToDrop),
             Ir::Exit => self.emit(Op::Exit),
-            Ir::Truncate(length) => {
-                self.number(*length, 0);
-                self.slow(Slow::Truncate { length: 0 });
-            }
-            Ir::Assert(condition) => {
-                self.value(*condition, 0);
-                self.slow(Slow::Assert { a: 0 });
-            }
-            _ => self.externs(op),
-        }
-        self.wide_top = top;
-    }
-
-    fn externs(&mut self, op: &p4_ir::Op) {
-        use p4_ir::Op as Ir;
-        match op {
-            Ir::Count(counter, index) => {
-                self.number(*index, 0);
-                self.slow(Slow::Count {
-                    counter: counter.0,
-                    index: 0,
-                });
-            }
+            Ir::Count(counter, index) => self.count(counter, index),
             Ir::Meter {
                 meter,
                 index,
                 result,
                 colour,
-            } => {
-                self.number(*index, 0);
-                let colour = colour.map(|colour| {
-                    self.number(colour, 1);
-                    1
-                });
-                self.slow(Slow::Meter {
-                    meter: *meter,
-                    index: 0,
-                    colour,
-                    to: 0,
-                });
-                self.store_place(*result, 0, 2, 1);
-            }
-            Ir::RegisterRead(place, register, index) => {
-                self.number(*index, 0);
-                let width = u32::from(self.program.registers[register.index()].width);
-                if width > 64 {
-                    let to = self.take(width);
-                    self.wide_op(WideOp::RegisterRead {
-                        to,
-                        register: *register,
-                        index: 0,
-                    });
-                    self.store_wide(*place, to, 0);
-                } else {
-                    self.slow(Slow::RegisterRead {
-                        to: 0,
-                        register: *register,
-                        index: 0,
-                    });
-                    self.store_place(*place, 0, width, 1);
-                }
-            }
-            Ir::RegisterWrite(register, index, value) => {
-                self.number(*index, 0);
-                if self.is_wide(*value) {
-                    let from = self.wide(*value, 1);
-                    self.wide_op(WideOp::RegisterWrite {
-                        from,
-                        register: *register,
-                        index: 0,
-                    });
-                } else {
-                    self.value(*value, 1);
-                    self.slow(Slow::RegisterWrite {
-                        from: 1,
-                        register: *register,
-                        index: 0,
-                    });
-                }
-            }
+            } => self.measure(meter, index, (result, colour)),
+            Ir::RegisterRead(place, register, index) => self.read_register(place, register, index),
+            Ir::RegisterWrite(register, index, value) => self.write_register(register, index, value),
             Ir::Hash {
                 calculation,
                 result,
                 base,
                 max,
-            } => {
-                self.calculate(*calculation);
-                self.low_bits(*base, 1);
-                let max = max.map(|max| {
-                    self.number(max, 2);
-                    2
-                });
-                let width = self.place_width(*result).min(64);
-                self.slow(Slow::Scale {
-                    to: 0,
-                    base: 1,
-                    max,
-                    width: width as u8,
-                });
-                self.store_place(*result, 0, width, 1);
-            }
-            Ir::Random(place, low, high) => {
-                self.number(*low, 0);
-                self.number(*high, 1);
-                self.slow(Slow::Random {
-                    to: 0,
-                    low: 0,
-                    high: 1,
-                });
-                self.store_place(*place, 0, 64, 1);
-            }
-            Ir::Digest(digest) => self.slow(Slow::Digest { digest: *digest }),
+            } => self.hash(calculation, result, (base, max)),
+            Ir::Random(place, low, high) => self.random(place, low, high),
+            Ir::Digest(digest) => self.slow(ExternOp::Digest { digest }),
             Ir::CloneIngress(session, list) => {
-                self.number(*session, 0);
-                self.slow(Slow::CloneIngress {
-                    session: 0,
-                    list: *list,
-                });
+                self.number(session, 0);
+                self.slow(ExternOp::CloneIngress { session: 0, list });
             }
             Ir::CloneEgress(session, list) => {
-                self.number(*session, 0);
-                self.slow(Slow::CloneEgress {
-                    session: 0,
-                    list: *list,
-                });
+                self.number(session, 0);
+                self.slow(ExternOp::CloneEgress { session: 0, list });
             }
-            Ir::Resubmit(list) => self.slow(Slow::Resubmit { list: *list }),
-            Ir::Recirculate(list) => self.slow(Slow::Recirculate { list: *list }),
-            Ir::Log(text, arguments) => self.log(text, arguments),
-            // The only function that the target has copies its argument: see `crate::externs`.
-            Ir::Extern(_, place, arguments) => {
-                if let Some(&argument) = arguments.first() {
-                    self.low_bits(argument, 0);
-                    let width = self.width(argument).min(64);
-                    self.store_place(*place, 0, width, 1);
-                }
+            Ir::Resubmit(list) => self.slow(ExternOp::Resubmit { list }),
+            Ir::Recirculate(list) => self.slow(ExternOp::Recirculate { list }),
+            Ir::Truncate(length) => {
+                self.number(length, 0);
+                self.slow(Slow::Truncate { length: 0 });
             }
-            _ => {}
+            Ir::Assert(condition) => {
+                self.value(condition, 0);
+                self.slow(Slow::Assert { a: 0 });
+            }
+            Ir::Log(ref text, ref arguments) => self.log(text, arguments),
+            Ir::Extern(_, place, ref arguments) => self.call(place, arguments),
+        }
+        self.wide_top = top;
+    }
+
+    fn copy_header(&mut self, to: HeaderRef, from: HeaderRef) {
+        self.header_ref(to, 0, true);
+        self.header_ref(from, 1, true);
+        self.slow(HeaderOp::CopyHeader { to: 0, from: 1 });
+    }
+
+    fn count(&mut self, counter: CounterId, index: ExprId) {
+        self.number(index, 0);
+        self.slow(ExternOp::Count {
+            counter: counter.0,
+            index: 0,
+        });
+    }
+
+    /// The colour before, if the meter heeds it, goes in register 1, and the colour comes in register 0.
+    fn measure(&mut self, meter: MeterId, index: ExprId, (result, colour): (Place, Option<ExprId>)) {
+        self.number(index, 0);
+        let colour = colour.map(|colour| {
+            self.number(colour, 1);
+            1
+        });
+        self.slow(ExternOp::Meter {
+            meter,
+            index: 0,
+            colour,
+            to: 0,
+        });
+        self.store_place(result, 0, 2, 1);
+    }
+
+    fn read_register(&mut self, place: Place, register: RegisterId, index: ExprId) {
+        self.number(index, 0);
+        let width = u32::from(self.program.registers[register.index()].width);
+        if width > 64 {
+            let to = self.take(width);
+            self.wide_op(WideOp::RegisterRead {
+                to,
+                register,
+                index: 0,
+            });
+            self.store_wide(place, to, 0);
+        } else {
+            self.slow(ExternOp::RegisterRead {
+                to: 0,
+                register,
+                index: 0,
+            });
+            self.store_place(place, 0, width, 1);
+        }
+    }
+
+    fn write_register(&mut self, register: RegisterId, index: ExprId, value: ExprId) {
+        self.number(index, 0);
+        if self.is_wide(value) {
+            let from = self.wide(value, 1);
+            self.wide_op(WideOp::RegisterWrite {
+                from,
+                register,
+                index: 0,
+            });
+        } else {
+            self.value(value, 1);
+            self.slow(ExternOp::RegisterWrite {
+                from: 1,
+                register,
+                index: 0,
+            });
+        }
+    }
+
+    /// Brings the hash of a calculation's input into the range that begins at `base` and has `max` values.
+    fn hash(&mut self, calculation: CalculationId, result: Place, (base, max): (ExprId, Option<ExprId>)) {
+        self.calculate(calculation);
+        self.low_bits(base, 1);
+        let max = max.map(|max| {
+            self.number(max, 2);
+            2
+        });
+        let width = self.place_width(result).min(64);
+        self.slow(Slow::Scale {
+            to: 0,
+            base: 1,
+            max,
+            width: width as u8,
+        });
+        self.store_place(result, 0, width, 1);
+    }
+
+    fn random(&mut self, place: Place, low: ExprId, high: ExprId) {
+        self.number(low, 0);
+        self.number(high, 1);
+        self.slow(ExternOp::Random {
+            to: 0,
+            low: 0,
+            high: 1,
+        });
+        self.store_place(place, 0, 64, 1);
+    }
+
+    /// Calls the only function that the target has, which copies its argument: see `crate::externs`.
+    fn call(&mut self, place: Place, arguments: &[ExprId]) {
+        if let Some(&argument) = arguments.first() {
+            self.low_bits(argument, 0);
+            let width = self.width(argument).min(64);
+            self.store_place(place, 0, width, 1);
         }
     }
 
@@ -245,7 +252,7 @@ impl Compiler<'_> {
         let ((to, to_member), (from, from_member)) = (reference(to, self), reference(from, self));
         self.header_ref(to, 0, true);
         self.header_ref(from, 1, true);
-        self.slow(Slow::CopyVariable {
+        self.slow(HeaderOp::CopyVariable {
             to: 0,
             to_member,
             from: 1,
@@ -260,8 +267,8 @@ impl Compiler<'_> {
             _ => {
                 self.header_ref(header, 0, true);
                 self.slow(match valid {
-                    true => Slow::SetValidRef { header: 0 },
-                    false => Slow::SetInvalidRef { header: 0 },
+                    true => HeaderOp::SetValidRef { header: 0 },
+                    false => HeaderOp::SetInvalidRef { header: 0 },
                 });
             }
         }

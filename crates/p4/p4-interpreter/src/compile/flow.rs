@@ -99,17 +99,7 @@ impl Compiler<'_> {
         if select.width > 64 {
             return self.wide_select(select, target);
         }
-        self.value(select.keys[0], 0);
-        for &key in &select.keys[1..] {
-            self.value(key, 1);
-            let low = self.width(key) as u8;
-            self.emit(Op::Concat {
-                to: 0,
-                a: 0,
-                b: 1,
-                low,
-            });
-        }
+        self.select_key(&select.keys);
         let masked = |pattern: &Pattern| match pattern {
             Pattern::Masked { value, mask } => Some((value.to_u64()?, mask.to_u64()?)),
             Pattern::ValueSet(_) => None,
@@ -132,33 +122,50 @@ impl Compiler<'_> {
                 }
                 self.jump(default);
             }
-            _ => {
-                // Value sets are asked with the key's words.
-                if select
-                    .cases
-                    .iter()
-                    .any(|case| matches!(case.pattern, Pattern::ValueSet(_)))
-                {
-                    self.value_set_key(select);
-                }
-                let cases = select.cases.iter().map(|case| {
-                    let pc = target(case.next).0;
-                    match &case.pattern {
-                        Pattern::Masked { value, mask } => SelectCode::Masked {
-                            value: value.to_u64().unwrap_or(0),
-                            mask: mask.to_u64().unwrap_or(0),
-                            pc,
-                        },
-                        Pattern::ValueSet(set) => SelectCode::Set { set: *set, pc },
-                    }
-                });
-                let cases = cases.collect();
-                self.end_select(SelectTable {
-                    cases,
-                    default: default.0,
-                });
-            }
+            _ => self.select_from_table(select, target),
         }
+    }
+
+    /// Puts the keys one behind the other into register 0.
+    fn select_key(&mut self, keys: &[ExprId]) {
+        self.value(keys[0], 0);
+        for &key in &keys[1..] {
+            self.value(key, 1);
+            let low = self.width(key) as u8;
+            self.emit(Op::Concat {
+                to: 0,
+                a: 0,
+                b: 1,
+                low,
+            });
+        }
+    }
+
+    fn select_from_table(&mut self, select: &Select, target: impl Fn(NextState) -> Label) {
+        // Value sets are asked with the key's words.
+        if select
+            .cases
+            .iter()
+            .any(|case| matches!(case.pattern, Pattern::ValueSet(_)))
+        {
+            self.value_set_key(select);
+        }
+        let cases = select.cases.iter().map(|case| {
+            let pc = target(case.next).0;
+            match &case.pattern {
+                Pattern::Masked { value, mask } => SelectCode::Masked {
+                    value: value.to_u64().unwrap_or(0),
+                    mask: mask.to_u64().unwrap_or(0),
+                    pc,
+                },
+                Pattern::ValueSet(set) => SelectCode::Set { set: *set, pc },
+            }
+        });
+        let cases = cases.collect();
+        self.end_select(SelectTable {
+            cases,
+            default: target(select.default).0,
+        });
     }
 
     /// Evaluates keys without cases, which end the parser if the packet, or a stack, ends before them.

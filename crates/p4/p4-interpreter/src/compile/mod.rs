@@ -268,14 +268,14 @@ impl Compiler<'_> {
         self.code.ops.push(op);
     }
 
-    fn slow(&mut self, slow: Slow) {
+    fn slow(&mut self, slow: impl Into<Slow>) {
         let at = self.code.slow.len() as u32;
-        self.code.slow.push(slow);
+        self.code.slow.push(slow.into());
         self.emit(Op::Slow { slow: at });
     }
 
     fn wide_op(&mut self, op: WideOp) {
-        self.slow(Slow::Wide(op));
+        self.slow(op);
     }
 
     fn mark(&mut self, mark: Mark) {

@@ -2,7 +2,7 @@
 
 use super::{Compiler, Label, compares};
 use crate::bits::mask;
-use crate::code::{Cast, Op, Resolve, Slow, Wide, WideCompare, WideOp};
+use crate::code::{Cast, HeaderOp, Op, Resolve, Slow, Wide, WideCompare, WideOp};
 use p4_ir::{Binary, ExprId, ExprKind, HeaderId, HeaderRef, Place, Unary, UnionRef};
 
 impl Compiler<'_> {
@@ -69,20 +69,20 @@ impl Compiler<'_> {
                 Some(header) => self.emit(Op::Valid { to: reg, header }),
                 None => {
                     self.header_ref(header, to, false);
-                    self.slow(Slow::ValidRef { to: reg, header: reg });
+                    self.slow(HeaderOp::ValidRef { to: reg, header: reg });
                 }
             },
             ExprKind::UnionValid(union) => {
                 let members = self.union_ref(union, to);
-                self.slow(Slow::UnionValid {
+                self.slow(HeaderOp::UnionValid {
                     to: reg,
                     first: reg,
                     members,
                 });
             }
-            ExprKind::StacksEqual(a, b) => self.slow(Slow::StacksEqual { to: reg, a, b }),
-            ExprKind::LastIndex(stack) => self.slow(Slow::LastIndex { to: reg, stack }),
-            ExprKind::NextIndex(stack) => self.slow(Slow::NextIndex { to: reg, stack }),
+            ExprKind::StacksEqual(a, b) => self.slow(HeaderOp::StacksEqual { to: reg, a, b }),
+            ExprKind::LastIndex(stack) => self.slow(HeaderOp::LastIndex { to: reg, stack }),
+            ExprKind::NextIndex(stack) => self.slow(HeaderOp::NextIndex { to: reg, stack }),
             _ => self.equality(expr, to),
         }
     }
@@ -95,20 +95,20 @@ impl Compiler<'_> {
                 self.header_ref(a, to, true);
                 self.header_ref(b, to + 1, true);
                 let b = self.reg(to + 1);
-                self.slow(Slow::HeadersEqual { to: reg, a: reg, b });
+                self.slow(HeaderOp::HeadersEqual { to: reg, a: reg, b });
             }
             ExprKind::VariablesEqual(a, b) => {
                 let (a, b) = (self.place_header(a), self.place_header(b));
                 self.header_ref(a, to, true);
                 self.header_ref(b, to + 1, true);
                 let b = self.reg(to + 1);
-                self.slow(Slow::VariablesEqual { to: reg, a: reg, b });
+                self.slow(HeaderOp::VariablesEqual { to: reg, a: reg, b });
             }
             ExprKind::UnionsEqual(a, b) => {
                 let members = self.union_ref(a, to);
                 self.union_ref(b, to + 1);
                 let b = self.reg(to + 1);
-                self.slow(Slow::UnionsEqual {
+                self.slow(HeaderOp::UnionsEqual {
                     to: reg,
                     a: reg,
                     b,

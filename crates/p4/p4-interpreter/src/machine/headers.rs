@@ -94,6 +94,22 @@ impl<O: Observer> Machine<'_, O> {
         self.ctx.packet.next[at] = self.ctx.packet.next[at].saturating_add(1);
     }
 
+    /// Copies a header from the packet, with `bits` in its variable field, which may have more room.
+    fn fill_header(&mut self, header: usize, bits: usize) {
+        let info = &self.engine.headers[header];
+        let packet = &mut self.ctx.packet;
+        let (from, to) = (packet.at * 8, info.offset * 8);
+        let Some(field) = info.variable else {
+            return bits::copy(&packet.head, from, &mut packet.phv, to, info.fixed_bits);
+        };
+        let before = field.offset - to;
+        let after = info.fixed_bits - before;
+        bits::copy(&packet.head, from, &mut packet.phv, to, before + bits);
+        let rest = field.offset + field.width;
+        bits::copy(&packet.head, from + before + bits, &mut packet.phv, rest, after);
+        packet.filled[header] = bits as u16;
+    }
+
     /// Extracts a header, with `variable` bits in its variable field.
     pub(super) fn extract_ref(
         &mut self,
@@ -126,27 +142,9 @@ impl<O: Observer> Machine<'_, O> {
         }
         self.invalidate(header);
         self.validate(header);
-        let ctx = &mut *self.ctx;
-        let (from, to) = (ctx.packet.at * 8, info.offset * 8);
-        match info.variable {
-            None => bits::copy(&ctx.packet.head, from, &mut ctx.packet.phv, to, info.fixed_bits),
-            Some(field) => {
-                let before = field.offset - to;
-                let after = info.fixed_bits - before;
-                bits::copy(&ctx.packet.head, from, &mut ctx.packet.phv, to, before + bits);
-                let rest = field.offset + field.width;
-                bits::copy(
-                    &ctx.packet.head,
-                    from + before + bits,
-                    &mut ctx.packet.phv,
-                    rest,
-                    after,
-                );
-                ctx.packet.filled[header] = bits as u16;
-            }
-        }
-        let begin = ctx.packet.at;
-        ctx.packet.at += length;
+        self.fill_header(header, bits);
+        let begin = self.ctx.packet.at;
+        self.ctx.packet.at += length;
         self.advance(advance);
         if O::ACTIVE {
             let view = View::new(self.engine.program(), self.ctx);

@@ -2,7 +2,7 @@
 
 use super::{Ended, Machine};
 use crate::bits::{self, mask};
-use crate::code::Slow;
+use crate::code::{ExternOp, HeaderOp, NO_HEADER, Slow};
 use crate::observe::{Observer, View};
 
 impl<O: Observer> Machine<'_, O> {
@@ -14,19 +14,25 @@ impl<O: Observer> Machine<'_, O> {
         self.ctx.regs[usize::from(register)] = value;
     }
 
+    fn set_bool(&mut self, register: u8, value: bool) {
+        self.set_reg(register, u64::from(value));
+    }
+
     pub(super) fn slow(&mut self, slow: &Slow) -> Ended {
         match slow {
             Slow::Wide(op) => return self.wide(op),
+            Slow::Header(op) => self.header_op(op),
+            Slow::Extern(op) => self.extern_op(op),
             Slow::Resolve { to, how, strict } => return self.resolve(*to, *how, *strict),
             Slow::ResolveUnion { to, stack } => {
                 let first = self.union_element(*stack, self.reg(*to));
-                self.set_reg(*to, first.map_or(crate::code::NO_HEADER, |first| first as u64));
+                self.set_reg(*to, first.map_or(NO_HEADER, |first| first as u64));
             }
             Slow::LoadMember { to, header, member } => {
-                let value = self
+                let place = self
                     .header_of(*header)
                     .and_then(|header| self.member(header, *member));
-                let value = value.map_or(0, |(bit, width)| bits::get(&self.ctx.packet.phv, bit, width));
+                let value = place.map_or(0, |(bit, width)| bits::get(&self.ctx.packet.phv, bit, width));
                 self.set_reg(*to, value);
             }
             Slow::StoreMember { from, header, member } => self.store_member(*from, *header, *member),
@@ -55,7 +61,14 @@ impl<O: Observer> Machine<'_, O> {
                     self.observer.log(text, &values);
                 }
             }
-            _ => self.slow_headers(slow),
+            Slow::GatherHeader { header } => self.gather_header(header.index()),
+            Slow::GatherVariable { header, bit } => self.gather_variable(header.index(), *bit as usize),
+            Slow::GatherPayload { after } => self.ctx.payload = Some(*after),
+            Slow::Scale { to, base, max, width } => {
+                let max = max.map(|max| self.reg(max));
+                let value = scale(self.reg(*to), self.reg(*base), max);
+                self.set_reg(*to, value & mask(u32::from(*width)));
+            }
         }
         Ended::Normally
     }
@@ -73,63 +86,57 @@ impl<O: Observer> Machine<'_, O> {
         }
     }
 
-    fn slow_headers(&mut self, slow: &Slow) {
-        match slow {
-            Slow::ValidRef { to, header } => {
+    fn header_op(&mut self, op: &HeaderOp) {
+        match op {
+            HeaderOp::ValidRef { to, header } => {
                 let valid = self
                     .header_of(*header)
                     .is_some_and(|header| self.is_valid_number(header));
-                self.set_reg(*to, u64::from(valid));
+                self.set_bool(*to, valid);
             }
-            Slow::SetValidRef { header } => {
+            HeaderOp::SetValidRef { header } => {
                 if let Some(header) = self.header_of(*header) {
                     self.validate(header);
                 }
             }
-            Slow::SetInvalidRef { header } => {
+            HeaderOp::SetInvalidRef { header } => {
                 if let Some(header) = self.header_of(*header) {
                     self.invalidate(header);
                 }
             }
-            Slow::UnionValid { to, first, members } => {
+            HeaderOp::UnionValid { to, first, members } => {
                 let valid = self.header_of(*first).is_some_and(|first| {
                     (first..first + usize::from(*members)).any(|header| self.is_valid_number(header))
                 });
-                self.set_reg(*to, u64::from(valid));
+                self.set_bool(*to, valid);
             }
-            Slow::HeadersEqual { to, a, b } => {
+            HeaderOp::HeadersEqual { to, a, b } => {
                 let equal = self.headers_equal(self.header_of(*a), self.header_of(*b));
-                self.set_reg(*to, u64::from(equal));
+                self.set_bool(*to, equal);
             }
-            Slow::VariablesEqual { to, a, b } => {
+            HeaderOp::VariablesEqual { to, a, b } => {
                 let equal = self.variables_equal(self.header_of(*a), self.header_of(*b));
-                self.set_reg(*to, u64::from(equal));
+                self.set_bool(*to, equal);
             }
-            Slow::UnionsEqual { to, a, b, members } => {
+            HeaderOp::UnionsEqual { to, a, b, members } => {
                 let equal = self.unions_equal(self.header_of(*a), self.header_of(*b), *members);
-                self.set_reg(*to, u64::from(equal));
+                self.set_bool(*to, equal);
             }
-            Slow::StacksEqual { to, a, b } => {
-                let equal = self.stacks_equal(*a, *b);
-                self.set_reg(*to, u64::from(equal));
-            }
-            Slow::LastIndex { to, stack } => {
+            HeaderOp::StacksEqual { to, a, b } => self.set_bool(*to, self.stacks_equal(*a, *b)),
+            HeaderOp::LastIndex { to, stack } => {
                 let last = u32::from(self.ctx.packet.next[stack.index()]).wrapping_sub(1);
                 self.set_reg(*to, u64::from(last));
             }
-            Slow::NextIndex { to, stack } => {
-                let next = u64::from(self.ctx.packet.next[stack.index()]);
-                self.set_reg(*to, next);
+            HeaderOp::NextIndex { to, stack } => {
+                self.set_reg(*to, u64::from(self.ctx.packet.next[stack.index()]));
             }
-            Slow::CopyVariable {
+            HeaderOp::CopyVariable {
                 to,
                 to_member,
                 from,
                 from_member,
-            } => {
-                self.copy_variable((*to, *to_member), (*from, *from_member));
-            }
-            Slow::CopyHeader { to, from } => {
+            } => self.copy_variable((*to, *to_member), (*from, *from_member)),
+            HeaderOp::CopyHeader { to, from } => {
                 if let Some(to) = self.header_of(*to) {
                     match self.header_of(*from) {
                         Some(from) => self.copy_header(to, from),
@@ -137,27 +144,26 @@ impl<O: Observer> Machine<'_, O> {
                     }
                 }
             }
-            Slow::CopyUnion { to, from } => self.copy_union(*to, *from),
-            Slow::CopyStack { to, from } => self.copy_stack(*to, *from),
-            Slow::CopyUnionStack { to, from } => self.copy_union_stack(*to, *from),
-            Slow::Push { stack, count } => self.push(*stack, *count),
-            Slow::Pop { stack, count } => self.pop(*stack, *count),
-            Slow::PushUnion { stack, count } => self.push_union(*stack, *count),
-            Slow::PopUnion { stack, count } => self.pop_union(*stack, *count),
-            _ => self.slow_externs(slow),
+            HeaderOp::CopyUnion { to, from } => self.copy_union(*to, *from),
+            HeaderOp::CopyStack { to, from } => self.copy_stack(*to, *from),
+            HeaderOp::CopyUnionStack { to, from } => self.copy_union_stack(*to, *from),
+            HeaderOp::Push { stack, count } => self.push(*stack, *count),
+            HeaderOp::Pop { stack, count } => self.pop(*stack, *count),
+            HeaderOp::PushUnion { stack, count } => self.push_union(*stack, *count),
+            HeaderOp::PopUnion { stack, count } => self.pop_union(*stack, *count),
         }
     }
 
-    fn slow_externs(&mut self, slow: &Slow) {
-        match slow {
-            Slow::Count { counter, index } => {
+    fn extern_op(&mut self, op: &ExternOp) {
+        match op {
+            ExternOp::Count { counter, index } => {
                 self.state.count(
                     usize::from(*counter),
                     self.reg(*index),
                     self.ctx.packet.length as u64,
                 );
             }
-            Slow::Meter {
+            ExternOp::Meter {
                 meter,
                 index,
                 colour,
@@ -173,11 +179,11 @@ impl<O: Observer> Machine<'_, O> {
                 );
                 self.set_reg(*to, colour);
             }
-            Slow::RegisterRead { to, register, index } => {
+            ExternOp::RegisterRead { to, register, index } => {
                 let value = self.state.read_register(register.index(), self.reg(*index));
                 self.set_reg(*to, value);
             }
-            Slow::RegisterWrite {
+            ExternOp::RegisterWrite {
                 from,
                 register,
                 index,
@@ -185,36 +191,29 @@ impl<O: Observer> Machine<'_, O> {
                 self.state
                     .write_register(register.index(), self.reg(*index), self.reg(*from));
             }
-            Slow::GatherHeader { header } => self.gather_header(header.index()),
-            Slow::GatherVariable { header, bit } => self.gather_variable(header.index(), *bit as usize),
-            Slow::GatherPayload { after } => self.ctx.payload = Some(*after),
-            Slow::Scale { to, base, max, width } => {
-                let hash = self.reg(*to);
-                let value = match max {
-                    Some(max) => (hash % self.reg(*max).max(1)).wrapping_add(self.reg(*base)),
-                    None => hash,
-                };
-                self.set_reg(*to, value & mask(u32::from(*width)));
-            }
-            Slow::Random { to, low, high } => {
+            ExternOp::Random { to, low, high } => {
                 let (low, high) = (self.reg(*low), self.reg(*high));
                 let span = high.max(low).wrapping_sub(low).wrapping_add(1);
                 let random = self.ctx.next_random();
                 let value = if span == 0 { random } else { low + random % span };
                 self.set_reg(*to, value);
             }
-            Slow::Digest { digest } => self.ctx.deferred.digest = Some(*digest),
-            Slow::CloneIngress { session, list } | Slow::CloneEgress { session, list } => {
+            ExternOp::Digest { digest } => self.ctx.deferred.digest = Some(*digest),
+            ExternOp::CloneIngress { session, list } | ExternOp::CloneEgress { session, list } => {
                 self.ctx.deferred.clone = Some((self.reg(*session), *list));
             }
-            Slow::Resubmit { list } => self.ctx.deferred.resubmit = Some(*list),
-            Slow::Recirculate { list } => self.ctx.deferred.recirculate = Some(*list),
-            _ => {}
+            ExternOp::Resubmit { list } => self.ctx.deferred.resubmit = Some(*list),
+            ExternOp::Recirculate { list } => self.ctx.deferred.recirculate = Some(*list),
         }
         if O::ACTIVE {
             let view = View::new(self.engine.program(), self.ctx);
             self.observer
-                .extern_called(&view, &crate::observe::name_of(slow, self.engine.program()));
+                .extern_called(&view, &crate::observe::name_of(op, self.engine.program()));
         }
     }
+}
+
+/// A hash brought into a range: `base + hash modulo max`; a `max` of 0 counts as 1.
+fn scale(hash: u64, base: u64, max: Option<u64>) -> u64 {
+    max.map_or(hash, |max| (hash % max.max(1)).wrapping_add(base))
 }

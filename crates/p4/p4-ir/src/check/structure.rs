@@ -1,7 +1,9 @@
 //! Headers, stacks, unions, their layout, names, counts.
 
 use super::{At, CheckError, CheckResult, Problem, get, other, within};
-use crate::header::{HeaderType, Membership};
+use crate::bits::Bits;
+use crate::header::{HeaderType, Membership, Role};
+use crate::ids::FieldId;
 use crate::layout::layout;
 use crate::limits;
 use crate::program::Program;
@@ -13,6 +15,28 @@ pub(super) fn check(program: &Program) -> Result<Vec<Membership>, CheckError> {
     for ty in &program.header_types {
         header_type(ty).at(|| format!("header type {:?}", ty.name))?;
     }
+    headers(program)?;
+    for stack in &program.stacks {
+        elements(&stack.name, stack.size).at(|| format!("stack {:?}", stack.name))?;
+    }
+    for stack in &program.union_stacks {
+        elements(&stack.name, stack.size).at(|| format!("union stack {:?}", stack.name))?;
+    }
+    let memberships = program
+        .memberships()
+        .or_else(|misplaced| other(misplaced.to_string()))
+        .at(|| "stacks and unions".to_owned())?;
+    placed(program).at(|| "layout".to_owned())?;
+    for (role, field) in &program.standard.roles {
+        self::role(program, *role, *field).at(|| format!("standard metadata {:?}", role.name()))?;
+    }
+    for constant in &program.constants {
+        wide_constant(constant).at(|| "constants".to_owned())?;
+    }
+    Ok(memberships)
+}
+
+fn headers(program: &Program) -> Result<(), CheckError> {
     let mut headers_began = false;
     for header in &program.headers {
         let place = || format!("header {:?}", header.name);
@@ -23,56 +47,39 @@ pub(super) fn check(program: &Program) -> Result<Vec<Membership>, CheckError> {
             return other("metadata stands behind headers").at(place);
         }
     }
-    for (kind, part, size) in program
-        .stacks
-        .iter()
-        .map(|stack| ("stack", &stack.name, stack.size))
-        .chain(
-            program
-                .union_stacks
-                .iter()
-                .map(|stack| ("union stack", &stack.name, stack.size)),
-        )
-    {
-        let sane = if size == 0 {
-            other("has no elements")
-        } else {
-            name(part)
-        };
-        sane.at(|| format!("{kind} {part:?}"))?;
+    Ok(())
+}
+
+/// Checks name and size of a stack.
+fn elements(stack: &str, size: u16) -> CheckResult {
+    if size == 0 {
+        return other("has no elements");
     }
-    let memberships = program
-        .memberships()
-        .or_else(|misplaced| other(misplaced.to_string()))
-        .at(|| "stacks and unions".to_owned())?;
-    placed(program).at(|| "layout".to_owned())?;
-    for (role, field) in &program.standard.roles {
-        let place = || format!("standard metadata {:?}", role.name());
-        let field = get(&program.fields, field.index(), "field").at(place)?;
-        if !program.headers[field.header.index()].metadata {
-            return other("is no metadata").at(place);
-        }
-        if field.width > 64 {
-            return other("is wider than 64 bits").at(place);
-        }
-        if program
-            .standard
-            .roles
-            .iter()
-            .filter(|(other, _)| other == role)
-            .count()
-            > 1
-        {
-            return other("is there twice").at(place);
-        }
+    name(stack)
+}
+
+/// Checks the field that holds a part of the standard metadata.
+fn role(program: &Program, role: Role, field: FieldId) -> CheckResult {
+    let field = get(&program.fields, field.index(), "field")?;
+    if !program.headers[field.header.index()].metadata {
+        return other("is no metadata");
     }
-    for constant in &program.constants {
-        within("bits", constant.width(), limits::WIDTH).at(|| "constants".to_owned())?;
-        if constant.width() <= 64 || !constant.is_canonical() {
-            return other("a wide constant is not in its normal form").at(|| "constants".to_owned());
-        }
+    if field.width > 64 {
+        return other("is wider than 64 bits");
     }
-    Ok(memberships)
+    let roles = program.standard.roles.iter();
+    if roles.filter(|(other, _)| *other == role).count() > 1 {
+        return other("is there twice");
+    }
+    Ok(())
+}
+
+fn wide_constant(constant: &Bits) -> CheckResult {
+    within("bits", constant.width(), limits::WIDTH)?;
+    if constant.width() <= 64 || !constant.is_canonical() {
+        return other("a wide constant is not in its normal form");
+    }
+    Ok(())
 }
 
 fn counts(p: &Program) -> CheckResult {

@@ -218,9 +218,7 @@ impl Observer for Tracer<'_> {
     }
 
     fn extern_called(&mut self, _: &View<'_>, what: &str) {
-        if !what.is_empty() {
-            self.line(4, what);
-        }
+        self.line(4, what);
     }
 
     fn log(&mut self, text: &str, arguments: &[u64]) {
