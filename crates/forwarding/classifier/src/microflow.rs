@@ -432,6 +432,12 @@ mod tests {
         FlowEntry::new(flow).unwrap()
     }
 
+    /// A hit reads two lines of the processor's cache: hash and decision with the key's front, and the rest.
+    #[test]
+    fn a_slot_is_two_lines_of_the_processors_cache() {
+        assert_eq!((size_of::<Slot>(), align_of::<Slot>()), (128, 64));
+    }
+
     /// Keys that differ under the mask have different hashes, others the same.
     #[test]
     fn hashes_are_of_the_bits_under_the_mask() {

@@ -15,7 +15,7 @@ use crate::pipeline::Pipeline;
 use crate::port::{Port, Switch};
 use crate::state::{Datapath, transmit_ring};
 use crate::switches::Switches;
-use ::placement::{Config, Costs, Policy, Topology};
+use ::placement::{Config, Costs, Policy, Shape, Topology};
 use classifier::Rules;
 use control_protocol::data_plane::{Connection, PortSpec};
 use flow::{
@@ -108,7 +108,15 @@ pub(crate) fn port_with(
     number: u32,
     setup: Setup,
 ) -> (Arc<Port>, Guest) {
-    let spec = PortSpec {
+    let port = datapath.make_port(spec(number), switch.clone()).unwrap();
+    datapath.set_port(port.id(), Some(port.clone()));
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    port.attach(ours).unwrap();
+    (port, Guest::new(number, theirs, setup))
+}
+
+fn spec(number: u32) -> PortSpec {
+    PortSpec {
         port: PortId(number),
         switch: SwitchId(1),
         name: number.to_string(),
@@ -118,12 +126,7 @@ pub(crate) fn port_with(
         mac: None,
         masked_features: 0,
         filters: Filters::default(),
-    };
-    let port = datapath.make_port(spec, switch.clone()).unwrap();
-    datapath.set_port(port.id(), Some(port.clone()));
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    port.attach(ours).unwrap();
-    (port, Guest::new(number, theirs, setup))
+    }
 }
 
 /// A UDP frame of one of many flows.
@@ -457,6 +460,32 @@ fn steady_forwarding_allocates_nothing_and_makes_no_system_call() {
         support::eventually("packets are forwarded", || allocated.load(Acquire) != u64::MAX);
         assert_eq!(allocated.load(Acquire), 0, "frames of {len} bytes");
     }
+}
+
+/// What comes later does not widen unseen what each port takes before its guest says anything.
+#[test]
+fn an_idle_port_takes_no_more_bytes_than_it_did() {
+    const BYTES: i64 = 38_864;
+    let two_cores = Topology::regular(Shape {
+        nodes: 1,
+        llcs: 1,
+        modules: 2,
+        cpus: 1,
+    });
+    let policy = Policy::new(Config::default(), two_cores, Costs::default());
+    let datapath = Datapath::new(Placement::new(policy, None).unwrap()).unwrap();
+    let switch = Switches::default().get_or_new(SwitchId(1)).unwrap().clone();
+    let mut ports = Vec::with_capacity(2);
+    let mut make = |number| {
+        let spec = spec(number);
+        let made = allocation_counter::measure(|| ports.push(datapath.make_port(spec, switch.clone())));
+        made.bytes_current
+    };
+    // The first one may fill what all share.
+    make(1);
+    let bytes = make(2);
+    assert!(ports.iter().all(Result::is_ok));
+    assert!(bytes <= BYTES, "{bytes} bytes");
 }
 
 #[test]

@@ -7,29 +7,20 @@ use crate::source::{Source, closing, crates};
 const LONGEST: usize = 70;
 
 /// Lines that all bodies but one in a hundred have at most.
-const USUALLY: usize = 57;
+const USUALLY: usize = 52;
 
 /// Longer functions: one `match` over a list of operations, each with an arm of a few lines. Such a table is
 /// read arm by arm, and cutting it in two hides that it is complete.
 const TABLES: &[&str] = &[
-    "crates/control/control/src/sync.rs:sync_ports",
-    "crates/forwarding/datapath/src/pipeline.rs:act",
     "crates/forwarding/datapath/src/requests.rs:serve",
-    "crates/ovs/ovs-shim/src/glue.rs:receive",
     "crates/p4/p4-bmv2/src/expr/arithmetic.rs:arithmetic",
     "crates/p4/p4-bmv2/src/expr/arithmetic.rs:low",
     "crates/p4/p4-bmv2/src/expr.rs:operator",
-    "crates/p4/p4-bmv2/src/actions.rs:primitive",
-    "crates/p4/p4-bmv2/src/externs.rs:externs",
-    "crates/p4/p4-interpreter/src/compile/action.rs:externs",
     "crates/p4/p4-interpreter/src/machine/mod.rs:exec",
-    "crates/p4/p4-interpreter/src/machine/slow.rs:slow_headers",
     "crates/p4/p4-interpreter/src/machine/wide.rs:wide_values",
     "crates/p4/p4-ir/src/check/expr.rs:type_of",
-    "crates/p4/p4-ir/src/check/ops.rs:extern_op",
     "crates/p4/p4-ir/src/text.rs:write_expr",
     "crates/p4/p4-ir/src/text.rs:op_text",
-    "crates/p4/p4-tables/src/tables.rs:change_profile",
     "crates/p4/p4-twin/src/evaluate/expression.rs:evaluate",
     "crates/p4/p4-twin/src/evaluate/operation.rs:operate",
 ];
