@@ -917,11 +917,11 @@ fn operations() -> impl Strategy<Value = (u32, Vec<Operation>)> {
             let egress = if port.0 == 0 { 0 } else { egress };
             Operation::Filters(port, Filters::of_flows(ingress, egress))
         }),
-        2 => (ports(), filters(), filters()).prop_map(|(port, ingress, egress)| {
+        6 => (ports(), filters(), filters()).prop_map(|(port, ingress, egress)| {
             let egress = if port.0 == 0 { Default::default() } else { egress };
             Operation::Filters(port, Filters { ingress, egress })
         }),
-        4 => changes().prop_map(Operation::Change),
+        12 => changes().prop_map(Operation::Change),
         1 => Just(Operation::Flush),
         12 => prop::collection::vec(bits(), 1..6).prop_map(Operation::Packets),
     ];

@@ -151,7 +151,7 @@ pub fn changes() -> impl Strategy<Value = Change> {
     ];
     let controller = prop_oneof![Just(ControllerId(0)), Just(ControllerId(1))];
     prop_oneof![
-        4 => (list(), prop::collection::vec(rules(), 0..7), verdicts())
+        10 => (list(), prop::collection::vec(rules(), 0..7), verdicts())
             .prop_map(|(list, rules, default)| Change::Put(list, rules, default)),
         4 => (list(), 0usize..8, rules()).prop_map(|(list, at, rule)| Change::Exchange(list, at, rule)),
         1 => list().prop_map(Change::Remove),
