@@ -665,7 +665,6 @@ fn shutdown_leaves_nothing_behind() {
 fn an_idle_control_process_sleeps() {
     let (rig, ..) = two_ports();
     running(&rig, 2);
-    std::thread::sleep(Duration::from_millis(1500));
     let switches = || {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", rig.child.id())).unwrap();
         let status = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).unwrap());
@@ -678,9 +677,13 @@ fn an_idle_control_process_sleeps() {
             })
             .collect::<Vec<_>>()
     };
-    let before = switches();
-    std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(switches(), before);
+    // It settles in first.
+    let sleeps = (0..5).any(|_| {
+        let before = switches();
+        std::thread::sleep(Duration::from_secs(2));
+        switches() == before
+    });
+    assert!(sleeps, "{:?}", switches());
 }
 
 /// The data plane says it once; the port's problem is shown until the data plane says otherwise, whatever its

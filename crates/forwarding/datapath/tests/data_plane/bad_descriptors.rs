@@ -7,7 +7,7 @@ use crate::support::session::{
     ADD_MEM_REG, GET_FEATURES, RegionSpec, SET_LOG_BASE, SET_MEM_TABLE, SET_VRING_BASE, SET_VRING_CALL,
     SET_VRING_ERR, SET_VRING_KICK, SET_VRING_NUM, Said, Session, state, words,
 };
-use crate::support::{Bystanders, Guest, Setup, Switch, TIMEOUT};
+use crate::support::{Bystanders, Guest, Setup, Switch, TIMEOUT, in_time};
 use control_protocol::data_plane::{Connection, PortState, Request};
 use flow::{Action, PortId};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
@@ -217,9 +217,14 @@ fn a_flood_of_messages_has_a_rate() {
     let reader = session.stream.try_clone().unwrap();
     let replies = std::thread::spawn(move || {
         let session = Session::new(reader);
+        session.stream.set_read_timeout(Some(6 * TIMEOUT)).unwrap();
         let start = Instant::now();
         let mut count = 0u32;
-        while start.elapsed() < Duration::from_secs(3) && session.reply().is_some() {
+        // On a disturbed machine there may be pauses as if messages were costly.
+        while start.elapsed() < Duration::from_secs(3) || count <= 1500 && start.elapsed() < 6 * TIMEOUT {
+            if session.reply().is_none() {
+                break;
+            }
             count += 1;
         }
         (count, start.elapsed())
@@ -247,13 +252,17 @@ fn a_flood_of_messages_has_a_rate() {
 /// A VMM with many queues or memory slots says much when it starts, and QEMU says the same several times.
 #[test]
 fn a_start_is_not_delayed() {
+    in_time(|| starts_within(Duration::from_secs(4)));
+}
+
+fn starts_within(bound: Duration) -> bool {
     let mut switch = Switch::with_ports(1);
     let mut guest = Guest::new(1, switch.attach(1), Setup::default());
     let start = Instant::now();
     guest.negotiate();
-    for number in 0..1500 {
-        let base = state(number % 2, 0);
-        assert!(guest.session.tell(SET_VRING_BASE, &base, &[]));
+    let is_heard = (0..1500).all(|number| guest.session.tell(SET_VRING_BASE, &state(number % 2, 0), &[]));
+    if !is_heard {
+        return false;
     }
     assert_eq!(guest.set_memory(), Said::Yes);
     guest.post_all();
@@ -262,8 +271,8 @@ fn a_start_is_not_delayed() {
     }
     let time = start.elapsed();
     println!("{time:?}");
-    assert!(time < Duration::from_secs(4), "{time:?}");
     switch.finish();
+    time < bound
 }
 
 /// Half a message holds nobody up but its own port, and that not for ever.
