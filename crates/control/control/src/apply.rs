@@ -48,12 +48,15 @@ impl Control {
                     self.add_port(name);
                     touched.insert(port.switch.clone());
                 }
+                // Policies follow below, as a whole.
+                Change::Policy(_) => {}
                 Change::SetPort(name, port) => {
                     self.change_port(name, port);
                     touched.insert(port.switch.clone());
                 }
             }
         }
+        self.policies_changed();
         self.switches.divide_limits(self.ports.len());
         for name in touched {
             self.refresh_switch(&name);
@@ -68,6 +71,7 @@ impl Control {
         if let Some(id) = run.id {
             self.vcpus.removed(id);
             self.names.remove(&id);
+            self.policies.forget_port(id, &mut self.data_plane);
             self.switches.remove_port(id);
             self.refresh_switch(&run.wanted.switch);
         }

@@ -6,6 +6,7 @@
 use crate::Options;
 use crate::data_plane::DataPlane;
 use crate::pending::{AllGathered, Pending};
+use crate::policies::PolicyRun;
 use crate::port::PortRun;
 use crate::state::{Intent, State};
 use crate::store::Store;
@@ -15,6 +16,7 @@ use crate::vcpus::Vcpus;
 use control_protocol::supervisor::{FromChild, IdlePollStatus, PriorityStatus, ProcessStatus};
 use controller::{DriverClient, Link};
 use flow::PortId;
+use management::Reply;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 use telemetry::Problems;
@@ -33,6 +35,9 @@ pub(crate) struct Control {
     pub ports: BTreeMap<String, PortRun>,
     pub names: HashMap<PortId, String>,
     pub data_plane: DataPlane,
+    pub policies: PolicyRun,
+    /// Answers to users whose changes the data plane does not obey yet.
+    pub unsettled: Vec<(Token, Reply)>,
     pub driver: DriverClient,
     pub vcpus: Vcpus,
     pub users: Users,
@@ -74,6 +79,7 @@ impl Control {
     /// A user does not wait for an answer any longer.
     pub fn forget_user(&mut self, token: Token) {
         self.gathered.remove(&token);
+        self.unsettled.retain(|(other, _)| *other != token);
         let is_theirs = |pending: &Pending| matches!(pending, Pending::User(of, _) if *of == token);
         self.data_plane.client.forget(is_theirs);
     }

@@ -118,6 +118,7 @@ impl Control {
                 .map_or_else(Vec::new, |id| self.vcpus.threads(id).collect()),
             guest: listed.and_then(|info| guest_text(info.guest)),
             costly: listed.map_or_else(Vec::new, |info| costly_texts(&info.costly)),
+            policies: self.policies_of(name),
             macs: match (run.id, switch) {
                 (Some(id), Some(switch)) => switch.l2().macs_on_port(id),
                 _ => 0,
@@ -147,7 +148,7 @@ impl Control {
             From::Matched(flow) => TraceStep::Matched {
                 flow: self.flow_info(flow, &FlowStats::default()),
             },
-            From::Rule { stage, list, found } => rule_step(*stage, *list, found),
+            From::Rule { stage, list, found } => self.rule_step(*stage, *list, found),
             From::Miss { .. } => TraceStep::Miss,
             From::Action(action) => TraceStep::Action {
                 action: self.action_text(action),
@@ -160,6 +161,24 @@ impl Control {
                 reason: reason.name().into(),
                 description: reason.description().into(),
             },
+        }
+    }
+
+    /// What a rule list of a filter says.
+    fn rule_step(&self, stage: Stage, list: ListId, found: &FoundRule) -> TraceStep {
+        let (rule, verdict) = match found {
+            FoundRule::Rule { number, verdict } | FoundRule::Trial { number, verdict } => {
+                (Some(self.rule_name(list, *number)), Some(verdict))
+            }
+            FoundRule::Default(verdict) => (None, Some(verdict)),
+            FoundRule::NoList => (None, None),
+        };
+        TraceStep::Rule {
+            stage: stage.to_string(),
+            list: self.list_name(list),
+            rule,
+            verdict: verdict.map(ToString::to_string),
+            trial: matches!(found, FoundRule::Trial { .. }),
         }
     }
 
@@ -222,24 +241,6 @@ impl Control {
             matches: self.match_text(&key.masked(&MASK), &MASK),
             actions: self.action_texts(&decision.actions()),
         }
-    }
-}
-
-/// What a rule list of a filter says.
-fn rule_step(stage: Stage, list: ListId, found: &FoundRule) -> TraceStep {
-    let (rule, verdict) = match found {
-        FoundRule::Rule { number, verdict } | FoundRule::Trial { number, verdict } => {
-            (Some(*number), Some(verdict))
-        }
-        FoundRule::Default(verdict) => (None, Some(verdict)),
-        FoundRule::NoList => (None, None),
-    };
-    TraceStep::Rule {
-        stage: stage.to_string(),
-        list: list.0,
-        rule,
-        verdict: verdict.map(ToString::to_string),
-        trial: matches!(found, FoundRule::Trial { .. }),
     }
 }
 

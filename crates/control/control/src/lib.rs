@@ -10,6 +10,7 @@
 //! |---|---|
 //! | data plane: what is asked of it, and the purpose of each request | `data_plane`, `pending` |
 //! | switches: decisions about packets, and upkeep of flows; asks the data plane | `switches` |
+//! | rule lists and sets: what the data plane has of them, and the way to what it should have | `policies` |
 //! | the deciders of a switch, and their chain; the learning switch, which is one of them | [`provider`], [`l2`] |
 //! | a port | `port` |
 //! | vCPU threads of each guest | `vcpus` |
@@ -48,6 +49,7 @@ mod messages;
 mod pace;
 mod pending;
 mod plan;
+mod policies;
 mod port;
 mod process;
 pub mod provider;

@@ -38,7 +38,7 @@ impl Control {
             miss_rate: port.miss_rate,
             mac: port.mac,
             masked_features: 0,
-            filters: self.switches.runs.get(&port.switch)?.chain.filters(),
+            filters: self.filters(name),
         })
     }
 
@@ -74,10 +74,11 @@ impl Control {
         let (Some(spec), true) = (self.port_spec(name), self.data_plane.numbered) else {
             return;
         };
-        let id = spec.port;
+        let (id, filters) = (spec.port, spec.filters);
         let asked = self.data_plane.ask_port(Request::PortAdd(spec), fds, name);
         if let Some(run) = self.ports.get_mut(name) {
             run.added = asked;
+            run.filters = filters;
             let rate = run.wanted.rules.storm_rate;
             self.data_plane.change_storm_rate(id, 0, rate);
         }

@@ -46,6 +46,7 @@ impl Control {
             self.gathered.remove(&token);
             self.answer_user(token, answer);
         }
+        self.lose_policies();
         self.ports.values_mut().for_each(|run| run.forget_data_plane());
         self.vcpus.forget();
     }

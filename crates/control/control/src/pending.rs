@@ -1,8 +1,8 @@
 //! The purposes of requests to the data plane that have not been answered.
 
 use crate::users::Token;
-use flow::{Flow, FlowId, FlowStats, PortId, SwitchId};
-use management::{Reply, TraceStep};
+use flow::{Flow, FlowId, FlowStats, ListId, PortId, SwitchId};
+use management::{PolicyRules, Reply, TraceStep};
 use std::collections::HashMap;
 
 /// The purpose of an answer.
@@ -14,6 +14,8 @@ pub(crate) enum Pending {
     SyncPorts,
     SyncFlows(SwitchId),
     PollFlows(SwitchId),
+    /// Lists, sets, and filters of ports.
+    Policy,
     User(Token, Box<Question>),
 }
 
@@ -35,6 +37,8 @@ pub(crate) enum Question {
     Stats(Vec<String>),
     /// Flows; gathered in [`AllGathered`].
     Flows,
+    /// Rules of a list with what they counted; those that arrived so far.
+    Policy(Box<(ListId, PolicyRules)>),
     /// The data plane's report about its threads.
     Work,
     /// The start of a capture.

@@ -22,6 +22,8 @@ pub enum Change {
     AddPort(String, DesiredPort),
     /// A port changes without being disconnected.
     SetPort(String, DesiredPort),
+    /// A rule list or set changes, in words.
+    Policy(String),
 }
 
 impl fmt::Display for Change {
@@ -34,6 +36,7 @@ impl fmt::Display for Change {
             Change::SetSwitch(name, _) => write!(f, "switch {name} changed"),
             Change::AddPort(name, _) => write!(f, "port {name} added"),
             Change::SetPort(name, _) => write!(f, "port {name} changed"),
+            Change::Policy(text) => f.write_str(text),
         }
     }
 }
@@ -75,6 +78,8 @@ pub fn plan(old: &State, new: &State) -> Vec<Change> {
             Some(_) => {}
         }
     }
+    let policies = policy::differences(&old.policies, &new.policies);
+    changes.extend(policies.into_iter().map(Change::Policy));
     changes
 }
 
@@ -123,6 +128,7 @@ mod tests {
                 assert!(state.ports.insert(name, port).is_none());
             }
             Change::SetPort(name, port) => assert!(state.ports.insert(name, port).is_some()),
+            Change::Policy(_) => {}
         }
     }
 

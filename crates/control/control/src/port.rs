@@ -6,7 +6,7 @@ use crate::state::{DesiredPort, Link};
 use control_protocol::data_plane::PortState;
 use control_protocol::driver::InterfaceState;
 use controller::Retry;
-use flow::PortId;
+use flow::{Filters, PortId};
 use rustix::fs::Mode;
 use socket_path::{Refusal, SocketPath};
 use std::os::fd::OwnedFd;
@@ -19,6 +19,8 @@ pub(crate) struct PortRun {
     pub id: Option<PortId>,
     /// Whether the data plane in use has it.
     pub added: bool,
+    /// The filters that the data plane was told.
+    pub filters: Filters,
     /// State of the port as the data plane reported it last.
     pub state: PortState,
     /// The process behind it, as the data plane reported it last.
@@ -42,6 +44,7 @@ impl PortRun {
             wanted,
             id: None,
             added: false,
+            filters: Filters::default(),
             state: PortState::Disconnected,
             peer: None,
             interface_up: false,

@@ -3,6 +3,7 @@
 use crate::control::{Control, Reported};
 use crate::data_plane::DataPlane;
 use crate::pending::AllGathered;
+use crate::policies::PolicyRun;
 use crate::port::PortRun;
 use crate::refusal::Refusal;
 use crate::state::{Intent, State, desired};
@@ -69,6 +70,8 @@ impl Control {
             ports: BTreeMap::new(),
             names: HashMap::new(),
             data_plane: DataPlane::default(),
+            policies: PolicyRun::default(),
+            unsettled: Vec::new(),
             driver: DriverClient::new(ControllerId::BUILT_IN),
             vcpus: Vcpus::new(),
             users,

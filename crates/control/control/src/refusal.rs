@@ -17,6 +17,9 @@ pub enum Refusal {
     /// No port has this name.
     #[error("there is no port {0}")]
     NoPort(String),
+    /// No rule list has this name, nor guards a port of this name.
+    #[error("there is no policy {0}; `hyperswitch policy list` names them")]
+    NoPolicy(String),
     /// The switch can be deleted in the file only.
     #[error("switch {0} comes from the configuration file; remove it there and reload")]
     SwitchOfFile(String),

@@ -104,6 +104,8 @@ impl Control {
                 let done = Reply::Reloaded(self.reload()?);
                 return self.reply_when_made(token, done);
             }
+            Request::PolicyList => Reply::Policies(self.policy_list()),
+            Request::PolicyShow { policy } => return self.policy_show(token, &policy),
             Request::ReloadPlan => Reply::Reloaded(self.reload_plan()?),
         };
         Ok(Some(reply))
@@ -114,11 +116,14 @@ impl Control {
         if !self.data_plane.is_numbered() {
             return Ok(Some(done));
         }
+        if self.unsettle(token, &done) {
+            return Ok(None);
+        }
         let barrier = data_plane::Request::Barrier;
         self.ask_user(token, barrier, vec![], Question::Barrier(done))
     }
 
-    fn ask_user(
+    pub fn ask_user(
         &mut self,
         token: Token,
         request: data_plane::Request,
@@ -152,6 +157,7 @@ impl Control {
         for (name, run) in &self.ports {
             warnings.extend(run.trouble().map(|trouble| format!("port {name}: {trouble}")));
         }
+        warnings.extend(self.policies.refused());
         warnings.extend(self.contested_stations());
         warnings.extend(self.configuration_warnings());
         for name in self.intent.overrides.keys() {
@@ -431,6 +437,7 @@ impl Control {
                 Ok(Some(self.stats_reply(&names, &ports)))
             }
             (Question::Flows, Answer::Flows { flows, .. }) => Ok(self.flows_reply(token, flows)),
+            (Question::Policy(shown), Answer::Rules(page)) => self.policy_page(token, *shown, page),
             (Question::Capture, Answer::Done) => Ok(Some(Reply::Done)),
             (Question::Work, Answer::Work(report)) => Ok(Some(Reply::Placement(report))),
             (Question::Trace { in_port, frame }, Answer::Trace(steps)) => {

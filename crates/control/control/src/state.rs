@@ -37,6 +37,8 @@ pub struct State {
     pub switches: BTreeMap<String, DesiredSwitch>,
     /// Ports.
     pub ports: BTreeMap<String, DesiredPort>,
+    /// Rule lists and sets, and which port has which lists.
+    pub policies: policy::Policies,
 }
 
 /// A switch as it should be.
@@ -149,15 +151,10 @@ impl Link {
 pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
     let (merged, runtime) = merge(intent)?;
     merged.check()?;
-    if !policy::compile(&merged)?.ports.is_empty() {
-        let message = "policies of ports are checked, and cannot be applied yet".into();
-        return Err(management::CheckError {
-            path: Vec::new(),
-            message,
-        }
-        .into());
-    }
-    let mut state = State::default();
+    let mut state = State {
+        policies: policy::compile(&merged)?,
+        ..State::default()
+    };
     for switch in &merged.switches {
         let name = switch.name.to_string();
         let of_switch = |port: &str| match runtime.contains(port) {

@@ -24,6 +24,7 @@ impl Control {
         for name in names {
             self.update_rules(&name);
         }
+        self.policies_changed();
         self.compare_interfaces();
         self.sync_switches(switches);
     }
@@ -46,6 +47,8 @@ impl Control {
         if let Some(run) = self.ports.get_mut(&name) {
             let rate = run.wanted.rules.storm_rate;
             self.data_plane.change_storm_rate(info.spec.port, 0, rate);
+            // Those that differ follow when their lists are there.
+            run.filters = info.spec.filters;
             run.shortfall = info.shortfall;
             run.adopt(info.state, info.peer, now_ms);
             self.vcpus
@@ -59,20 +62,11 @@ impl Control {
             return;
         }
         let PortSpec {
-            port,
-            mtu,
-            miss_rate,
-            filters,
-            ..
+            port, mtu, miss_rate, ..
         } = wanted;
         self.data_plane
             .client
             .tell(Request::PortSet { port, mtu, miss_rate });
-        if filters != is.filters {
-            self.data_plane
-                .client
-                .tell(Request::PortFilters { port, filters });
-        }
     }
 
     fn add_missing_ports(&mut self) {

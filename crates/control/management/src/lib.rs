@@ -13,9 +13,9 @@ mod request;
 pub use client::{Client, ClientError, supervision};
 pub use configuration::*;
 pub use reply::{
-    Counters, DataPlaneStatus, FlowInfo, IdlePollStatus, MacInfo, Origin, PortInfo, PortStats,
-    PriorityStatus, Process, ReloadSummary, Replacement, Reply, Response, Stats, Status, Supervision,
-    SwitchInfo, TraceReport, TraceStep, VersionInfo, VmStateStatus,
+    Counters, DataPlaneStatus, FlowInfo, IdlePollStatus, MacInfo, Origin, PolicyInfo, PolicyRule,
+    PolicyRules, PortInfo, PortStats, PriorityStatus, Process, ReloadSummary, Replacement, Reply, Response,
+    Stats, Status, Supervision, SwitchInfo, TraceReport, TraceStep, VersionInfo, VmStateStatus,
 };
 pub use request::{Hex, MAX_REQUEST, PortChanges, Request};
 

@@ -41,6 +41,10 @@ pub enum Reply {
     Placement(WorkReport),
     /// To `trace`.
     Trace(TraceReport),
+    /// To `policy-list`.
+    Policies(Vec<PolicyInfo>),
+    /// To `policy-show`.
+    Policy(PolicyRules),
     /// To `reload`.
     Reloaded(ReloadSummary),
 }
@@ -301,6 +305,9 @@ pub struct PortInfo {
     /// forward packets.
     #[serde(default)]
     pub costly: Vec<String>,
+    /// Rule lists that judge its packets, with their direction and state: `to: groups web (in force)`.
+    #[serde(default)]
+    pub policies: Vec<String>,
     /// MAC addresses learned or static on it.
     pub macs: usize,
     /// Number of these addresses that other ports use as well.
@@ -346,6 +353,57 @@ pub struct FlowInfo {
     /// Bytes of these packets.
     pub bytes: u64,
     /// Milliseconds since the last match; `None` when nothing ever matched.
+    pub idle_ms: Option<u64>,
+}
+
+/// A rule list that ports have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PolicyInfo {
+    /// What the list is made of: `to: acl office, groups web`.
+    pub name: String,
+    /// Number in the data plane.
+    pub number: u32,
+    /// Number of rules.
+    pub rules: usize,
+    /// `allow`, `drop` or `reject`: what happens to packets that match no rule.
+    pub default: String,
+    /// Ports that have the list.
+    pub ports: Vec<String>,
+    /// `in force`, `on its way`, or why the data plane refused it.
+    pub state: String,
+}
+
+/// A rule list with its rules.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PolicyRules {
+    /// The list.
+    pub policy: PolicyInfo,
+    /// Rules in the order in which they are tried; the last one is the list's default.
+    pub rules: Vec<PolicyRule>,
+}
+
+/// A rule, and what it counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PolicyRule {
+    /// Number in the list; none for the default.
+    pub number: Option<u32>,
+    /// Where the rule comes from: `acl office rule 2`.
+    pub origin: String,
+    /// `allow`, `drop` or `reject`.
+    pub action: String,
+    /// The rule only counts.
+    pub trial: bool,
+    /// Conditions on packets.
+    #[serde(rename = "match")]
+    pub matches: String,
+    /// Packets that the rule decided about.
+    pub packets: u64,
+    /// Bytes of these packets.
+    pub bytes: u64,
+    /// Milliseconds since the last one; `None` when there was none.
     pub idle_ms: Option<u64>,
 }
 
@@ -482,10 +540,11 @@ pub enum TraceStep {
     Rule {
         /// The filter.
         stage: String,
-        /// Number of the list.
-        list: u32,
-        /// Number of the rule that matched; none for the list's default, and if there is no such list.
-        rule: Option<u32>,
+        /// Name of the list.
+        list: String,
+        /// The rule that matched, with its origin and conditions; none for the list's default, and if there is
+        /// no such list.
+        rule: Option<String>,
         /// `allow`, `drop` or `reject`; none if there is no such list.
         verdict: Option<String>,
         /// The rule is on trial, so that later rules decide.

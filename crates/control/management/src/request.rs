@@ -99,6 +99,13 @@ pub enum Request {
         /// Bytes kept of each frame, at most 65,553.
         snap_length: u32,
     },
+    /// Answer: [`Reply::Policies`](crate::Reply::Policies).
+    PolicyList,
+    /// Answer: [`Reply::Policy`](crate::Reply::Policy).
+    PolicyShow {
+        /// Name of a rule list, or of a port: then of its guards' list.
+        policy: String,
+    },
     /// Reads the configuration file again. Answer: [`Reply::Reloaded`](crate::Reply::Reloaded).
     Reload,
     /// Reads the configuration file, and changes nothing. Answer:
@@ -126,6 +133,8 @@ impl Request {
             | Request::Stats { .. }
             | Request::Placement
             | Request::Trace { .. }
+            | Request::PolicyList
+            | Request::PolicyShow { .. }
             | Request::ReloadPlan => true,
             Request::SwitchAdd { .. }
             | Request::SwitchDel { .. }

@@ -154,10 +154,9 @@ impl Compiler<'_> {
     }
 
     fn number(&mut self, list: List) -> ListId {
-        // The built-in controller's numbers of lists have fewer bits.
-        let list_id = |number: u32| ListId(number % (1 << ControllerId::LIST_BITS));
-        let is_taken = |number| self.lists.contains_key(&list_id(number));
-        let number = list_id(free_number(&list.name, is_taken));
+        let number = ListId(free_number(&list.name, ControllerId::LIST_BITS, |number| {
+            self.lists.contains_key(&ListId(number))
+        }));
         self.numbers.insert(list.name.clone(), number);
         self.lists.insert(number, list);
         number
@@ -218,12 +217,8 @@ fn add_acl(
             priority -= 1;
         }
         before = Some(verdict);
-        rules.add(
-            priority,
-            matches,
-            verdict,
-            Origin::Acl(acl.name.clone(), number + 1),
-        );
+        let origin = Origin::Acl(acl.name.clone(), number + 1);
+        rules.add(priority, matches, verdict, origin).trial = acl.rules[number].trial;
     }
     Ok(())
 }

@@ -61,6 +61,10 @@ pub(crate) fn add(
                 "rules of security groups allow, and have no `action`; an `acl` can drop and reject".into();
             return Err(at(&place, "action", message));
         }
+        if rule.trial {
+            let message = "a rule that only counts would allow nothing; `trial` is for an `acl`".into();
+            return Err(at(&place, "trial", message));
+        }
         if rule.priority.is_some() {
             let message =
                 "rules of security groups allow, whatever their order; `priority` is for an `acl`".into();

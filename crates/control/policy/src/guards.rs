@@ -150,7 +150,9 @@ fn add_bpdu(rules: &mut Rules) {
 }
 
 fn add_hidden(rules: &mut Rules, guards: &BTreeSet<Guard>) {
-    let mut hidden = |matches| rules.add(HIDDEN, matches, Verdict::Drop, Origin::Hidden);
+    let mut hidden = |matches| {
+        rules.add(HIDDEN, matches, Verdict::Drop, Origin::Hidden);
+    };
     for eth_type in TAGS.into_iter().chain([NO_TYPE]) {
         hidden(Match {
             eth_type: Some(eth_type),

@@ -20,6 +20,7 @@
 //! | `file` | policies of a file, errors with its lines |
 //! | `shadow` | rules that can never match |
 //! | `text` | rules as users read them |
+//! | `difference` | what changes from one state to another, in words |
 //!
 //! # Numbers
 //!
@@ -36,6 +37,7 @@
 #![forbid(unsafe_code)]
 
 mod compile;
+mod difference;
 mod file;
 mod groups;
 mod guards;
@@ -46,6 +48,6 @@ mod shadow;
 mod text;
 
 pub use compile::compile;
+pub use difference::differences;
 pub use file::{findings, parse};
 pub use lists::{ACLS, Direction, GUARDS, List, ListRule, Origin, Policies, PortLists, Set, SetMembers};
-pub use text::verdict_text;

@@ -4,6 +4,7 @@ use configuration::{Guard, Name};
 use rule_list::{IpPrefix, ListId, MacPrefix, Match, Rule, SetId, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 /// Filter of a port that its guards fill, for packets from the port.
 pub const GUARDS: usize = 1;
@@ -41,6 +42,14 @@ pub struct List {
     pub default: Verdict,
     /// Rules in the order of their priorities.
     pub rules: Vec<ListRule>,
+}
+
+impl List {
+    /// A number by which this list can be told from others, and from former versions.
+    pub fn tag(&self) -> u64 {
+        let rules = self.rules.iter().map(|rule| &rule.rule);
+        hash(&(self.default, rules.collect::<Vec<_>>()))
+    }
 }
 
 /// A rule with its origin.
@@ -140,10 +149,9 @@ pub(crate) struct Rules {
 
 impl Rules {
     /// Adds a rule behind the others, whose priorities are no lower.
-    pub fn add(&mut self, priority: u32, matches: Match, verdict: Verdict, origin: Origin) {
+    pub fn add(&mut self, priority: u32, matches: Match, verdict: Verdict, origin: Origin) -> &mut Rule {
         // Counters follow the number, so what the rule says decides it, and its place does not.
-        let text = format!("{matches:?} {verdict:?}");
-        let number = free_number(&text, |number| self.numbers.contains(&number));
+        let number = free_number(&(&matches, verdict), 32, |number| self.numbers.contains(&number));
         self.numbers.insert(number);
         let rule = Rule {
             number,
@@ -153,6 +161,7 @@ impl Rules {
             trial: false,
         };
         self.all.push(ListRule { rule, origin });
+        &mut self.all.last_mut().expect("a rule was pushed").rule
     }
 
     pub fn into_list(self, name: String, default: Verdict) -> List {
@@ -164,12 +173,32 @@ impl Rules {
     }
 }
 
-/// A number for a text that is always the same unless it is taken (FNV-1a).
-pub(crate) fn free_number(text: &str, is_taken: impl Fn(u32) -> bool) -> u32 {
-    let hash = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    let mut number = text.bytes().fold(0x811c_9dc5, hash);
+/// A number of so many bits for something, which is always the same unless it is taken.
+pub(crate) fn free_number(of: &impl Hash, bits: u32, is_taken: impl Fn(u32) -> bool) -> u32 {
+    // The highest bits depend on all that was hashed.
+    let mut number = (hash(of) >> 32) as u32 >> (32 - bits);
     while is_taken(number) {
-        number = number.wrapping_add(1);
+        number = number.wrapping_add(1) & (u32::MAX >> (32 - bits));
     }
     number
+}
+
+/// A hash that is the same in each process of a version of this program (FNV-1a).
+fn hash(of: &impl Hash) -> u64 {
+    let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
+    of.hash(&mut hasher);
+    hasher.finish()
+}
+
+struct Fnv(u64);
+
+impl Hasher for Fnv {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let add = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        self.0 = bytes.iter().fold(self.0, add);
+    }
 }

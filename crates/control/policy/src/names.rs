@@ -107,7 +107,8 @@ impl<'a> Names<'a> {
                 words(kind)
             ));
         }
-        Ok(self.need(format!("set {name}"), members))
+        // Kinds have numbers of their own, since no set changes its kind.
+        Ok(self.need(format!("{} {name}", key(found)), members))
     }
 
     /// A set of ports with that name, or the set of that port alone.
@@ -155,7 +156,7 @@ impl<'a> Names<'a> {
         if let Some(set) = self.numbers.get(&name) {
             return *set;
         }
-        let set = SetId(free_number(&name, |number| {
+        let set = SetId(free_number(&name, 32, |number| {
             self.needed.contains_key(&SetId(number))
         }));
         self.numbers.insert(name.clone(), set);
@@ -211,6 +212,15 @@ fn members_of(set: &SetConfig) -> (Kind, SetMembers) {
         .flatten()
         .map(|address| network(*address.get()));
     (Kind::Addresses, SetMembers::Addresses(addresses.collect()))
+}
+
+/// The key of a set's members in the configuration.
+fn key(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Addresses => "addresses",
+        Kind::Macs => "macs",
+        Kind::Ports => "ports",
+    }
 }
 
 fn words(kind: Kind) -> &'static str {

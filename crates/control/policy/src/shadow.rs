@@ -95,7 +95,7 @@ fn covered(
                 path: place(number),
                 message,
             });
-        } else {
+        } else if !rule.trial {
             before.push((number, matches));
         }
         if let Some(sender) = rule

@@ -2,8 +2,7 @@
 
 use crate::lists::{Policies, SetMembers};
 use rule_list::{
-    Addresses, Fragment, IpPrefix, MacPrefix, Macs, Match, Ports, Range, SetId, TcpFlags, Transport, Verdict,
-    Vlan,
+    Addresses, Fragment, IpPrefix, MacPrefix, Macs, Match, Ports, Range, SetId, TcpFlags, Transport, Vlan,
 };
 use std::fmt::Display;
 
@@ -62,15 +61,6 @@ impl Policies {
             _ => return format!("<{}>", set.name),
         };
         format!("<{}>({})", set.name, members.join(","))
-    }
-}
-
-/// A verdict, as the configuration has it.
-pub fn verdict_text(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Allow => "allow",
-        Verdict::Drop => "drop",
-        Verdict::Reject => "reject",
     }
 }
 

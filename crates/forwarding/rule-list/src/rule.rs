@@ -10,7 +10,7 @@ use std::net::IpAddr;
 pub struct SetId(pub u32);
 
 /// A rule. Its number keeps the rule's counters when the list is replaced by another version.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Rule {
     /// Unique in the list; chosen by the controller.
     pub number: u32,
@@ -59,7 +59,7 @@ impl fmt::Display for Verdict {
 /// | TCP flags | protocol TCP, said by the rule; not a later fragment |
 /// | address that a neighbour discovery message is about | ICMPv6 with IPv6, said by the rule |
 /// | link-layer address in a message | Ethernet type ARP or RARP, or protocol ICMPv6 with IPv6, said by the rule |
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Match {
     /// The port that the packet came from: in an egress filter, the other port.
     pub in_port: Option<Ports>,
@@ -97,7 +97,7 @@ pub struct Match {
 }
 
 /// Condition on a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Ports {
     /// One port.
     One(PortId),
@@ -106,7 +106,7 @@ pub enum Ports {
 }
 
 /// Condition on a MAC address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Macs {
     /// An address that begins with the prefix.
     Prefix(MacPrefix),
@@ -115,7 +115,7 @@ pub enum Macs {
 }
 
 /// Condition on an IP address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Addresses {
     /// An address that begins with the prefix.
     Prefix(IpPrefix),
@@ -141,7 +141,7 @@ pub struct IpPrefix {
 }
 
 /// Condition on the outer VLAN tag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Vlan {
     /// The packet has no tag.
     Untagged,
@@ -152,7 +152,7 @@ pub enum Vlan {
 }
 
 /// Condition on fragments of IP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Fragment {
     /// The packet is whole.
     No,
@@ -163,7 +163,7 @@ pub enum Fragment {
 }
 
 /// Condition on the transport header. Ranges of all values are no condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Transport {
     /// Ports of TCP, UDP or SCTP.
     Ports {
@@ -214,7 +214,7 @@ pub struct TcpFlags {
 }
 
 /// Condition on the connection that a packet belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ConnectionState {
     /// The packet would begin a connection.
     New,

@@ -51,9 +51,6 @@ pub enum Verb {
     },
     #[command(flatten)]
     User(UserVerb),
-    /// Check and show policies of ports
-    #[command(subcommand)]
-    Policy(PolicyVerb),
     /// Understand P4 programs; no running instance is needed
     #[command(subcommand)]
     P4(P4Verb),
@@ -91,6 +88,13 @@ pub enum PolicyVerb {
     Check {
         /// Configuration file (TOML)
         file: PathBuf,
+    },
+    /// List rule lists, the ports that have them, and whether they are in force
+    List,
+    /// Show the rules of a list, with what they counted
+    Show {
+        /// Name of the list, or of a port for the list of its guards
+        name: String,
     },
 }
 
@@ -227,6 +231,9 @@ pub enum UserVerb {
     Trace(TraceArgs),
     /// Record a port's packets, with the reasons of drops as comments
     Capture(CaptureArgs),
+    /// Check and show policies of ports
+    #[command(subcommand)]
+    Policy(PolicyVerb),
     /// Read the configuration file again and apply what has changed
     ///
     /// Ports change in place where they can. Those that have to be replaced are named before that is done.

@@ -7,7 +7,6 @@
 //! | `verbs`, `capture_file`, `frame` | verbs for a running instance; capture files; frames for `trace` |
 //! | `ovs` | Open vSwitch's own programs on a switch of the instance |
 //! | `p4` | verbs for P4 programs |
-//! | `policy` | verbs for policies |
 //!
 //! One executable: `hyperswitch run` is the supervisor, hidden subcommands are the processes it starts, and
 //! all other verbs are requests to the control process of a running instance. Exit status: 0 for success, 1
@@ -23,7 +22,6 @@ mod manual;
 mod output;
 mod ovs;
 mod p4;
-mod policy;
 mod supervisor;
 mod verbs;
 
@@ -62,7 +60,6 @@ fn main() -> ExitCode {
         Verb::Man { directory } => manual::pages(&directory),
         Verb::Completions { directory } => manual::completions(&directory),
         Verb::Ovs(verb) => ovs::run(&verb, &cli.run_dir, timeout, cli.json).map(|()| ExitCode::SUCCESS),
-        Verb::Policy(verb) => policy::run(&verb, cli.json).map(|()| ExitCode::SUCCESS),
         Verb::P4(verb) => p4::run(&verb, cli.json).map(|()| ExitCode::SUCCESS),
         Verb::User(verb) => verbs::run(&verb, instance, cli.json).map(|()| ExitCode::SUCCESS),
     };

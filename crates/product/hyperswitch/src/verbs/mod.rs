@@ -1,6 +1,7 @@
 //! Verbs for a running instance: each makes a request, and prints the answer as a table or as JSON.
 
 mod capture;
+mod policy;
 mod port;
 mod reload;
 mod show;
@@ -9,7 +10,7 @@ mod status;
 mod switch;
 pub mod trace;
 
-use crate::cli::{FlowVerb, MacVerb, PortVerb, StatsArgs, StatsVerb, SwitchVerb, UserVerb};
+use crate::cli::{FlowVerb, MacVerb, PolicyVerb, PortVerb, StatsArgs, StatsVerb, SwitchVerb, UserVerb};
 use crate::output;
 use anyhow::Result;
 use management::{Client, ClientError, Reply, Request};
@@ -47,6 +48,11 @@ pub fn run(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<()> {
         }
         UserVerb::Trace(args) => session.show(trace::request(args)?),
         UserVerb::Capture(args) => capture::run(&mut session, args),
+        UserVerb::Policy(PolicyVerb::Check { file }) => policy::check(file, json),
+        UserVerb::Policy(PolicyVerb::List) => session.show(Request::PolicyList),
+        UserVerb::Policy(PolicyVerb::Show { name }) => {
+            session.show(Request::PolicyShow { policy: name.clone() })
+        }
         UserVerb::Reload { dry_run } => reload::run(&mut session, *dry_run),
         UserVerb::Version => show::versions(&mut session),
     }
@@ -109,6 +115,8 @@ impl serde::Serialize for Bare<'_> {
             Reply::Stats(reply) => reply.serialize(serializer),
             Reply::Placement(reply) => reply.serialize(serializer),
             Reply::Trace(reply) => reply.serialize(serializer),
+            Reply::Policies(reply) => reply.serialize(serializer),
+            Reply::Policy(reply) => reply.serialize(serializer),
             Reply::Reloaded(reply) => reply.serialize(serializer),
         }
     }

@@ -130,6 +130,9 @@ fn detail(port: &PortInfo) -> String {
     for work in &port.costly {
         line("costly", work.clone());
     }
+    for policy in &port.policies {
+        line("policy", policy.clone());
+    }
     line("macs", port.macs.to_string());
     if port.contested_macs > 0 {
         line(

@@ -19,6 +19,8 @@ pub fn text(reply: &Reply) -> String {
         Reply::Flows(flows) => self::flows(flows),
         Reply::Stats(stats) => self::stats(stats),
         Reply::Placement(report) => placement(report),
+        Reply::Policies(lists) => super::policy::lists(lists),
+        Reply::Policy(shown) => super::policy::rules(shown),
         Reply::Trace(report) => super::trace::text(report),
         Reply::Reloaded(summary) => reloaded(summary),
     }

@@ -59,16 +59,13 @@ pub fn text(report: &TraceReport) -> String {
                 verdict,
                 trial,
             } => {
-                let rule = rule.map_or_else(|| "default".to_owned(), |rule| format!("rule {rule}"));
+                let rule = rule.as_deref().unwrap_or("default");
                 let on_trial = if *trial { " on trial" } else { "" };
                 match verdict {
                     Some(verdict) => {
-                        writeln!(
-                            text,
-                            "rule list   {stage}, list {list}: {rule}{on_trial}, {verdict}"
-                        )
+                        writeln!(text, "policy      {stage}, {list}: {verdict}{on_trial} by {rule}")
                     }
-                    None => writeln!(text, "rule list   {stage}, list {list}: there is no such list"),
+                    None => writeln!(text, "policy      {stage}, {list}: there is no such list"),
                 }
             }
             TraceStep::Miss => writeln!(text, "miss        no flow matches: the control process decides"),
