@@ -151,7 +151,8 @@ pub struct RuleConfig {
     /// State of the packet's connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection: Option<ConnectionMatch>,
-    /// Whether the rule only counts what it would decide, and later rules decide. In access control lists only.
+    /// Whether the rule only counts what it would decide, and later rules decide. In access control lists
+    /// only.
     #[serde(default, skip_serializing_if = "is_false")]
     pub trial: bool,
     /// Whether replies to what the rule allows are allowed, too. In groups only.

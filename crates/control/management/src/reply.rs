@@ -542,8 +542,8 @@ pub enum TraceStep {
         stage: String,
         /// Name of the list.
         list: String,
-        /// The rule that matched, with its origin and conditions; none for the list's default, and if there is
-        /// no such list.
+        /// The rule that matched, with its origin and conditions; none for the list's default, and if
+        /// there is no such list.
         rule: Option<String>,
         /// `allow`, `drop` or `reject`; none if there is no such list.
         verdict: Option<String>,

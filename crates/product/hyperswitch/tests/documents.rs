@@ -115,7 +115,11 @@ fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
 /// Examples in documents can be used as they are.
 #[test]
 fn examples_of_configurations_are_accepted() {
-    for (document, at_least) in [("README.md", 1), ("docs/configuration.md", 4)] {
+    for (document, at_least) in [
+        ("README.md", 1),
+        ("docs/configuration.md", 4),
+        ("docs/policies.md", 1),
+    ] {
         let text = std::fs::read_to_string(root().join(document)).unwrap();
         let examples = blocks(&text, "toml");
         assert!(examples.len() >= at_least, "{document} has lost its examples");

@@ -1,9 +1,9 @@
 //! Policies as they run: rule lists and sets that the data plane has, and those that it should have.
 //!
-//! Crate `policy` says what is wanted; here is how the data plane gets there. Changes are *steps*, one set or
-//! list each, and the next step begins when the one before was answered. A list that differs is changed by
-//! its rules that differ. What a new data plane has is asked for first: lists outlive this process, and a list
-//! with the wanted tag stays as it is.
+//! Crate `policy` says what is wanted; here is how the data plane gets there. Changes are *steps*, one
+//! set or list each, and the next step begins when the one before was answered. A list that differs is
+//! changed by its rules that differ. What a new data plane has is asked for first: lists outlive this
+//! process, and a list with the wanted tag stays as it is.
 //!
 //! | order of steps | so that |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | lists, then filters of ports | no port's packets are dropped because its list is on the way |
 //! | filters, then lists and sets that nobody needs | no port is without its list |
 //!
-//! A port that is new has its filters with the request that adds it. Until its lists are there, the data plane
-//! lets nothing pass. What the data plane refuses stays as it was, and is a warning of `status`.
+//! A port that is new has its filters with the request that adds it. Until its lists are there, the data
+//! plane lets nothing pass. What the data plane refuses stays as it was, and is a warning of `status`.
 //!
 //! Nothing is asked of a data plane as long as nothing is wanted and no port has a list.
 //!
@@ -64,7 +64,7 @@ struct Current {
 /// What is to be done next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// These requests are to be sent.
+    /// Requests that are to be sent.
     Ask(Vec<RuleRequest>),
     /// Filters of ports are to be set, and [`PolicyRun::sent`] is to be told how many.
     Filters,
@@ -99,7 +99,8 @@ impl PolicyRun {
         self.refused.clear();
     }
 
-    /// A port's number is free from now on: no rule about the port may hold for the next one with that number.
+    /// A port's number is free from now on: no rule about the port may hold for the next one with that
+    /// number.
     pub fn forget_port(&mut self, port: PortId, data_plane: &mut DataPlane) {
         for (set, members) in self.held.iter_mut().flat_map(|held| &mut held.sets) {
             if members.remove_port(port) {
