@@ -6,6 +6,8 @@ use rule_list::{
 };
 use std::fmt::Display;
 
+const ARP: u16 = 0x0806;
+
 impl Policies {
     /// The conditions of a rule; `any packet` if there are none.
     pub fn text(&self, rule: &Match) -> String {
@@ -66,7 +68,10 @@ impl Policies {
 
 fn say_transport(say: &mut impl FnMut(&str, &dyn Display), rule: &Match) {
     if let Some(protocol) = rule.ip_proto {
-        say("protocol", &protocol_text(protocol));
+        match rule.eth_type {
+            Some(ARP) => say("operation", &protocol),
+            _ => say("protocol", &protocol_text(protocol)),
+        }
     }
     match rule.transport {
         Some(Transport::Ports { source, destination }) => {
