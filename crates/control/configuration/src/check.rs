@@ -89,6 +89,12 @@ fn check_switch(switch: &SwitchConfig, place: &[PathSegment], seen: &mut Seen) -
             format!("there is already a switch {name}; names are unique"),
         )
     })?;
+    check_uplink(switch, place, seen)?;
+    check_host(switch, place, seen)
+}
+
+fn check_uplink(switch: &SwitchConfig, place: &[PathSegment], seen: &mut Seen) -> Result<(), CheckError> {
+    let name = &switch.name;
     match (switch.kind, &switch.uplink) {
         (SwitchKind::External, None) => {
             let message = format!("external switch {name} needs `uplink`, the name of a network device");
@@ -120,6 +126,12 @@ fn check_switch(switch: &SwitchConfig, place: &[PathSegment], seen: &mut Seen) -
         }
         (_, None) => {}
     }
+    Ok(())
+}
+
+/// Checks the switch's interface at the host.
+fn check_host(switch: &SwitchConfig, place: &[PathSegment], seen: &mut Seen) -> Result<(), CheckError> {
+    let name = &switch.name;
     if switch.kind == SwitchKind::Private && switch.host.is_some() {
         let message = format!("`host` is for internal and external switches; {name} is private");
         return Err(error(place, "host", message));

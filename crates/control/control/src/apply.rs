@@ -17,16 +17,8 @@ impl Control {
     /// Applies changes to what runs. `self.state` is already the goal.
     pub fn apply(&mut self, changes: &[Change]) {
         let mut touched = BTreeSet::new();
-        if changes.len() > MAX_TOLD {
-            log::info!("{} changes, of which these are the first:", changes.len());
-        }
-        for (number, change) in changes.iter().enumerate() {
-            let level = if number < MAX_TOLD {
-                log::Level::Info
-            } else {
-                log::Level::Debug
-            };
-            log::log!(level, "{change}");
+        tell(changes);
+        for change in changes {
             match change {
                 Change::DelPort(name) => self.remove_port(name),
                 Change::ReplacePort(replaced) => self.remove_port(&replaced.port),
@@ -158,4 +150,14 @@ impl Control {
         let now_ms = self.now_ms();
         self.switches.refresh(name, &mut self.data_plane, now_ms);
     }
+}
+
+/// Logs changes, the first of many for everybody.
+fn tell(changes: &[Change]) {
+    if changes.len() > MAX_TOLD {
+        log::info!("{} changes, of which these are the first:", changes.len());
+    }
+    let (first, others) = changes.split_at(changes.len().min(MAX_TOLD));
+    first.iter().for_each(|change| log::info!("{change}"));
+    others.iter().for_each(|change| log::debug!("{change}"));
 }

@@ -192,6 +192,28 @@ impl Control {
         }
     }
 
+    /// What is known of a packet's source, and learned from it.
+    fn source_text(&self, source: &Source) -> Option<String> {
+        let text = match source {
+            Source::Refused => return None,
+            Source::Static => "its source is a static address of the port",
+            Source::Known => "its source is known to be on the port",
+            Source::New => "its source would be learned on the port",
+            Source::Contested => "its source is known elsewhere, and would be learned here too",
+            Source::Device(owner) => {
+                let owner = self.port_name(*owner);
+                return Some(format!(
+                    "its source is the `mac` of {owner}, and is not learned here"
+                ));
+            }
+            Source::PortFull => "the port has learned as many addresses as it may",
+            Source::TableFull => {
+                "the MAC table is full and the port has its share, so its source is not learned"
+            }
+        };
+        Some(text.into())
+    }
+
     /// A decision, with its reasons.
     pub fn decided_step(&self, key: &FlowKey, decision: &Decision) -> TraceStep {
         let mut because = Vec::new();
@@ -200,23 +222,7 @@ impl Control {
             Some(0) => because.push("the frame is untagged, and so is the port".into()),
             Some(vlan) => because.push(format!("the frame belongs to VLAN {vlan}")),
         }
-        match decision.source {
-            Source::Refused => {}
-            Source::Static => because.push("its source is a static address of the port".into()),
-            Source::Known => because.push("its source is known to be on the port".into()),
-            Source::New => because.push("its source would be learned on the port".into()),
-            Source::Contested => {
-                because.push("its source is known elsewhere, and would be learned here too".into())
-            }
-            Source::Device(owner) => because.push(format!(
-                "its source is the `mac` of {}, and is not learned here",
-                self.port_name(owner)
-            )),
-            Source::PortFull => because.push("the port has learned as many addresses as it may".into()),
-            Source::TableFull => because.push(
-                "the MAC table is full and the port has its share, so its source is not learned".into(),
-            ),
-        }
+        because.extend(self.source_text(&decision.source));
         match &decision.destination {
             Destination::None => {}
             Destination::Reserved => {

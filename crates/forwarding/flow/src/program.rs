@@ -411,14 +411,7 @@ impl Compiler {
                 return Ok(if last { Ends::Yes } else { Ends::No });
             }
             Action::Edit(edit) => self.edit(edit)?,
-            Action::Userspace(to) => {
-                self.bytes += to.data.len();
-                if self.bytes > MAX_BYTES {
-                    return Err(BadActions::TooManyBytes);
-                }
-                self.out.userspace(to.clone());
-                return Ok(Ends::No);
-            }
+            Action::Userspace(to) => return self.userspace(to),
             Action::Truncate(len) => self.out.push(Op::Truncate(*len)),
             Action::Hash { basis } => self.out.push(Op::Hash { basis: *basis }),
             Action::Meter(meter) => self.out.push(Op::Meter(*meter)),
@@ -433,12 +426,7 @@ impl Compiler {
             Action::Recirc(_) | Action::Continue => return Err(BadActions::WrongStage(self.stage)),
             Action::Clone(nested) => return self.copy(last, |this| this.list(&nested.0, depth + 1)),
             Action::Sample { probability, actions } => {
-                let sample = self.out.push(Op::Sample {
-                    probability: *probability,
-                    otherwise: 0,
-                });
-                self.copy(last, |this| this.list(&actions.0, depth + 1))?;
-                self.out.name_next(sample);
+                self.sample(*probability, last, |this| this.list(&actions.0, depth + 1))?;
                 return Ok(Ends::No);
             }
             Action::CheckPktLen {
@@ -458,6 +446,31 @@ impl Compiler {
             }
         };
         Ok(Ends::No)
+    }
+
+    fn userspace(&mut self, to: &Userspace) -> Result<Ends, BadActions> {
+        self.bytes += to.data.len();
+        if self.bytes > MAX_BYTES {
+            return Err(BadActions::TooManyBytes);
+        }
+        self.out.userspace(to.clone());
+        Ok(Ends::No)
+    }
+
+    fn sample(
+        &mut self,
+        probability: u32,
+        last: bool,
+        body: impl FnOnce(&mut Compiler) -> Result<(), BadActions>,
+    ) -> Result<(), BadActions> {
+        let otherwise = 0;
+        let sample = self.out.push(Op::Sample {
+            probability,
+            otherwise,
+        });
+        self.copy(last, body)?;
+        self.out.name_next(sample);
+        Ok(())
     }
 
     fn edit(&mut self, edit: &Edit) -> Result<usize, BadActions> {

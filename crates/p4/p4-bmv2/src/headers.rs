@@ -11,7 +11,7 @@ use p4_ir::{
     FieldId, FieldType, Header, HeaderId, HeaderType, HeaderTypeId, Role, Stack, StackId, StandardMetadata,
     Union, UnionId, UnionStack, UnionStackId, UnionType, UnionTypeId,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 impl<'a> Loader<'a> {
     /// Reads all that has to do with headers.
@@ -186,41 +186,48 @@ impl<'a> Loader<'a> {
         Ok((first, next(u16::try_from(numbers.len()).ok(), "element")?))
     }
 
+    /// Adds a stack with its unions, which `take` finds by number.
+    fn union_stack(
+        &mut self,
+        name: &str,
+        stack: &'a Json,
+        by_number: &HashMap<i64, &'a Json>,
+        mut take: impl FnMut(i64) -> Option<&'a Json>,
+    ) -> Read<()> {
+        let ty = self.union_types.get(stack.string("union_type")?)?;
+        let first = next(UnionId::at(self.program.unions.len()), "header union")?;
+        let numbers = stack.list("header_union_ids")?;
+        for number in numbers {
+            let Some(union) = take(number.number().unwrap_or(-1)) else {
+                return wrong("\"header_union_ids\" has a number that no union has, or that is taken");
+            };
+            self.union(union, by_number)?;
+        }
+        let size = next(u16::try_from(numbers.len()).ok(), "element")?;
+        let id = next(
+            UnionStackId::at(self.program.union_stacks.len()),
+            "header union stack",
+        )?;
+        self.union_stack_names.add(name.to_owned(), id)?;
+        self.program.union_stacks.push(UnionStack {
+            name: name.to_owned(),
+            ty,
+            first,
+            size,
+        });
+        Ok(())
+    }
+
     fn unions(&mut self, root: &'a Json, by_number: &HashMap<i64, &'a Json>) -> Read<()> {
         let all = root.list("header_unions")?;
         let numbered = numbered(all)?;
         let stacks = root.list("header_union_stacks")?;
-        let mut done = std::collections::HashSet::new();
+        let mut done = HashSet::new();
         for stack in stacks {
             let name = stack.string("name").within(|| "header_union_stacks".to_owned())?;
-            let mut add = || {
-                let ty = self.union_types.get(stack.string("union_type")?)?;
-                let first = next(UnionId::at(self.program.unions.len()), "header union")?;
-                let numbers = stack.list("header_union_ids")?;
-                for number in numbers {
-                    let number = number.number().unwrap_or(-1);
-                    let Some(union) = numbered.get(&number).filter(|_| done.insert(number)) else {
-                        return wrong(
-                            "\"header_union_ids\" has a number that no union has, or that is taken",
-                        );
-                    };
-                    self.union(union, by_number)?;
-                }
-                let size = next(u16::try_from(numbers.len()).ok(), "element")?;
-                let id = next(
-                    UnionStackId::at(self.program.union_stacks.len()),
-                    "header union stack",
-                )?;
-                self.union_stack_names.add(name.to_owned(), id)?;
-                self.program.union_stacks.push(UnionStack {
-                    name: name.to_owned(),
-                    ty,
-                    first,
-                    size,
-                });
-                Ok(())
-            };
-            add().within(|| format!("header_union_stacks {name:?}"))?;
+            let take = |number| numbered.get(&number).copied().filter(|_| done.insert(number));
+            self.union_stack(name, stack, by_number, take)
+                .within(|| format!("header_union_stacks {name:?}"))?;
         }
         for union in all
             .iter()

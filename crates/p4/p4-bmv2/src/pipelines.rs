@@ -191,6 +191,32 @@ impl<'a> Loader<'a> {
         Ok(names)
     }
 
+    /// Where packets go from a table.
+    fn apply(&self, id: TableId, table: &Json, to: impl Fn(&Json) -> Read<Next>) -> Read<Apply> {
+        let (nexts, none) = (table.get("next_tables"), to(table.get("base_default_next"))?);
+        let Json::Object(members) = nexts else {
+            return Ok(Apply::Always(none));
+        };
+        let side = |name: &str| {
+            let next = members.iter().find(|(other, _)| other == name);
+            next.map(|(_, next)| to(next)).transpose()
+        };
+        let (hit, miss) = (side("__HIT__")?, side("__MISS__")?);
+        if hit.is_some() || miss.is_some() {
+            let (hit, miss) = (hit.unwrap_or(none), miss.unwrap_or(none));
+            return Ok(Apply::ByHit { hit, miss });
+        }
+        let mut each = Vec::new();
+        for action in &self.program.tables[id.index()].actions {
+            let name = &self.program.actions[action.action.index()].identity.name;
+            each.push(side(name)?.unwrap_or(none));
+        }
+        if each.iter().all(|next| *next == none) {
+            return Ok(Apply::Always(none));
+        }
+        Ok(Apply::ByAction(each, none))
+    }
+
     fn block(&mut self, name: &str, node: Node<'a>, numbers: &HashMap<&'a str, usize>) -> Read<Block> {
         let to = |next: &Json| -> Read<Next> {
             let Some(name) = next.text() else {
@@ -214,38 +240,7 @@ impl<'a> Loader<'a> {
                 let action = self.actions.get(&call.size::<i64>("action_id")?)?;
                 Ok(Block::Run(action, to(call.get("next_node"))?))
             }
-            Node::Table(id, table) => {
-                let (nexts, none) = (table.get("next_tables"), to(table.get("base_default_next"))?);
-                let Json::Object(members) = nexts else {
-                    return Ok(Block::Apply(id, Apply::Always(none)));
-                };
-                let member = |name: &str| {
-                    members
-                        .iter()
-                        .find(|(other, _)| other == name)
-                        .map(|(_, next)| next)
-                };
-                let (hit, miss) = (member("__HIT__"), member("__MISS__"));
-                if hit.is_some() || miss.is_some() {
-                    let side = |next: Option<&Json>| next.map_or(Ok(none), to);
-                    return Ok(Block::Apply(
-                        id,
-                        Apply::ByHit {
-                            hit: side(hit)?,
-                            miss: side(miss)?,
-                        },
-                    ));
-                }
-                let mut each = Vec::new();
-                for action in &self.program.tables[id.index()].actions {
-                    let name = &self.program.actions[action.action.index()].identity.name;
-                    each.push(member(name).map_or(Ok(none), to)?);
-                }
-                if each.iter().all(|next| *next == none) {
-                    return Ok(Block::Apply(id, Apply::Always(none)));
-                }
-                Ok(Block::Apply(id, Apply::ByAction(each, none)))
-            }
+            Node::Table(id, table) => Ok(Block::Apply(id, self.apply(id, table, to)?)),
         }
     }
 

@@ -362,18 +362,20 @@ impl<'a> Notes<'a> {
             }
             Op::Hash { to, .. } => self.set(to, spread(self.gathered.clone(), 64)),
             Op::SetInvalid { header } => self.clear_header(header),
-            Op::MarkToDrop => {
-                let standard = &self.engine.standard;
-                for slot in [standard.egress_spec, standard.mcast_grp].into_iter().flatten() {
-                    self.store(slot.at as usize * 8, 16, &Vec::new());
-                }
-            }
+            Op::MarkToDrop => self.follow_drop(),
             Op::Slow { slow } => {
                 if let Some(slow) = step.code.slow.get(slow as usize) {
                     self.follow_slow(slow);
                 }
             }
             _ => {}
+        }
+    }
+
+    fn follow_drop(&mut self) {
+        let standard = &self.engine.standard;
+        for slot in [standard.egress_spec, standard.mcast_grp].into_iter().flatten() {
+            self.store(slot.at as usize * 8, 16, &Vec::new());
         }
     }
 

@@ -290,6 +290,31 @@ struct Path {
     cost: u64,
 }
 
+impl Path {
+    /// The most of either way.
+    fn or(self, other: Path) -> Path {
+        Path {
+            steps: self.steps.max(other.steps),
+            bits: self.bits.max(other.bits),
+            cost: self.cost.max(other.cost),
+        }
+    }
+
+    /// A way, followed by the one beyond. States of the first look `ahead` by so many bits, counted from their
+    /// beginning; in a loop, that may be where the loop ends.
+    fn then(self, beyond: Path, ahead: u64, looped: bool) -> Path {
+        Path {
+            steps: self.steps.saturating_add(beyond.steps),
+            bits: if looped {
+                self.bits.saturating_add(beyond.bits.max(ahead))
+            } else {
+                self.bits.saturating_add(beyond.bits).max(ahead)
+            },
+            cost: self.cost.saturating_add(beyond.cost),
+        }
+    }
+}
+
 /// The cost of one state.
 #[derive(Default)]
 struct Weight {
@@ -305,6 +330,15 @@ struct Weight {
 }
 
 impl Weight {
+    /// The way through the state, once.
+    fn alone(&self) -> Path {
+        Path {
+            steps: 1,
+            bits: self.taken,
+            cost: self.cost,
+        }
+    }
+
     fn extract(&mut self, program: &Program, header: HeaderRef) {
         let mut bits = 0;
         program.for_each_header(header, |id| {
@@ -346,6 +380,12 @@ fn metadata_bits(program: &Program) -> u32 {
         .sum()
 }
 
+/// Checks what packets certainly take from a state on: bits and states.
+fn within_limits((bits, states): (u64, u32)) -> CheckResult {
+    within("bytes read from here on", bits / 8, limits::HEADER_BYTES_READ)?;
+    within("states from here on", states, limits::PARSER_STEPS)
+}
+
 fn parser(program: &Program, cost: &Cost) -> Result<Path, CheckError> {
     let states = &program.parser.states;
     if states.is_empty() {
@@ -365,10 +405,7 @@ fn parser(program: &Program, cost: &Cost) -> Result<Path, CheckError> {
         let mut certainly = (0, 0);
         for &state in &component {
             for &next in successors[state].iter().filter(|&&next| member[next] != number) {
-                let path = paths[next];
-                beyond.steps = beyond.steps.max(path.steps);
-                beyond.bits = beyond.bits.max(path.bits);
-                beyond.cost = beyond.cost.max(path.cost);
+                beyond = beyond.or(paths[next]);
                 certainly = (certainly.0.max(certain[next].0), certainly.1.max(certain[next].1));
             }
         }
@@ -382,35 +419,15 @@ fn parser(program: &Program, cost: &Cost) -> Result<Path, CheckError> {
             turns(program, &component, &successors, &weights)
         } else {
             certainly = (certainly.0 + weights[0].certain, certainly.1 + 1);
-            Path {
-                steps: 1,
-                bits: weights[0].taken,
-                cost: weights[0].cost,
-            }
+            weights[0].alone()
         };
         let ahead = weights.iter().map(|weight| weight.ahead).max().unwrap_or(0);
-        let path = Path {
-            steps: own.steps.saturating_add(beyond.steps),
-            // Looking ahead counts from the beginning of a state; in a loop, that may be where the loop ends.
-            bits: if looped {
-                own.bits.saturating_add(beyond.bits.max(ahead))
-            } else {
-                own.bits.saturating_add(beyond.bits).max(ahead)
-            },
-            cost: own.cost.saturating_add(beyond.cost),
-        };
+        let path = own.then(beyond, ahead, looped);
         for &state in &component {
             paths[state] = path;
             certain[state] = certainly;
         }
-        let name = || format!("parser state {:?}", states[component[0]].name);
-        within(
-            "bytes read from here on",
-            certainly.0 / 8,
-            limits::HEADER_BYTES_READ,
-        )
-        .at(name)?;
-        within("states from here on", certainly.1, limits::PARSER_STEPS).at(name)?;
+        within_limits(certainly).at(|| format!("parser state {:?}", states[component[0]].name))?;
     }
     Ok(paths[program.parser.start.index()])
 }

@@ -265,30 +265,8 @@ impl Tables {
                 table,
                 pattern,
                 priority,
-            } => {
-                let handle = self.changeable(*table, pattern, *priority)?;
-                self.use_target(*table, handle, false);
-                self.table_mut(*table)?.unlink(handle);
-                Ok(Undo::Relink {
-                    table: *table,
-                    handle,
-                })
-            }
-            Change::SetDefault { table, target } => {
-                let number = *table;
-                let table = self.table_mut(number)?;
-                if table.spec().constant_default {
-                    return Err(Error::Constant);
-                }
-                let program = table.spec().default.clone();
-                let stored = table.write_default(target.as_ref().or(program.as_ref()))?;
-                Ok(Undo::Restore {
-                    table: number,
-                    handle: DEFAULT,
-                    stored,
-                    idle: None,
-                })
-            }
+            } => self.remove(*table, pattern, *priority),
+            Change::SetDefault { table, target } => self.set_default(*table, target.as_ref()),
             Change::AddValue { set, pattern } => {
                 self.value_set_mut(*set)?.add(pattern)?;
                 Ok(Undo::RemoveValue {
@@ -312,6 +290,28 @@ impl Tables {
                 })
             }
         }
+    }
+
+    fn remove(&mut self, table: u32, pattern: &Pattern, priority: u32) -> Result<Undo, Error> {
+        let handle = self.changeable(table, pattern, priority)?;
+        self.use_target(table, handle, false);
+        self.table_mut(table)?.unlink(handle);
+        Ok(Undo::Relink { table, handle })
+    }
+
+    fn set_default(&mut self, number: u32, target: Option<&Target>) -> Result<Undo, Error> {
+        let table = self.table_mut(number)?;
+        if table.spec().constant_default {
+            return Err(Error::Constant);
+        }
+        let program = table.spec().default.clone();
+        let stored = table.write_default(target.or(program.as_ref()))?;
+        Ok(Undo::Restore {
+            table: number,
+            handle: DEFAULT,
+            stored,
+            idle: None,
+        })
     }
 
     fn undo(&mut self, undo: Undo, now: u64) {

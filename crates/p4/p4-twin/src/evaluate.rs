@@ -108,6 +108,16 @@ impl<'p> Evaluator<'p> {
         Vec::new()
     }
 
+    /// Parses a packet, and verifies its checksums.
+    fn receive(&mut self, packet: &mut Packet, bytes: &[u8]) {
+        let length = u32::try_from(bytes.len()).expect("short");
+        self.set(packet, Role::PacketLength, length);
+        if let Err(Stop::Parser(error)) = self.parse(packet) {
+            self.set(packet, Role::ParserError, error);
+        }
+        self.verify(packet);
+    }
+
     fn pass(&mut self, port: u32, bytes: &[u8], kind: u32, kept: &[(FieldId, Value)]) -> End {
         let mut packet = self.fresh(bytes);
         for (field, value) in kept {
@@ -115,12 +125,7 @@ impl<'p> Evaluator<'p> {
         }
         self.set(&mut packet, Role::IngressPort, port);
         self.set(&mut packet, Role::InstanceType, kind);
-        let length = u32::try_from(bytes.len()).expect("short");
-        self.set(&mut packet, Role::PacketLength, length);
-        if let Err(Stop::Parser(error)) = self.parse(&mut packet) {
-            self.set(&mut packet, Role::ParserError, error);
-        }
-        self.verify(&mut packet);
+        self.receive(&mut packet, bytes);
         if !self.control(&self.program.ingress, &mut packet) {
             return End::Gone(Vec::new());
         }

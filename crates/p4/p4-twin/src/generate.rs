@@ -699,6 +699,40 @@ impl Generator {
         }
     }
 
+    /// Keys of which one is of the kind that gives the table its own; others are exact, or what may stand
+    /// beside it.
+    fn keys(&mut self, kind: MatchKind) -> Vec<Key> {
+        let count = self.random.usize(1..4);
+        let special = self.random.usize(..count);
+        let key = |at| {
+            let kind = match kind {
+                _ if at == special => kind,
+                MatchKind::Ternary | MatchKind::Range if self.random.bool() => MatchKind::Ternary,
+                _ => MatchKind::Exact,
+            };
+            let width = if self.random.bool() { 8 } else { self.width() };
+            Key {
+                name: format!("k{at}"),
+                id: u32::from(short(at)) + 1,
+                kind,
+                value: self.bits(width, 1, OUTSIDE),
+                width,
+            }
+        };
+        (0..count).map(key).collect()
+    }
+
+    fn table_actions(&mut self) -> Vec<TableAction> {
+        let used = self.random.usize(1..4).min(self.program.actions.len());
+        let first = self.random.usize(..=self.program.actions.len() - used);
+        let action = |at| TableAction {
+            action: index(at, ActionId::at),
+            default_only: false,
+            table_only: false,
+        };
+        (first..first + used).map(action).collect()
+    }
+
     fn table(&mut self, number: usize) -> Table {
         let kinds = [
             MatchKind::Exact,
@@ -708,41 +742,14 @@ impl Generator {
             MatchKind::Optional,
         ];
         let kind = kinds[self.random.usize(..kinds.len())];
-        let count = self.random.usize(1..4);
-        // One key of the kind that gives the table its own; others are exact, or what may stand beside it.
-        let special = self.random.usize(..count);
-        let keys: Vec<Key> = (0..count)
-            .map(|at| {
-                let kind = match kind {
-                    _ if at == special => kind,
-                    MatchKind::Ternary | MatchKind::Range if self.random.bool() => MatchKind::Ternary,
-                    _ => MatchKind::Exact,
-                };
-                let width = if self.random.bool() { 8 } else { self.width() };
-                Key {
-                    name: format!("k{at}"),
-                    id: u32::from(short(at)) + 1,
-                    kind,
-                    value: self.bits(width, 1, OUTSIDE),
-                    width,
-                }
-            })
-            .collect();
+        let keys = self.keys(kind);
         let table_kind = if keys.iter().any(|key| key.kind == MatchKind::Ternary) && kind != MatchKind::Range
         {
             MatchKind::Ternary
         } else {
             kind
         };
-        let used = self.random.usize(1..4).min(self.program.actions.len());
-        let first = self.random.usize(..=self.program.actions.len() - used);
-        let actions: Vec<TableAction> = (first..first + used)
-            .map(|at| TableAction {
-                action: index(at, ActionId::at),
-                default_only: false,
-                table_only: false,
-            })
-            .collect();
+        let actions = self.table_actions();
         let default = (!self.chance(4)).then(|| DefaultEntry {
             entry: self.entry_action(&actions),
             constant_action: true,

@@ -218,6 +218,26 @@ impl LearningSwitch {
         }
     }
 
+    /// Where a packet goes to whose destination several ports claim: to those of them that may get it.
+    fn rivals(
+        &self,
+        from: PortId,
+        port: &PortRules,
+        vlan: u16,
+        places: &[PortId],
+    ) -> Result<Vec<(PortId, Egress)>, DropReason> {
+        let rivals = places.iter().filter(|place| **place != from);
+        let allowed = rivals.filter_map(|place| Some((*place, self.port(*place)?)));
+        let allowed = allowed.filter(|(_, receiver)| !(receiver.isolated && port.isolated));
+        let outputs: Vec<_> = allowed
+            .filter_map(|(place, receiver)| Some((place, vlan::egress(&receiver.vlan, vlan)?)))
+            .collect();
+        match outputs.is_empty() {
+            false => Ok(outputs),
+            true => Err(DropReason::Isolated),
+        }
+    }
+
     fn outputs(
         &self,
         from: PortId,
@@ -238,18 +258,7 @@ impl LearningSwitch {
             Destination::Contested(_) if self.rules().contested == ContestedMacs::Drop => {
                 Err(DropReason::Contested)
             }
-            Destination::Contested(places) => {
-                let rivals = places.iter().filter(|place| **place != from);
-                let allowed = rivals.filter_map(|place| Some((*place, self.port(*place)?)));
-                let allowed = allowed.filter(|(_, receiver)| !(receiver.isolated && port.isolated));
-                let outputs: Vec<_> = allowed
-                    .filter_map(|(place, receiver)| Some((place, vlan::egress(&receiver.vlan, vlan)?)))
-                    .collect();
-                match outputs.is_empty() {
-                    false => Ok(outputs),
-                    true => Err(DropReason::Isolated),
-                }
-            }
+            Destination::Contested(places) => self.rivals(from, port, vlan, places),
             Destination::Unknown if !self.rules().flood => Err(DropReason::FloodDisabled),
             Destination::Unknown => {
                 let outputs = self.members(from, port, vlan, |receiver| receiver.flood);

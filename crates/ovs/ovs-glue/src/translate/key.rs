@@ -100,6 +100,25 @@ pub fn key_of(flow: &FlowKey, context: &Context) -> Key {
     key
 }
 
+fn nsh(flow: &FlowKey) -> Nsh {
+    let [c1, c2, c3, c4] = [flow.nsh_c1(), flow.nsh_c2(), flow.nsh_c3(), flow.nsh_c4()].map(u128::from);
+    let is_fixed = flow.nsh_mdtype() == FIXED_CONTEXT;
+    Nsh {
+        base: NshBase {
+            flags: flow.nsh_flags(),
+            ttl: flow.nsh_ttl(),
+            md_type: flow.nsh_mdtype(),
+            next_protocol: flow.nsh_np(),
+            path: flow.nsh_path_hdr(),
+        },
+        context: if is_fixed {
+            c1 << 96 | c2 << 64 | c3 << 32 | c4
+        } else {
+            0
+        },
+    }
+}
+
 fn network(flow: &FlowKey) -> Network {
     match flow.eth_type() {
         ether::IPV4 => Network::Ipv4(Ipv4 {
@@ -127,25 +146,7 @@ fn network(flow: &FlowKey) -> Network {
             target_mac: mac(flow.nd_tll()),
         }),
         kind if ether::is_mpls(kind) => Network::Mpls(labels(flow)),
-        ether::NSH => {
-            let [c1, c2, c3, c4] =
-                [flow.nsh_c1(), flow.nsh_c2(), flow.nsh_c3(), flow.nsh_c4()].map(u128::from);
-            let fixed = flow.nsh_mdtype() == FIXED_CONTEXT;
-            Network::Nsh(Nsh {
-                base: NshBase {
-                    flags: flow.nsh_flags(),
-                    ttl: flow.nsh_ttl(),
-                    md_type: flow.nsh_mdtype(),
-                    next_protocol: flow.nsh_np(),
-                    path: flow.nsh_path_hdr(),
-                },
-                context: if fixed {
-                    c1 << 96 | c2 << 64 | c3 << 32 | c4
-                } else {
-                    0
-                },
-            })
-        }
+        ether::NSH => Network::Nsh(nsh(flow)),
         _ => Network::None,
     }
 }

@@ -97,6 +97,18 @@ pub(super) fn parse(bytes: &[u8]) -> Read<Message> {
     message(bytes, P4INFO, 0)
 }
 
+/// A field that is a number on the wire, unless it should be something else.
+fn number(kind: &Kind, value: u64) -> Option<Field> {
+    match kind {
+        Kind::Number => Some(Field::Number(value)),
+        Kind::Words(words) => {
+            let word = usize::try_from(value).ok().and_then(|value| words.get(value));
+            Some(Field::Word(word.copied().unwrap_or("").to_owned()))
+        }
+        Kind::Text | Kind::Message(_) => None,
+    }
+}
+
 fn message(mut bytes: &[u8], schema: Schema, depth: usize) -> Read<Message> {
     if depth > DEPTH {
         return wrong("nested too deep");
@@ -108,16 +120,9 @@ fn message(mut bytes: &[u8], schema: Schema, depth: usize) -> Read<Message> {
         match (tag & 7, field) {
             (0, field) => {
                 let value = varint(&mut bytes)?;
-                let found = match field {
-                    Some((_, name, Kind::Number)) => Some((name, Field::Number(value))),
-                    Some((_, name, Kind::Words(words))) => {
-                        let word = usize::try_from(value).ok().and_then(|value| words.get(value));
-                        Some((name, Field::Word(word.copied().unwrap_or("").to_owned())))
-                    }
-                    _ => None,
-                };
-                read.fields
-                    .extend(found.map(|(name, field)| ((*name).to_owned(), field)));
+                read.fields.extend(
+                    field.and_then(|(_, name, kind)| Some(((*name).to_owned(), number(kind, value)?))),
+                );
             }
             (1, _) => drop(take(&mut bytes, 8)?),
             (2, field) => {

@@ -351,17 +351,10 @@ impl Compiler<'_> {
                     ExprKind::Constant(value) => value,
                     _ => 0,
                 };
+                let (a, pc) = (reg, no.0);
                 self.emit(match op {
-                    Binary::Equal => Op::JumpUnlessEqual {
-                        a: reg,
-                        pc: no.0,
-                        value,
-                    },
-                    _ => Op::JumpIfEqual {
-                        a: reg,
-                        pc: no.0,
-                        value,
-                    },
+                    Binary::Equal => Op::JumpUnlessEqual { a, pc, value },
+                    _ => Op::JumpIfEqual { a, pc, value },
                 });
             }
             _ => {

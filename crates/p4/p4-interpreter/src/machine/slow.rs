@@ -29,11 +29,7 @@ impl<O: Observer> Machine<'_, O> {
                 self.set_reg(*to, first.map_or(NO_HEADER, |first| first as u64));
             }
             Slow::LoadMember { to, header, member } => {
-                let place = self
-                    .header_of(*header)
-                    .and_then(|header| self.member(header, *member));
-                let value = place.map_or(0, |(bit, width)| bits::get(&self.ctx.packet.phv, bit, width));
-                self.set_reg(*to, value);
+                self.set_reg(*to, self.load_member(*header, *member));
             }
             Slow::StoreMember { from, header, member } => self.store_member(*from, *header, *member),
             Slow::ExtractRef { header, advance } => return self.extract_ref(*header, None, *advance),
@@ -54,13 +50,7 @@ impl<O: Observer> Machine<'_, O> {
                     self.ctx.counts.false_claims += 1;
                 }
             }
-            Slow::Log { text, arguments } => {
-                if O::ACTIVE {
-                    let values = arguments.iter().map(|&argument| self.reg(argument));
-                    let values: Vec<u64> = values.collect();
-                    self.observer.log(text, &values);
-                }
-            }
+            Slow::Log { text, arguments } => self.log(text, arguments),
             Slow::GatherHeader { header } => self.gather_header(header.index()),
             Slow::GatherVariable { header, bit } => self.gather_variable(header.index(), *bit as usize),
             Slow::GatherPayload { after } => self.ctx.payload = Some(*after),
@@ -71,6 +61,19 @@ impl<O: Observer> Machine<'_, O> {
             }
         }
         Ended::Normally
+    }
+
+    fn log(&mut self, text: &str, arguments: &[u8]) {
+        if O::ACTIVE {
+            let values: Vec<u64> = arguments.iter().map(|&argument| self.reg(argument)).collect();
+            self.observer.log(text, &values);
+        }
+    }
+
+    fn load_member(&self, header: u8, member: u16) -> u64 {
+        let header = self.header_of(header);
+        let place = header.and_then(|header| self.member(header, member));
+        place.map_or(0, |(bit, width)| bits::get(&self.ctx.packet.phv, bit, width))
     }
 
     fn store_member(&mut self, from: u8, header: u8, member: u16) {
@@ -154,14 +157,18 @@ impl<O: Observer> Machine<'_, O> {
         }
     }
 
+    /// A number from `low` to `high`, both included; `high` below `low` counts as `low`.
+    fn random(&mut self, low: u64, high: u64) -> u64 {
+        let span = high.max(low).wrapping_sub(low).wrapping_add(1);
+        let random = self.ctx.next_random();
+        if span == 0 { random } else { low + random % span }
+    }
+
     fn extern_op(&mut self, op: &ExternOp) {
         match op {
             ExternOp::Count { counter, index } => {
-                self.state.count(
-                    usize::from(*counter),
-                    self.reg(*index),
-                    self.ctx.packet.length as u64,
-                );
+                let length = self.ctx.packet.length as u64;
+                self.state.count(usize::from(*counter), self.reg(*index), length);
             }
             ExternOp::Meter {
                 meter,
@@ -170,13 +177,8 @@ impl<O: Observer> Machine<'_, O> {
                 to,
             } => {
                 let before = colour.map_or(0, |colour| self.reg(colour));
-                let colour = self.state.measure(
-                    meter.index(),
-                    self.reg(*index),
-                    self.ctx.packet.length as u64,
-                    self.now,
-                    before,
-                );
+                let (index, length) = (self.reg(*index), self.ctx.packet.length as u64);
+                let colour = self.state.measure(meter.index(), index, length, self.now, before);
                 self.set_reg(*to, colour);
             }
             ExternOp::RegisterRead { to, register, index } => {
@@ -192,10 +194,7 @@ impl<O: Observer> Machine<'_, O> {
                     .write_register(register.index(), self.reg(*index), self.reg(*from));
             }
             ExternOp::Random { to, low, high } => {
-                let (low, high) = (self.reg(*low), self.reg(*high));
-                let span = high.max(low).wrapping_sub(low).wrapping_add(1);
-                let random = self.ctx.next_random();
-                let value = if span == 0 { random } else { low + random % span };
+                let value = self.random(self.reg(*low), self.reg(*high));
                 self.set_reg(*to, value);
             }
             ExternOp::Digest { digest } => self.ctx.deferred.digest = Some(*digest),
@@ -205,6 +204,10 @@ impl<O: Observer> Machine<'_, O> {
             ExternOp::Resubmit { list } => self.ctx.deferred.resubmit = Some(*list),
             ExternOp::Recirculate { list } => self.ctx.deferred.recirculate = Some(*list),
         }
+        self.show_extern(op);
+    }
+
+    fn show_extern(&mut self, op: &ExternOp) {
         if O::ACTIVE {
             let view = View::new(self.engine.program(), self.ctx);
             self.observer

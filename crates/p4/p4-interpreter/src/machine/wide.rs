@@ -162,6 +162,22 @@ impl<O: Observer> Machine<'_, O> {
         }
     }
 
+    /// Puts a value into the look-up key, from this word on.
+    fn set_key(&mut self, value: Wide, word: usize) {
+        let ctx = &mut *self.ctx;
+        let words = &ctx.wide[value.range()];
+        for (to, &word) in ctx.key.iter_mut().skip(word).zip(words) {
+            *to = word;
+        }
+    }
+
+    fn gather_wide(&mut self, value: Wide) {
+        let ctx = &mut *self.ctx;
+        let words = &ctx.wide[value.range()];
+        bits::set_words(&mut ctx.gathered, ctx.gathered_bits, value.width, words);
+        ctx.gathered_bits += value.width as usize;
+    }
+
     fn wide_to_registers(&mut self, op: &WideOp) {
         match op {
             WideOp::SliceTo { to, width, a, low } => {
@@ -182,23 +198,8 @@ impl<O: Observer> Machine<'_, O> {
                 let fits = wide::is_zero(&words[1..]);
                 self.ctx.regs[usize::from(*to)] = if fits { words[0] } else { u64::MAX };
             }
-            WideOp::Key { a, word } => {
-                let ctx = &mut *self.ctx;
-                let words = &ctx.wide[a.range()];
-                for (to, &word) in ctx.key.iter_mut().skip(usize::from(*word)).zip(words) {
-                    *to = word;
-                }
-            }
-            WideOp::Gather { a } => {
-                let ctx = &mut *self.ctx;
-                bits::set_words(
-                    &mut ctx.gathered,
-                    ctx.gathered_bits,
-                    a.width,
-                    &ctx.wide[a.range()],
-                );
-                ctx.gathered_bits += a.width as usize;
-            }
+            WideOp::Key { a, word } => self.set_key(*a, usize::from(*word)),
+            WideOp::Gather { a } => self.gather_wide(*a),
             WideOp::RegisterRead { to, register, index } => {
                 let index = self.ctx.regs[usize::from(*index)];
                 let words = &mut self.ctx.wide[to.range()];

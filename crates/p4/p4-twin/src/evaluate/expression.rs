@@ -131,6 +131,7 @@ impl<'p> Evaluator<'p> {
         }
         let b = self.evaluate(packet, b)?;
         let zero = b.number == BigUint::ZERO;
+        let by = b.saturating_usize().min(width as usize);
         let signed = |number: BigInt| Value::from_signed(&number, width);
         Ok(match binary {
             Binary::Add => Value::new(a.number + b.number, width),
@@ -146,19 +147,10 @@ impl<'p> Evaluator<'p> {
             Binary::And => Value::new(a.number & b.number, width),
             Binary::Or => Value::new(a.number | b.number, width),
             Binary::Xor => Value::new(a.number ^ b.number, width),
-            Binary::ShiftLeft => {
-                let by = b.saturating_usize().min(width as usize);
-                Value::new(a.number << by, width)
-            }
-            Binary::ShiftRight => {
-                let by = b.saturating_usize().min(width as usize);
-                Value::new(a.number >> by, width)
-            }
-            Binary::ShiftRightSigned => {
-                let by = b.saturating_usize().min(width as usize);
-                // The shift of a signed number without bounds rounds down, as the copies of the sign do.
-                signed(a.signed() >> by)
-            }
+            Binary::ShiftLeft => Value::new(a.number << by, width),
+            Binary::ShiftRight => Value::new(a.number >> by, width),
+            // The shift of a signed number without bounds rounds down, as the copies of the sign do.
+            Binary::ShiftRightSigned => signed(a.signed() >> by),
             Binary::Concat => Value::new((a.number << b.width) + b.number, width),
             Binary::Equal => Value::bool(a.number == b.number),
             Binary::NotEqual => Value::bool(a.number != b.number),

@@ -145,6 +145,17 @@ fn pcap<'a>(
     Ok(())
 }
 
+/// The contents of a block that describes an interface.
+fn interface(mut contents: Bytes<'_>) -> Result<Interface> {
+    let link_type = contents.u16()?;
+    contents.take(2)?;
+    Ok(Interface {
+        link_type,
+        limit: contents.u32()?,
+        unit: resolution(contents),
+    })
+}
+
 /// Blocks: type, length, contents, length again. A section header sets the byte order and forgets interfaces.
 fn pcapng<'a>(
     file: &'a [u8],
@@ -168,23 +179,13 @@ fn pcapng<'a>(
         let kind = file.u32()?;
         let length = file.length()?;
         ensure!(length >= 12 && length % 4 == 0, "a block of {length} bytes");
-        let mut contents = Bytes {
+        let contents = Bytes {
             bytes: file.take(length - 12)?,
             big: file.big,
         };
         file.take(4)?;
         match kind {
-            block::INTERFACE => {
-                let link_type = contents.u16()?;
-                contents.take(2)?;
-                let limit = contents.u32()?;
-                let unit = resolution(contents);
-                link_types.push(Interface {
-                    link_type,
-                    limit,
-                    unit,
-                });
-            }
+            block::INTERFACE => link_types.push(interface(contents)?),
             block::ENHANCED_PACKET | block::SIMPLE_PACKET
                 if !show(&|| pcapng_packet(contents, kind, &link_types))? =>
             {

@@ -7,7 +7,7 @@ use crate::cli::PortFile;
 use crate::output::Table;
 use anyhow::{Context, Result};
 use p4_ir::externs::Algorithm;
-use p4_ir::{Analysis, Checked, FieldId, HeaderId, Implementation, MatchKind, Role, limits};
+use p4_ir::{Analysis, Checked, FieldId, Header, HeaderId, Implementation, MatchKind, Role, limits};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -266,39 +266,29 @@ fn all_externs(program: &Checked) -> Vec<(&'static str, String, String)> {
         None => format!("{size} cells"),
     };
     let mut all = Vec::new();
+    let mut add = |kind, name: &str, size| all.push((kind, name.to_owned(), size));
     for one in &program.counters {
-        all.push(("counter", one.identity.name.clone(), cells(one.size, one.table)));
+        add("counter", &one.identity.name, cells(one.size, one.table));
     }
     for one in &program.meters {
-        all.push(("meter", one.identity.name.clone(), cells(one.size, one.table)));
+        add("meter", &one.identity.name, cells(one.size, one.table));
     }
     for one in &program.registers {
-        all.push((
-            "register",
-            one.identity.name.clone(),
-            format!("{} cells of {} bits", one.size, one.width),
-        ));
+        let size = format!("{} cells of {} bits", one.size, one.width);
+        add("register", &one.identity.name, size);
     }
     for one in &program.digests {
-        all.push((
-            "digest",
-            one.identity.name.clone(),
-            format!("{} items", one.items.len()),
-        ));
+        add("digest", &one.identity.name, format!("{} items", one.items.len()));
     }
     for one in &program.profiles {
-        all.push((
+        add(
             "action profile",
-            one.identity.name.clone(),
+            &one.identity.name,
             format!("{} members", one.size),
-        ));
+        );
     }
     for one in &program.value_sets {
-        all.push((
-            "value set",
-            one.identity.name.clone(),
-            format!("{} members", one.size),
-        ));
+        add("value set", &one.identity.name, format!("{} members", one.size));
     }
     for one in &program.checksums {
         let algorithm = program.calculations[one.calculation.index()].algorithm;
@@ -307,15 +297,11 @@ fn all_externs(program: &Checked) -> Vec<(&'static str, String, String)> {
             (true, false) => "verified",
             _ => "updated",
         };
-        let place = program.place_text(one.target);
-        all.push((
-            "checksum",
-            place,
-            format!("{}, {what}", algorithm_name(algorithm)),
-        ));
+        let size = format!("{}, {what}", algorithm_name(algorithm));
+        add("checksum", &program.place_text(one.target), size);
     }
     for one in &program.extern_functions {
-        all.push(("function", one.name.clone(), format!("{} bits", one.result)));
+        add("function", &one.name, format!("{} bits", one.result));
     }
     all
 }
@@ -391,43 +377,57 @@ fn changes(program: &Checked, analysis: &Analysis) -> String {
     text
 }
 
+fn bounds_json(program: &Checked) -> Value {
+    let bounds = program.bounds();
+    json!({
+        "header_bytes_read": bounds.header_bytes_read,
+        "header_bytes_grown": bounds.header_bytes_grown,
+        "parser_steps": bounds.parser_steps,
+        "loop_turns": bounds.loop_turns,
+        "operations": bounds.operations,
+        "passes": bounds.passes,
+        "metadata_bits": bounds.metadata_bits,
+        "vector_bytes": program.phv.bytes,
+    })
+}
+
+fn header_json(program: &Checked, header: &Header) -> Value {
+    let ty = &program.header_types[header.ty.index()];
+    json!({
+        "name": header.name,
+        "type": ty.name,
+        "bits": ty.max_bits(),
+        "variable": ty.variable().is_some(),
+        "metadata": header.metadata,
+    })
+}
+
+fn table_json(program: &Checked, table: &p4_ir::Table) -> Value {
+    json!({
+        "name": table.identity.name,
+        "id": table.identity.id,
+        "size": table.size,
+        "keys": table.keys.iter().map(|key| json!({
+            "name": key.name, "bits": key.width, "kind": kind(key.kind),
+        })).collect::<Vec<_>>(),
+        "actions": table.actions.iter().map(|action| {
+            &program.actions[action.action.index()].identity.name
+        }).collect::<Vec<_>>(),
+        "own_entries": table.entries.len(),
+    })
+}
+
 /// The summary as JSON.
 pub fn json(program: &Checked, facts: &Facts) -> Value {
     let analysis = &facts.analysis;
-    let bounds = program.bounds();
     let header = |id: &HeaderId| program.headers[id.index()].name.clone();
     json!({
         "name": program.name,
         "architecture": "v1model",
-        "bounds": {
-            "header_bytes_read": bounds.header_bytes_read,
-            "header_bytes_grown": bounds.header_bytes_grown,
-            "parser_steps": bounds.parser_steps,
-            "loop_turns": bounds.loop_turns,
-            "operations": bounds.operations,
-            "passes": bounds.passes,
-            "metadata_bits": bounds.metadata_bits,
-            "vector_bytes": program.phv.bytes,
-        },
-        "headers": program.headers.iter().map(|header| json!({
-            "name": header.name,
-            "type": program.header_types[header.ty.index()].name,
-            "bits": program.header_types[header.ty.index()].max_bits(),
-            "variable": program.header_types[header.ty.index()].variable().is_some(),
-            "metadata": header.metadata,
-        })).collect::<Vec<_>>(),
-        "tables": program.tables.iter().filter(|table| !table.hidden).map(|table| json!({
-            "name": table.identity.name,
-            "id": table.identity.id,
-            "size": table.size,
-            "keys": table.keys.iter().map(|key| json!({
-                "name": key.name, "bits": key.width, "kind": kind(key.kind),
-            })).collect::<Vec<_>>(),
-            "actions": table.actions.iter().map(|action| {
-                &program.actions[action.action.index()].identity.name
-            }).collect::<Vec<_>>(),
-            "own_entries": table.entries.len(),
-        })).collect::<Vec<_>>(),
+        "bounds": bounds_json(program),
+        "headers": program.headers.iter().map(|header| header_json(program, header)).collect::<Vec<_>>(),
+        "tables": program.tables.iter().filter(|table| !table.hidden)
+            .map(|table| table_json(program, table)).collect::<Vec<_>>(),
         "externs": all_externs(program).into_iter().map(|(kind, name, size)| json!({
             "kind": kind, "name": name, "size": size,
         })).collect::<Vec<_>>(),

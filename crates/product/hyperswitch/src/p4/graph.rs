@@ -7,7 +7,7 @@
 use super::layered::{self, Layout};
 use p4_ir::{
     Apply, Block, CalculationInput, Checked, Checksum, Control, Emit, KeyMatch, MatchKind, Next, NextState,
-    ParserOp, Pattern, Select,
+    ParserOp, Pattern, Select, State,
 };
 use std::fmt::Write;
 
@@ -84,6 +84,38 @@ fn cut(text: &str, length: usize) -> String {
     text.chars().take(length - 2).chain("..".chars()).collect()
 }
 
+/// A state of the parser with what it does.
+fn state_box(program: &Checked, state: &State) -> Box {
+    let mut one = Box {
+        kind: Kind::State,
+        title: state.name.clone(),
+        lines: Vec::new(),
+    };
+    for op in &state.ops {
+        match op {
+            ParserOp::Extract(header) | ParserOp::ExtractVariable(header, _) => {
+                one.lines
+                    .push(format!("extract {}", program.header_text(*header)));
+            }
+            ParserOp::Advance(bits) => one.lines.push(format!("skip {} bits", program.expr_text(*bits))),
+            ParserOp::Verify(condition, _) => one
+                .lines
+                .push(format!("verify {}", program.expr_text(*condition))),
+            ParserOp::Do(_) => {}
+        }
+    }
+    if !state.select.keys.is_empty() {
+        let keys = state
+            .select
+            .keys
+            .iter()
+            .map(|key| program.expr_text(*key))
+            .collect::<Vec<_>>();
+        one.lines.push(format!("select {}", keys.join(", ")));
+    }
+    one
+}
+
 fn parser(program: &Checked) -> Graph {
     let mut graph = Graph {
         title: "parser".to_owned(),
@@ -101,33 +133,7 @@ fn parser(program: &Checked) -> Graph {
     order.sort_by_key(|&state| place(state));
     for state in order {
         let state = &program.parser.states[state];
-        let mut one = Box {
-            kind: Kind::State,
-            title: state.name.clone(),
-            lines: Vec::new(),
-        };
-        for op in &state.ops {
-            match op {
-                ParserOp::Extract(header) | ParserOp::ExtractVariable(header, _) => {
-                    one.lines
-                        .push(format!("extract {}", program.header_text(*header)));
-                }
-                ParserOp::Advance(bits) => one.lines.push(format!("skip {} bits", program.expr_text(*bits))),
-                ParserOp::Verify(condition, _) => one
-                    .lines
-                    .push(format!("verify {}", program.expr_text(*condition))),
-                ParserOp::Do(_) => {}
-            }
-        }
-        if !state.select.keys.is_empty() {
-            let keys = state
-                .select
-                .keys
-                .iter()
-                .map(|key| program.expr_text(*key))
-                .collect::<Vec<_>>();
-            one.lines.push(format!("select {}", keys.join(", ")));
-        }
+        let mut one = state_box(program, state);
         let from = graph.boxes.len();
         ways(program, &state.select, &mut one, &mut |to, label| {
             join(&mut graph.edges, from, place(to), label)
@@ -426,35 +432,41 @@ fn escape(text: &str) -> String {
     })
 }
 
+/// Draws a graph with its title, which stands above the corner `at`.
+fn draw_graph(graph: &Graph, (left, top): (f64, f64), body: &mut String) -> Layout {
+    let sizes = graph.boxes.iter().map(Box::size).collect::<Vec<_>>();
+    let apart = graph
+        .edges
+        .iter()
+        .filter(|(from, to, _)| from != to)
+        .collect::<Vec<_>>();
+    let ends = apart.iter().map(|(from, to, _)| (*from, *to)).collect::<Vec<_>>();
+    let layout = layered::layout(&sizes, &ends);
+    let _ = writeln!(
+        body,
+        r#"<text class="h" x="{left:.1}" y="{:.1}">{}</text>"#,
+        MARGIN + 16.0,
+        escape(&graph.title)
+    );
+    let _ = writeln!(body, r#"<g transform="translate({left:.1},{top:.1})">"#);
+    draw_edges(&layout, &apart, body);
+    for (one, at) in graph.boxes.iter().zip(&layout.boxes) {
+        one.draw(*at, body);
+    }
+    for (from, _, label) in graph.edges.iter().filter(|(from, to, _)| from == to) {
+        draw_loop(layout.boxes[*from], sizes[*from], label, body);
+    }
+    draw_labels(&layout, &apart, body);
+    body.push_str("</g>\n");
+    layout
+}
+
 fn draw(name: &str, graphs: &[Graph]) -> String {
     let mut body = String::new();
     let (mut left, mut height) = (MARGIN, 0.0f64);
     let top = MARGIN + 34.0;
     for graph in graphs {
-        let sizes = graph.boxes.iter().map(Box::size).collect::<Vec<_>>();
-        let apart = graph
-            .edges
-            .iter()
-            .filter(|(from, to, _)| from != to)
-            .collect::<Vec<_>>();
-        let ends = apart.iter().map(|(from, to, _)| (*from, *to)).collect::<Vec<_>>();
-        let layout = layered::layout(&sizes, &ends);
-        let _ = writeln!(
-            body,
-            r#"<text class="h" x="{left:.1}" y="{:.1}">{}</text>"#,
-            MARGIN + 16.0,
-            escape(&graph.title)
-        );
-        let _ = writeln!(body, r#"<g transform="translate({left:.1},{top:.1})">"#);
-        draw_edges(&layout, &apart, &mut body);
-        for (one, at) in graph.boxes.iter().zip(&layout.boxes) {
-            one.draw(*at, &mut body);
-        }
-        for (from, _, label) in graph.edges.iter().filter(|(from, to, _)| from == to) {
-            draw_loop(layout.boxes[*from], sizes[*from], label, &mut body);
-        }
-        draw_labels(&layout, &apart, &mut body);
-        body.push_str("</g>\n");
+        let layout = draw_graph(graph, (left, top), &mut body);
         // Room for loops and labels on the right.
         left += layout.width.max(graph.title.len() as f64 * 10.0) + 110.0;
         height = height.max(layout.height);

@@ -97,22 +97,7 @@ fn detail(port: &PortInfo) -> String {
     line("number", port.number.to_string());
     line("origin", super::show::origin(port.origin).into());
     line("type", port.kind.to_string());
-    if let Some(socket) = &port.socket {
-        let mode = port
-            .config
-            .as_ref()
-            .and_then(|config| config.mode)
-            .unwrap_or_default();
-        line("socket", format!("{} ({mode})", socket.display()));
-    }
-    if let Some(interface) = &port.interface {
-        line("interface", interface.clone());
-        line("netns", port.netns.clone().unwrap_or_else(|| "the host's".into()));
-        line(
-            "addresses",
-            or_dash((!port.addresses.is_empty()).then(|| port.addresses.join(", "))),
-        );
-    }
+    link(port, &mut line);
     line("mac", or_dash(port.mac.as_ref()));
     line("state", port.state.clone());
     if let Some(problem) = &port.problem {
@@ -140,6 +125,32 @@ fn detail(port: &PortInfo) -> String {
             format!("{} of them, see `hyperswitch mac list`", port.contested_macs),
         );
     }
+    rules(port, &mut line);
+    text
+}
+
+/// What the port leads to.
+fn link(port: &PortInfo, line: &mut impl FnMut(&str, String)) {
+    if let Some(socket) = &port.socket {
+        let mode = port
+            .config
+            .as_ref()
+            .and_then(|config| config.mode)
+            .unwrap_or_default();
+        line("socket", format!("{} ({mode})", socket.display()));
+    }
+    if let Some(interface) = &port.interface {
+        line("interface", interface.clone());
+        line("netns", port.netns.clone().unwrap_or_else(|| "the host's".into()));
+        line(
+            "addresses",
+            or_dash((!port.addresses.is_empty()).then(|| port.addresses.join(", "))),
+        );
+    }
+}
+
+/// What the configuration says about the port's packets.
+fn rules(port: &PortInfo, line: &mut impl FnMut(&str, String)) {
     if let Some(config) = &port.config {
         line("mac limit", config.mac_limit.to_string());
         line("miss rate", config.miss_rate.to_string());
@@ -152,7 +163,6 @@ fn detail(port: &PortInfo) -> String {
         line("isolated", config.isolated.to_string());
         line("flood", config.flood.to_string());
     }
-    text
 }
 
 /// Virtio feature bits by name (VIRTIO 1.2, 5.1.3 and 6).
