@@ -300,8 +300,8 @@ impl Path {
         }
     }
 
-    /// A way, followed by the one beyond. States of the first look `ahead` by so many bits, counted from their
-    /// beginning; in a loop, that may be where the loop ends.
+    /// A way, followed by the one beyond. States of the first look `ahead` by so many bits, counted from
+    /// their beginning; in a loop, that may be where the loop ends.
     fn then(self, beyond: Path, ahead: u64, looped: bool) -> Path {
         Path {
             steps: self.steps.saturating_add(beyond.steps),
