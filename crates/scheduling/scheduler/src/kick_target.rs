@@ -3,9 +3,9 @@
 //! To begin or end receiving the kicks of a descriptor takes the lock of those that wait for it, which
 //! belongs to the descriptor: a VMM that signals it has the kernel hold this lock while it asks a million
 //! waiters. Meanwhile the executor's own thread waits as well. So the processor time of such a change is
-//! measured. After a costly one the executor stays the same for a thousand times as long. If the VMM makes
-//! another costly change meanwhile, new descriptors are refused for as long: a single one may have met an
-//! interrupt, or time that a hypervisor took. A pause changes only the executor's side.
+//! measured. After a costly one the executor stays the same for a thousand times as long. If a descriptor
+//! is costly twice in sequence, new ones are refused for as long: once it may have been an interrupt, or a
+//! hypervisor that took the core. A pause changes only the executor's side.
 
 use crate::executor::Executor;
 use crate::ring_id::RingId;
@@ -82,7 +82,13 @@ impl KickTarget {
         // One of our own: an executor knows descriptors by their numbers, and may change.
         let kick = kick.try_clone_to_owned()?;
         let (executor, ring) = (self.executor(decide), RingId::of(self.vnic, queue));
-        self.measured(|| executor.watch(ring, kick.as_fd()))?;
+        let watch = || executor.watch(ring, kick.as_fd());
+        if self.measured(watch)? >= COSTLY_NS {
+            executor.unwatch(kick.as_fd());
+            if self.measured(watch)? >= COSTLY_NS {
+                self.refuse();
+            }
+        }
         if let Some(place) = watched.get_mut(queue as usize) {
             *place = Some(kick);
         }
@@ -95,7 +101,10 @@ impl KickTarget {
         let kick = watched.get_mut(queue as usize).and_then(Option::take);
         let executor = self.executor.lock().clone();
         if let (Some(executor), Some(kick)) = (executor, kick) {
-            self.measured(|| executor.unwatch(kick.as_fd()));
+            let _ = self.measured(|| {
+                executor.unwatch(kick.as_fd());
+                Ok(())
+            });
         }
     }
 
@@ -139,23 +148,27 @@ impl KickTarget {
         Some(true)
     }
 
-    fn measured<T>(&self, change: impl FnOnce() -> T) -> T {
+    /// Makes a change, and returns its processor time in nanoseconds.
+    fn measured(&self, change: impl FnOnce() -> io::Result<()>) -> io::Result<u64> {
         let start_ns = cpu::processor_ns();
         let result = change();
-        self.note(cpu::processor_ns().saturating_sub(start_ns));
-        result
+        let took_ns = cpu::processor_ns().saturating_sub(start_ns);
+        self.note(took_ns);
+        result.map(|()| took_ns)
     }
 
     fn note(&self, took_ns: u64) {
-        if took_ns < COSTLY_NS {
-            return;
+        if took_ns >= COSTLY_NS {
+            let rest_us = (took_ns / 1000 * REST).min(LONGEST_REST_US);
+            self.costly_ns.store(took_ns, Relaxed);
+            self.rests_until_us.store(cpu::now_us() + rest_us, Relaxed);
         }
-        let end_us = cpu::now_us() + (took_ns / 1000 * REST).min(LONGEST_REST_US);
-        self.costly_ns.store(took_ns, Relaxed);
-        if self.rests() {
-            self.refuses_until_us.store(end_us, Relaxed);
-        }
-        self.rests_until_us.store(end_us, Relaxed);
+    }
+
+    /// Refuses new descriptors for as long as the executor stays the same.
+    fn refuse(&self) {
+        self.refuses_until_us
+            .store(self.rests_until_us.load(Relaxed), Relaxed);
     }
 }
 
@@ -175,8 +188,8 @@ mod tests {
         assert!(!target.move_to(&executor), "right after a costly change");
         watch(0).unwrap();
         assert_eq!(target.costly_ns(), None);
-        target.note(LONGEST_REST_US * 1000 / REST);
-        assert!(watch(1).is_err(), "right after two");
+        target.refuse();
+        assert!(watch(1).is_err());
         assert!(target.costly_ns().is_some());
     }
 }
