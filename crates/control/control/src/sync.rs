@@ -47,7 +47,7 @@ impl Control {
         if let Some(run) = self.ports.get_mut(&name) {
             let rate = run.wanted.rules.storm_rate;
             self.data_plane.change_storm_rate(info.spec.port, 0, rate);
-            // Those that differ follow when their lists are there.
+            // Filters that differ follow when their lists are there.
             run.filters = info.spec.filters;
             run.shortfall = info.shortfall;
             run.adopt(info.state, info.peer, now_ms);

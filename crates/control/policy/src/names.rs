@@ -2,17 +2,9 @@
 
 use crate::lists::{Direction, Set, SetMembers, free_number};
 use configuration::{AclConfig, CheckError, Config, GroupConfig, Name, PathSegment, PortConfig, SetConfig};
-use rule_list::{IpPrefix, MacPrefix, SetId};
+use rule_list::{IpPrefix, MacPrefix, SetId, SetKind};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
-
-/// What of a set is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Addresses,
-    Macs,
-    Ports,
-}
 
 /// Names of a configuration.
 #[derive(Debug)]
@@ -95,16 +87,14 @@ impl<'a> Names<'a> {
     ///
     /// # Errors
     /// There is none, or its members are of another kind: a sentence for users.
-    pub fn set(&mut self, name: &Name, kind: Kind) -> Result<SetId, String> {
+    pub fn set(&mut self, name: &Name, kind: SetKind) -> Result<SetId, String> {
         let Some(set) = self.sets.get(name.as_str()) else {
             return Err(format!("there is no set {name}"));
         };
         let (found, members) = members_of(set);
         if found != kind {
             return Err(format!(
-                "set {name} has {} as members, and {} are needed",
-                words(found),
-                words(kind)
+                "set {name} has {found} as members, and {kind} are needed"
             ));
         }
         // Kinds have numbers of their own, since no set changes its kind.
@@ -114,7 +104,7 @@ impl<'a> Names<'a> {
     /// A set of ports with that name, or the set of that port alone.
     pub fn senders(&mut self, name: &Name) -> Result<SetId, String> {
         if self.sets.contains_key(name.as_str()) {
-            return self.set(name, Kind::Ports);
+            return self.set(name, SetKind::Ports);
         }
         let members = SetMembers::Ports(BTreeSet::from([name.to_string()]));
         Ok(self.need(format!("port {name}"), members))
@@ -195,14 +185,14 @@ pub(crate) fn mac_block((address, len): (u64, u8)) -> MacPrefix {
     MacPrefix { address, len }
 }
 
-fn members_of(set: &SetConfig) -> (Kind, SetMembers) {
+fn members_of(set: &SetConfig) -> (SetKind, SetMembers) {
     if let Some(macs) = &set.macs {
         let macs = macs.iter().map(|block| mac_block(*block.get()));
-        return (Kind::Macs, SetMembers::Macs(macs.collect()));
+        return (SetKind::Macs, SetMembers::Macs(macs.collect()));
     }
     if let Some(ports) = &set.ports {
         return (
-            Kind::Ports,
+            SetKind::Ports,
             SetMembers::Ports(ports.iter().map(ToString::to_string).collect()),
         );
     }
@@ -211,23 +201,15 @@ fn members_of(set: &SetConfig) -> (Kind, SetMembers) {
         .iter()
         .flatten()
         .map(|address| network(*address.get()));
-    (Kind::Addresses, SetMembers::Addresses(addresses.collect()))
+    (SetKind::Addresses, SetMembers::Addresses(addresses.collect()))
 }
 
 /// The key of a set's members in the configuration.
-fn key(kind: Kind) -> &'static str {
+fn key(kind: SetKind) -> &'static str {
     match kind {
-        Kind::Addresses => "addresses",
-        Kind::Macs => "macs",
-        Kind::Ports => "ports",
-    }
-}
-
-fn words(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Addresses => "IP addresses",
-        Kind::Macs => "MAC addresses",
-        Kind::Ports => "ports",
+        SetKind::Addresses => "addresses",
+        SetKind::Macs => "macs",
+        SetKind::Ports => "ports",
     }
 }
 

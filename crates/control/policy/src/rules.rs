@@ -4,13 +4,14 @@
 //! refuse is reported at the rule.
 
 use crate::lists::Direction;
-use crate::names::{Kind, Names, at, mac_block, network};
+use crate::names::{Names, at, mac_block, network};
 use configuration::{
     AddressMatch, CheckError, FragmentMatch, MacMatch, MacsOrSet, NetworkOrSet, NumberRange, PathSegment,
     RuleAction, RuleConfig, VlanTag,
 };
 use rule_list::{
-    Addresses, Builder, Fragment, Macs, Match, Ports, Range, Rule, TcpFlags, Transport, Verdict, Vlan,
+    Addresses, Builder, Fragment, Macs, Match, Ports, Range, Rule, SetKind, TcpFlags, Transport, Verdict,
+    Vlan,
 };
 
 pub(crate) const ICMP: u8 = 1;
@@ -149,7 +150,7 @@ fn addresses(
         None => None,
         Some(NetworkOrSet::Network(it)) => Some(Addresses::Prefix(network(*it))),
         Some(NetworkOrSet::Set(name)) => {
-            let set = names.set(name, Kind::Addresses);
+            let set = names.set(name, SetKind::Addresses);
             Some(Addresses::Set(set.map_err(|message| at(place, key, message))?))
         }
     })
@@ -165,7 +166,7 @@ fn macs(
         None => None,
         Some(MacsOrSet::Macs(block)) => Some(Macs::Prefix(mac_block(*block))),
         Some(MacsOrSet::Set(name)) => {
-            let set = names.set(name, Kind::Macs);
+            let set = names.set(name, SetKind::Macs);
             Some(Macs::Set(set.map_err(|message| at(place, key, message))?))
         }
     })

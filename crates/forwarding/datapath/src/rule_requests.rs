@@ -81,19 +81,18 @@ impl RuleWork {
     /// Works for a while. Returns the answers to requests that are done.
     pub fn work(&mut self, owner: ControllerId, rules: &Rules, ends: &Deadline) -> Vec<RuleResult> {
         let mut done = Vec::new();
-        while self.is_busy() {
-            if let Some((serial, work)) = self.begun.take() {
-                match step(work, owner, rules) {
-                    Ok(Some(work)) => self.begun = Some((serial, work)),
-                    Ok(None) => done.extend(serial.map(|serial| (serial, Ok(Answer::Done)))),
-                    Err(refusal) => done.extend(serial.map(|serial| (serial, Err(refusal)))),
-                }
+        loop {
+            let (serial, result) = if let Some((serial, work)) = self.begun.take() {
+                (serial, step(work, owner, rules))
             } else if let Some((serial, request)) = self.waiting.pop_front() {
-                match self.begin(owner, rules, request) {
-                    Ok(Some(work)) => self.begun = Some((Some(serial), work)),
-                    Ok(None) => done.push((serial, Ok(Answer::Done))),
-                    Err(refusal) => done.push((serial, Err(refusal))),
-                }
+                (Some(serial), self.begin(owner, rules, request))
+            } else {
+                break;
+            };
+            match result {
+                Ok(Some(work)) => self.begun = Some((serial, work)),
+                Ok(None) => done.extend(serial.map(|serial| (serial, Ok(Answer::Done)))),
+                Err(refusal) => done.extend(serial.map(|serial| (serial, Err(refusal)))),
             }
             if ends.has_passed() {
                 break;

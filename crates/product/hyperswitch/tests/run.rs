@@ -860,7 +860,7 @@ fn being_asked_again_to_end_skips_the_waiting() {
     let pid = instance.pid_of("control");
     instance.says("supervisor: ready");
     kill_process(Pid::from_raw(pid).unwrap(), Signal::STOP).unwrap();
-    // Those of the first half second count as the first one, whenever the supervisor has seen that.
+    // Signals of the first half second count as the first one, whenever the supervisor has seen that.
     while instance.process.try_wait().unwrap().is_none() {
         instance.signal(Signal::TERM);
         std::thread::sleep(Duration::from_millis(200));

@@ -677,7 +677,7 @@ fn an_idle_control_process_sleeps() {
             })
             .collect::<Vec<_>>()
     };
-    // It settles in first.
+    // The process settles in first.
     let sleeps = (0..5).any(|_| {
         let before = switches();
         std::thread::sleep(Duration::from_secs(2));

@@ -250,7 +250,7 @@ fn the_first_packet_after_an_answer_obeys_the_change() {
         a.send(&mine);
         dropped += 1;
         switch.until_dropped(1, DropReason::Policy, dropped);
-        // Its decision is another one's.
+        // Another decision is about this packet.
         a.send(&udp(6, 53));
         b.expect_plain(&udp(6, 53));
         if round % 4 == 0 {

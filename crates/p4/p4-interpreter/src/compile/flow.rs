@@ -2,10 +2,10 @@
 
 use super::{ApplyCode, Compiler, Label, Mark, next_code};
 use crate::bits::mask;
-use crate::code::{Op, Resolve, SelectCode, SelectTable, Slow, WideOp};
+use crate::code::{Op, Pc, Resolve, SelectCode, SelectTable, Slow, WideOp};
 use p4_ir::{
-    ActionId, Apply, Block, Control, ExprId, ExprKind, HeaderRef, Implementation, Next, NextState, ParserOp,
-    Pattern, Select, TableId,
+    ActionId, Apply, Bits, Block, Control, ExprId, ExprKind, HeaderRef, Implementation, Next, NextState,
+    ParserOp, Pattern, Select, SelectCase, TableId,
 };
 
 /// Up to this many cases are compared one after the other in the code itself.
@@ -142,22 +142,26 @@ impl Compiler<'_> {
     }
 
     fn select_from_table(&mut self, select: &Select, target: impl Fn(NextState) -> Label) {
-        // Value sets are asked with the key's words.
-        if select
-            .cases
-            .iter()
-            .any(|case| matches!(case.pattern, Pattern::ValueSet(_)))
-        {
-            self.value_set_key(select);
-        }
+        self.value_set_key(select);
+        self.end_with_cases(select, target, |value, mask, pc| SelectCode::Masked {
+            value: value.to_u64().unwrap_or(0),
+            mask: mask.to_u64().unwrap_or(0),
+            pc,
+        });
+    }
+
+    /// Ends with a select whose cases are tried in turn. `masked` is the code of a value under a mask, which
+    /// goes on at a place.
+    fn end_with_cases(
+        &mut self,
+        select: &Select,
+        target: impl Fn(NextState) -> Label,
+        masked: impl Fn(&Bits, &Bits, Pc) -> SelectCode,
+    ) {
         let cases = select.cases.iter().map(|case| {
             let pc = target(case.next).0;
             match &case.pattern {
-                Pattern::Masked { value, mask } => SelectCode::Masked {
-                    value: value.to_u64().unwrap_or(0),
-                    mask: mask.to_u64().unwrap_or(0),
-                    pc,
-                },
+                Pattern::Masked { value, mask } => masked(value, mask, pc),
                 Pattern::ValueSet(set) => SelectCode::Set { set: *set, pc },
             }
         });
@@ -188,13 +192,7 @@ impl Compiler<'_> {
     }
 
     fn wide_select(&mut self, select: &Select, target: impl Fn(NextState) -> Label) {
-        if select
-            .cases
-            .iter()
-            .any(|case| matches!(case.pattern, Pattern::ValueSet(_)))
-        {
-            self.value_set_key(select);
-        }
+        self.value_set_key(select);
         // Right-aligned in whole bytes, as patterns are.
         self.emit(Op::Gather);
         let pad = (8 - select.width % 8) % 8;
@@ -208,27 +206,20 @@ impl Compiler<'_> {
         for &key in &select.keys {
             self.gather_value(key);
         }
-        let cases = select.cases.iter().map(|case| {
-            let pc = target(case.next).0;
-            match &case.pattern {
-                Pattern::Masked { value, mask } => SelectCode::WideMasked {
-                    value: value.bytes().into(),
-                    mask: mask.bytes().into(),
-                    pc,
-                },
-                Pattern::ValueSet(set) => SelectCode::Set { set: *set, pc },
-            }
-        });
-        let cases = cases.collect();
-        self.end_select(SelectTable {
-            cases,
-            default: target(select.default).0,
+        self.end_with_cases(select, target, |value, mask, pc| SelectCode::WideMasked {
+            value: value.bytes().into(),
+            mask: mask.bytes().into(),
+            pc,
         });
     }
 
     /// Puts the keys one behind the other into the look-up key, laid out as all value sets of this select
-    /// have it.
+    /// have it, if there are any.
     fn value_set_key(&mut self, select: &Select) {
+        let is_set = |case: &SelectCase| matches!(case.pattern, Pattern::ValueSet(_));
+        if !select.cases.iter().any(is_set) {
+            return;
+        }
         // Registers 0 and 1 may hold the joined keys, so this uses the registers behind them.
         let fields: Vec<_> = select
             .keys
