@@ -7,10 +7,11 @@ use pacing::{TokenBucket, since_first};
 use parking_lot::Mutex;
 use rustix::fd::AsFd;
 use rustix::net::{Shutdown, shutdown};
+use std::convert::Infallible;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vnic::gate::Allowance;
@@ -63,8 +64,8 @@ type Outer = Mutex<Option<UnixStream>>;
 struct Line {
     /// To be shut down by the thread that ends the connection.
     outer: UnixStream,
-    /// While this is open the gate, if there is one, keeps what it has received.
-    inner: Option<UnixStream>,
+    /// Until this is dropped the gate, if there is one, keeps what it has received.
+    gate: Option<Sender<Infallible>>,
 }
 
 /// Counts a gate until it is dropped.
@@ -171,7 +172,7 @@ impl Peer {
             connection.try_clone().map(|second| {
                 let line = Line {
                     outer: second,
-                    inner: None,
+                    gate: None,
                 };
                 (line, connection)
             })
@@ -204,11 +205,10 @@ impl Peer {
                 );
             }
         }
-        // Before the gate closes the same.
         *outer.lock() = None;
-        drop(line.inner);
         self.pid.store(0, Ordering::Relaxed);
         self.set_connected(false, &**host);
+        drop(line.gate);
     }
 
     /// Puts a gate between a VMM and its session; returns the session's stream and what belongs to it.
@@ -225,15 +225,16 @@ impl Peer {
         }
         let gates = self.count_gate();
         let (inner, other) = UnixStream::pair()?;
+        let (serves, served) = channel();
         let line = Line {
             // Only the gate shuts the VMM's connection down, which may be costly.
             outer: inner.try_clone()?,
-            inner: Some(inner.try_clone()?),
+            gate: Some(serves),
         };
         let ends = [connection.into(), other.into()];
         let allowance = self.allowance.clone();
         process::spawn_apart(format!("gate-{}", self.vnic.port), ends, move |[vmm, session]| {
-            vnic::gate::guard(vmm.into(), session.into(), allowance);
+            vnic::gate::guard(vmm.into(), session.into(), &served, allowance);
             drop(gates);
         })?;
         Ok((line, inner))

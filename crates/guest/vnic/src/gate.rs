@@ -32,10 +32,11 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recv, recvmsg, sendmsg,
 };
+use std::convert::Infallible;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,10 @@ const MAX_PAYLOAD: usize = 4096;
 const MAX_FILES: usize = 16;
 /// Descriptors kept to the end. Of those, a VMM has a reason to send only a call's socket.
 const MAX_KEPT: usize = 64;
+
+/// From the end of the session to the closing of the VMM's connection, for as long as which the kernel may
+/// lend the processor to nobody else: who ended the session, and the session's own thread, go on first.
+const BEFORE_CLOSING: Duration = Duration::from_millis(10);
 
 /// Why a connection ends.
 type End = &'static str;
@@ -66,9 +71,14 @@ struct Gate {
 }
 
 /// Passes messages from `vmm` to `session` and replies back until either is closed, or the VMM breaks a rule
-/// above. Then waits until the session's end is closed, closes all that it has, and returns; that may take
-/// any time. `allowance` is the port's.
-pub fn guard(vmm: UnixStream, session: UnixStream, allowance: Arc<Mutex<Allowance>>) {
+/// above. Then waits until `served` hangs up, since all other threads have dropped the connection, closes all
+/// that it has, and returns; that may take any time. `allowance` is the port's.
+pub fn guard(
+    vmm: UnixStream,
+    session: UnixStream,
+    served: &Receiver<Infallible>,
+    allowance: Arc<Mutex<Allowance>>,
+) {
     let Ok(stand_in) = epoll::create(epoll::CreateFlags::CLOEXEC) else {
         return;
     };
@@ -85,7 +95,7 @@ pub fn guard(vmm: UnixStream, session: UnixStream, allowance: Arc<Mutex<Allowanc
     if let Err(end) = gate.pass_all() {
         telemetry::limited!(log::Level::Warn, "a VMM's connection is closed: {end}");
     }
-    gate.close();
+    gate.close(served);
 }
 
 /// Closes a VMM's connection that is not served, which may take any time as well.
@@ -217,18 +227,18 @@ impl Gate {
 
     /// Closes everything, descriptors whose `close` may wait last. The VMM's end is closed only when the
     /// session has closed its own, since it too may hold descriptors that wait to be received.
-    fn close(self) {
+    fn close(self, served: &Receiver<Infallible>) {
         let Gate {
             vmm,
-            mut session,
+            session,
             pacer,
             kept,
             ..
         } = self;
-        let _ = session.shutdown(Shutdown::Write);
-        let mut rest = [0; 256];
-        while session.read(&mut rest).is_ok_and(|count| count > 0) {}
+        // A session that waits to be read, or for a message, finds its end.
         drop(session);
+        let Err(_) = served.recv();
+        std::thread::sleep(BEFORE_CLOSING);
         close(vmm, kept, pacer);
     }
 }

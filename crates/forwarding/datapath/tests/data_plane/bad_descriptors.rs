@@ -12,10 +12,16 @@ use control_protocol::data_plane::{Connection, PortState, Request};
 use flow::{Action, PortId};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
 use std::fs::File;
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 use vnic::features as f;
+
+const LINGER: Duration = Duration::from_secs(5);
 
 fn fresh(switch: &mut Switch) -> Guest {
     let stream = switch.attach(1);
@@ -58,7 +64,7 @@ fn of_wrong_kinds() -> Vec<OwnedFd> {
     let data = epoll::EventData::new_u64(0);
     epoll::add(&outer, &inner, data, epoll::EventFlags::IN).unwrap();
     let (read, write) = rustix::pipe::pipe().unwrap();
-    let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let disk = File::open("/proc/self/exe").unwrap();
     let null = File::options().read(true).write(true).open("/dev/null").unwrap();
@@ -286,6 +292,44 @@ fn half_a_message_times_out() {
     assert_eq!(session.reply(), None, "closed");
     session = Session::new(switch.attach(1));
     assert!(session.get(GET_FEATURES).is_some());
+    switch.finish();
+}
+
+/// A TCP connection whose `close` waits for five seconds, since its peer does not read.
+fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (receiver, _) = listener.accept().unwrap();
+    sender.set_nonblocking(true).unwrap();
+    while sender.write(&[0; 65_536]).is_ok() {}
+    sockopt::set_socket_linger(&sender, Some(LINGER)).unwrap();
+    (sender.into(), receiver)
+}
+
+/// A call's socket holds files that wait to be received; whoever closes it last closes them.
+#[test]
+fn files_that_are_slow_to_close_hold_up_no_request() {
+    let mut switch = Switch::with_ports(1);
+    for round in 0..4 {
+        let port = 10 + round;
+        switch.add(port);
+        let guest = Guest::new(port, switch.attach(port), Setup::default());
+        guest.negotiate();
+        let (file, _receiver) = lingering();
+        let (call, other) = UnixStream::pair().unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let files = [file.as_fd()];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+        sendmsg(&other, &[IoSlice::new(&[1])], &mut control, SendFlags::empty()).unwrap();
+        let ring = words(&[u64::from(RECEIVE)]);
+        guest.session.must(SET_VRING_CALL, &ring, &[call.as_fd()]);
+        drop((file, call, other));
+        let start = Instant::now();
+        switch.done(Request::PortDel { port: PortId(port) });
+        assert!(start.elapsed() < LINGER / 2, "{:?}", start.elapsed());
+    }
+    works(&mut switch);
     switch.finish();
 }
 
