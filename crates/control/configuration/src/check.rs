@@ -95,6 +95,10 @@ fn check_switch(switch: &SwitchConfig, place: &[PathSegment], seen: &mut Seen) -
 
 fn check_uplink(switch: &SwitchConfig, place: &[PathSegment], seen: &mut Seen) -> Result<(), CheckError> {
     let name = &switch.name;
+    if switch.uplink.is_none() && switch.uplink_policy.is_some() {
+        let message = format!("`uplink-policy` is for switches with an `uplink`; {name} has none");
+        return Err(error(place, "uplink-policy", message));
+    }
     match (switch.kind, &switch.uplink) {
         (SwitchKind::External, None) => {
             let message = format!("external switch {name} needs `uplink`, the name of a network device");

@@ -20,8 +20,8 @@ mod wanted;
 pub use check::{CheckError, PathSegment};
 pub use file::{ConfigError, error_at, parse};
 pub use policy::{
-    AclConfig, AllowedPair, ConnectionMatch, FragmentMatch, GroupConfig, Guard, RuleAction, RuleConfig,
-    SetConfig,
+    AclConfig, AllowedPair, ConnectionMatch, FragmentMatch, GroupConfig, Guard, PortPolicyConfig, RuleAction,
+    RuleConfig, SetConfig,
 };
 pub use policy_value::{
     AddressMatch, EthernetType, FlagMatch, MacBlock, MacMatch, MacsOrSet, Network, NetworkOrSet, NumberRange,

@@ -9,6 +9,7 @@ use crate::policy_value::{
 };
 use crate::value::{MacAddr, Name, kebab_text};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// A set of addresses, of MAC addresses, or of ports: exactly one of the three lists.
@@ -162,6 +163,30 @@ pub struct RuleConfig {
 
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+/// Policies with a name, for ports whose own settings are elsewhere: those of a switch's host and uplink, and
+/// those of Open vSwitch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct PortPolicyConfig {
+    /// Unique among these policies.
+    pub name: Name,
+    /// MAC and IP addresses that the guard `spoof` lets pass.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed_pairs: Vec<AllowedPair>,
+    /// What the other end of the port must not do.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub guards: BTreeSet<Guard>,
+    /// Access control list for packets from the port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl_from: Option<Name>,
+    /// Access control list for packets to the port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl_to: Option<Name>,
+    /// Security groups whose rules say what may go to the port and come from it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub security_groups: Vec<Name>,
 }
 
 /// What a port's guest must not do.

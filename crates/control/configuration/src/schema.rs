@@ -4,7 +4,7 @@
 //! sensible one. Ports without `vlan` carry untagged frames only; that a guest can tag its way into a VLAN
 //! takes an explicit `trunk`, the safe direction of error.
 
-use crate::policy::{AclConfig, AllowedPair, GroupConfig, Guard, SetConfig};
+use crate::policy::{AclConfig, AllowedPair, GroupConfig, Guard, PortPolicyConfig, SetConfig};
 use crate::value::{
     AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns, StormControl,
     TableSize, UserId, VlanId, kebab_text,
@@ -30,6 +30,9 @@ pub struct Config {
     /// Security groups that ports are members of.
     #[serde(default, rename = "security-group", skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupConfig>,
+    /// Policies with a name, which hosts, uplinks and ports of Open vSwitch have.
+    #[serde(default, rename = "port-policy", skip_serializing_if = "Vec::is_empty")]
+    pub port_policies: Vec<PortPolicyConfig>,
     /// Which cores do the data plane's work. Changes take effect when the switch is started again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub placement: placement_config::Config,
@@ -82,6 +85,9 @@ pub struct SwitchConfig {
     /// The network device that joins an external switch to the world; required there, forbidden elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<InterfaceName>,
+    /// Name of the uplink's `port-policy`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uplink_policy: Option<Name>,
     /// The host's own interface to an internal or external switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<HostConfig>,
@@ -134,6 +140,9 @@ pub struct HostConfig {
     /// VLANs the host sees; default: untagged frames only.
     #[serde(default)]
     pub vlan: VlanConfig,
+    /// Name of the `port-policy` of the host's port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Name>,
 }
 
 /// One port.
@@ -385,9 +394,20 @@ impl SwitchConfig {
             contested_macs: ContestedMacs::default(),
             mtu: Mtu::default(),
             uplink: None,
+            uplink_policy: None,
             host: None,
             ports: Vec::new(),
         }
+    }
+
+    /// Name of the port of the host's interface.
+    pub fn host_port(&self) -> String {
+        format!("{}:host", self.name)
+    }
+
+    /// Name of the uplink's port.
+    pub fn uplink_port(&self) -> String {
+        format!("{}:uplink", self.name)
     }
 
     /// Name of the host's interface, for an internal or external switch.

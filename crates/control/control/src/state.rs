@@ -167,7 +167,7 @@ pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
             Origin::Config
         };
         if let Some(interface) = switch.host_interface() {
-            let port_name = format!("{name}:host");
+            let port_name = switch.host_port();
             let mac = initial_mac(options, &port_name);
             state
                 .ports
@@ -175,7 +175,7 @@ pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
         }
         if let (SwitchKind::External, Some(uplink)) = (switch.kind, &switch.uplink) {
             state.ports.insert(
-                format!("{name}:uplink"),
+                switch.uplink_port(),
                 uplink_port(switch, uplink.to_string(), origin),
             );
         }

@@ -17,7 +17,7 @@ pub use reply::{
     PolicyRules, PortInfo, PortStats, PriorityStatus, Process, ReloadSummary, Replacement, Reply, Response,
     Stats, Status, Supervision, SwitchInfo, TraceReport, TraceStep, VersionInfo, VmStateStatus,
 };
-pub use request::{Hex, MAX_REQUEST, PortChanges, Request};
+pub use request::{AclChange, Hex, MAX_REQUEST, PortChanges, Request};
 
 use std::path::{Path, PathBuf};
 

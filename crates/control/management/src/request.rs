@@ -1,7 +1,10 @@
 //! Requests of users.
 
-use configuration::{MacAddr, MacLimit, MissRate, Mtu, PortConfig, StormControl, SwitchConfig, VlanConfig};
+use configuration::{
+    Guard, MacAddr, MacLimit, MissRate, Mtu, Name, PortConfig, StormControl, SwitchConfig, VlanConfig,
+};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -176,6 +179,37 @@ pub struct PortChanges {
     /// Unknown unicast.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flood: Option<bool>,
+    /// What the guest must not do; replaces all guards.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guards: Option<BTreeSet<Guard>>,
+    /// Access control list for packets from the guest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub acl_from: Option<AclChange>,
+    /// Access control list for packets to the guest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub acl_to: Option<AclChange>,
+    /// Security groups; replaces the whole list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub security_groups: Option<Vec<Name>>,
+}
+
+/// The access control list that a port has from now on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AclChange {
+    /// No list.
+    None,
+    /// The list with this name.
+    Acl(Name),
+}
+
+impl AclChange {
+    fn list(&self) -> Option<Name> {
+        match self {
+            AclChange::None => None,
+            AclChange::Acl(name) => Some(name.clone()),
+        }
+    }
 }
 
 impl PortChanges {
@@ -196,6 +230,10 @@ impl PortChanges {
         set(&mut port.static_macs, &self.static_macs);
         set(&mut port.isolated, &self.isolated);
         set(&mut port.flood, &self.flood);
+        set(&mut port.guards, &self.guards);
+        set(&mut port.acl_from, &self.acl_from.as_ref().map(AclChange::list));
+        set(&mut port.acl_to, &self.acl_to.as_ref().map(AclChange::list));
+        set(&mut port.security_groups, &self.security_groups);
     }
 
     /// Merges later changes into these; where both name a value, the later one wins.
@@ -209,6 +247,10 @@ impl PortChanges {
             static_macs: later.static_macs.or(self.static_macs),
             isolated: later.isolated.or(self.isolated),
             flood: later.flood.or(self.flood),
+            guards: later.guards.or(self.guards),
+            acl_from: later.acl_from.or(self.acl_from),
+            acl_to: later.acl_to.or(self.acl_to),
+            security_groups: later.security_groups.or(self.security_groups),
         }
     }
 }

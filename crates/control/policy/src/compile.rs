@@ -5,8 +5,11 @@ use crate::guards;
 use crate::lists::{Direction, List, Origin, Policies, PortLists, Rules, free_number};
 use crate::names::{Names, at};
 use crate::rules::{matches, verdict};
-use configuration::{AclConfig, CheckError, Config, Name, PathSegment, PortConfig};
-use flow::ControllerId;
+use configuration::{
+    AclConfig, CheckError, Config, Guard, Name, PathSegment, PortConfig, PortKind, PortPolicyConfig,
+    SwitchConfig,
+};
+use flow::NamedPolicy;
 use rule_list::{ListId, MAX_RULES, Match, Verdict};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -25,8 +28,14 @@ pub fn compile(config: &Config) -> Result<Policies, CheckError> {
         numbers: HashMap::new(),
     };
     compiler.check_unused(config)?;
+    for (index, stated) in config.port_policies.iter().enumerate() {
+        let place = [PathSegment::Key("port-policy"), PathSegment::Index(index)];
+        compiler.port_policy(stated, &place)?;
+    }
     let mut ports = BTreeMap::new();
     for (number, switch) in config.switches.iter().enumerate() {
+        let place = [PathSegment::Key("switch"), PathSegment::Index(number)];
+        ports.extend(compiler.own_ports(switch, &place)?);
         for (index, port) in switch.ports.iter().enumerate() {
             let place = [
                 PathSegment::Key("switch"),
@@ -69,9 +78,78 @@ impl Compiler<'_> {
         Ok(())
     }
 
+    /// Makes the lists of a policy with a name. All three are made, since whoever gives them to a port does
+    /// not know which the policy needs.
+    fn port_policy(&mut self, stated: &PortPolicyConfig, place: &[PathSegment]) -> Result<(), CheckError> {
+        let name = &stated.name;
+        if stated.guards.contains(&Guard::Spoof) && stated.allowed_pairs.is_empty() {
+            let message = "the guard \"spoof\" of a port policy needs `allowed-pairs`".into();
+            return Err(at(place, "guards", message));
+        }
+        let port = as_port(stated);
+        self.check_groups(&port, place)?;
+        let numbers = NamedPolicy::of(name.as_str());
+        let guards = guards::list(&port, &format!("port-policy {name}"), &mut self.names, place)?;
+        let from = self.make_list(&port, Direction::From, place)?;
+        let to = self.make_list(&port, Direction::To, place)?;
+        for (number, list, part) in [
+            (numbers.guards, guards, "guards"),
+            (numbers.from, from, "from"),
+            (numbers.to, to, "to"),
+        ] {
+            let list = List {
+                name: format!("port-policy {name}: {part}"),
+                ..list.unwrap_or_else(List::open)
+            };
+            if let Some(other) = self.lists.insert(number, list) {
+                let message = format!(
+                    "the data plane cannot tell {name} from {}; rename one",
+                    other.name
+                );
+                return Err(at(place, "name", message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The lists of the ports of a switch's host and uplink, by name.
+    fn own_ports(
+        &self,
+        switch: &SwitchConfig,
+        place: &[PathSegment],
+    ) -> Result<Vec<(String, PortLists)>, CheckError> {
+        let host = switch.host.as_ref().and_then(|host| host.policy.as_ref());
+        let stated = [
+            (host, "host", switch.host_port()),
+            (
+                switch.uplink_policy.as_ref(),
+                "uplink-policy",
+                switch.uplink_port(),
+            ),
+        ];
+        let mut ports = Vec::new();
+        for (policy, key, port) in stated {
+            let Some(policy) = policy else { continue };
+            if !self.names.has_port_policy(policy) {
+                return Err(at(place, key, format!("there is no port policy {policy}")));
+            }
+            ports.push((port, NamedPolicy::of(policy.as_str()).into()));
+        }
+        Ok(ports)
+    }
+
     /// The lists of a port.
     fn port(&mut self, port: &PortConfig, place: &[PathSegment]) -> Result<PortLists, CheckError> {
-        let guards = guards::list(port, &mut self.names, place)?;
+        let guards = guards::list(port, port.name.as_str(), &mut self.names, place)?;
+        self.check_groups(port, place)?;
+        Ok(PortLists {
+            guards: guards.map(|list| self.number(list)),
+            from: self.policy(port, Direction::From, place)?,
+            to: self.policy(port, Direction::To, place)?,
+        })
+    }
+
+    fn check_groups(&self, port: &PortConfig, place: &[PathSegment]) -> Result<(), CheckError> {
         for (number, group) in port.security_groups.iter().enumerate() {
             let is_twice = port.security_groups[..number].contains(group);
             if self.names.group(group).is_none() || is_twice {
@@ -87,41 +165,57 @@ impl Compiler<'_> {
                 return Err(CheckError { path, message });
             }
         }
-        Ok(PortLists {
-            guards: guards.map(|list| self.number(list)),
-            from: self.policy(port, Direction::From, place)?,
-            to: self.policy(port, Direction::To, place)?,
-        })
+        Ok(())
     }
 
-    /// The list of a port's access control list and groups for a direction.
+    /// The list of a port's access control list and groups for a direction, which ports with the same ones
+    /// share.
     fn policy(
         &mut self,
         port: &PortConfig,
         direction: Direction,
         place: &[PathSegment],
     ) -> Result<Option<ListId>, CheckError> {
-        let (key, acl) = match direction {
-            Direction::From => ("acl-from", &port.acl_from),
-            Direction::To => ("acl-to", &port.acl_to),
-        };
-        let groups: Vec<_> = port
-            .security_groups
-            .iter()
-            .filter_map(|group| self.names.group(group))
-            .collect();
-        let is_limited = groups
-            .iter()
-            .any(|(_, group)| groups::stated(group, direction).is_some());
-        let name = list_name(
-            acl.as_ref(),
-            if is_limited { &port.security_groups } else { &[] },
-            direction,
-        );
-        let Some(name) = name else { return Ok(None) };
-        if let Some(number) = self.numbers.get(&name) {
+        let name = self.list_name(port, direction);
+        if let Some(number) = name.and_then(|name| self.numbers.get(&name)) {
             return Ok(Some(*number));
         }
+        let list = self.make_list(port, direction, place)?;
+        Ok(list.map(|list| self.number(list)))
+    }
+
+    /// A name that says what a port's list for a direction is made of; `None` if it has none.
+    fn list_name(&self, port: &PortConfig, direction: Direction) -> Option<String> {
+        let mut parts = Vec::new();
+        parts.extend(acl(port, direction).1.map(|acl| format!("acl {acl}")));
+        if self.is_limited(port, direction) {
+            let mut groups: Vec<&str> = port.security_groups.iter().map(Name::as_str).collect();
+            groups.sort_unstable();
+            parts.push(format!("groups {}", groups.join(" ")));
+        }
+        (!parts.is_empty()).then(|| format!("{direction}: {}", parts.join(", ")))
+    }
+
+    /// Whether any of a port's groups limits that direction.
+    fn is_limited(&self, port: &PortConfig, direction: Direction) -> bool {
+        let mut groups = port
+            .security_groups
+            .iter()
+            .filter_map(|group| self.names.group(group));
+        groups.any(|(_, group)| groups::stated(group, direction).is_some())
+    }
+
+    /// Makes the list of a port's access control list and groups for a direction, if it has any.
+    fn make_list(
+        &mut self,
+        port: &PortConfig,
+        direction: Direction,
+        place: &[PathSegment],
+    ) -> Result<Option<List>, CheckError> {
+        let Some(name) = self.list_name(port, direction) else {
+            return Ok(None);
+        };
+        let (key, acl) = acl(port, direction);
         let mut rules = Rules::default();
         let mut default = Verdict::Drop;
         if let Some(acl) = acl {
@@ -131,9 +225,13 @@ impl Compiler<'_> {
             default = verdict(stated.1.default);
             add_acl(&mut rules, stated, direction, &mut self.names)?;
         }
-        if is_limited {
+        if self.is_limited(port, direction) {
             default = Verdict::Drop;
-            for group in groups {
+            let groups = port
+                .security_groups
+                .iter()
+                .filter_map(|group| self.names.group(group));
+            for group in groups.collect::<Vec<_>>() {
                 groups::add(&mut rules, group, direction, &mut self.names)?;
             }
             groups::add_common(&mut rules, direction);
@@ -150,11 +248,11 @@ impl Compiler<'_> {
                 message,
             });
         }
-        Ok(Some(self.number(list)))
+        Ok(Some(list))
     }
 
     fn number(&mut self, list: List) -> ListId {
-        let number = ListId(free_number(&list.name, ControllerId::LIST_BITS, |number| {
+        let number = ListId(free_number(&list.name, NamedPolicy::OTHER_BITS, |number| {
             self.lists.contains_key(&ListId(number))
         }));
         self.numbers.insert(list.name.clone(), number);
@@ -163,16 +261,24 @@ impl Compiler<'_> {
     }
 }
 
-/// A name that says what the list is made of; `None` for a list of nothing.
-fn list_name(acl: Option<&Name>, groups: &[Name], direction: Direction) -> Option<String> {
-    let mut parts = Vec::new();
-    parts.extend(acl.map(|acl| format!("acl {acl}")));
-    if let [_, ..] = groups {
-        let mut groups: Vec<&str> = groups.iter().map(Name::as_str).collect();
-        groups.sort_unstable();
-        parts.push(format!("groups {}", groups.join(" ")));
+/// The access control list of a port for a direction, and its key.
+fn acl(port: &PortConfig, direction: Direction) -> (&'static str, Option<&Name>) {
+    match direction {
+        Direction::From => ("acl-from", port.acl_from.as_ref()),
+        Direction::To => ("acl-to", port.acl_to.as_ref()),
     }
-    (!parts.is_empty()).then(|| format!("{direction}: {}", parts.join(", ")))
+}
+
+/// A port with the policies that a named one states.
+fn as_port(stated: &PortPolicyConfig) -> PortConfig {
+    PortConfig {
+        allowed_pairs: stated.allowed_pairs.clone(),
+        guards: stated.guards.clone(),
+        acl_from: stated.acl_from.clone(),
+        acl_to: stated.acl_to.clone(),
+        security_groups: stated.security_groups.clone(),
+        ..PortConfig::new(stated.name.clone(), PortKind::default())
+    }
 }
 
 /// The place of an access control list's rule.

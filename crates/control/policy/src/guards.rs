@@ -94,9 +94,10 @@ const ANY_IPV6: IpPrefix = IpPrefix {
 };
 const NO_MAC: MacPrefix = MacPrefix { address: 0, len: 48 };
 
-/// The list of a port's guards, if it has any.
+/// The list of a port's guards, if it has any. What the list needs is named after the owner.
 pub(crate) fn list(
     port: &PortConfig,
+    owner: &str,
     names: &mut Names<'_>,
     place: &[PathSegment],
 ) -> Result<Option<List>, CheckError> {
@@ -122,12 +123,12 @@ pub(crate) fn list(
         add_router(&mut rules);
     }
     let default = if spoof {
-        add_spoof(&mut rules, port, names, place)?;
+        add_spoof(&mut rules, (port, owner), names, place)?;
         Verdict::Drop
     } else {
         Verdict::Allow
     };
-    Ok(Some(rules.into_list(format!("guards of {}", port.name), default)))
+    Ok(Some(rules.into_list(format!("guards of {owner}"), default)))
 }
 
 fn drop(rules: &mut Rules, priority: u32, guard: Guard, matches: Match) {
@@ -217,21 +218,23 @@ fn icmp(protocol: u8, kind: Range) -> Match {
 
 fn add_spoof(
     rules: &mut Rules,
-    port: &PortConfig,
+    (port, owner): (&PortConfig, &str),
     names: &mut Names<'_>,
     place: &[PathSegment],
 ) -> Result<(), CheckError> {
-    let Some(mac) = port.mac else {
+    if port.mac.is_none() && (!port.addresses.is_empty() || port.allowed_pairs.is_empty()) {
         let message = "the guard \"spoof\" needs the port's `mac`".into();
         return Err(at(place, "guards", message));
-    };
+    }
     if port.addresses.is_empty() && port.allowed_pairs.is_empty() {
         let message = "the guard \"spoof\" needs the port's `addresses`, or `allowed-pairs`".into();
         return Err(at(place, "guards", message));
     }
     let mut pairs: BTreeMap<MacAddr, BTreeSet<IpPrefix>> = BTreeMap::new();
-    let own = pairs.entry(mac).or_default();
-    own.extend(port.addresses.iter().map(|address| host(address.parts().0)));
+    if let Some(mac) = port.mac {
+        let own = port.addresses.iter().map(|address| host(address.parts().0));
+        pairs.entry(mac).or_default().extend(own);
+    }
     for pair in &port.allowed_pairs {
         pairs
             .entry(pair.mac)
@@ -239,7 +242,7 @@ fn add_spoof(
             .insert(network(*pair.address.get()));
     }
     for (mac, addresses) in pairs {
-        add_pair(rules, &mac, addresses, &port.name.to_string(), names);
+        add_pair(rules, &mac, addresses, owner, names);
     }
     let messages = Range {
         first: NEIGHBOUR_SOLICITATION,
@@ -261,7 +264,7 @@ fn add_pair(
     rules: &mut Rules,
     mac: &MacAddr,
     mut addresses: BTreeSet<IpPrefix>,
-    port: &str,
+    owner: &str,
     names: &mut Names<'_>,
 ) {
     let is_link_local = |prefix: &IpPrefix| matches!(prefix.address, IpAddr::V6(address) if address.segments()[0] & 0xffc0 == 0xfe80);
@@ -274,7 +277,7 @@ fn add_pair(
         .filter(|prefix| prefix.address.is_ipv6())
         .collect();
     let set = names.need(
-        format!("addresses of {port} with {mac}"),
+        format!("addresses of {owner} with {mac}"),
         SetMembers::Addresses(addresses),
     );
     let own = MacPrefix {

@@ -50,4 +50,5 @@ mod text;
 pub use compile::compile;
 pub use difference::differences;
 pub use file::{findings, parse};
-pub use lists::{ACLS, Direction, GUARDS, List, ListRule, Origin, Policies, PortLists, Set, SetMembers};
+pub use flow::{ACLS, GUARDS};
+pub use lists::{Direction, List, ListRule, Origin, Policies, PortLists, Set, SetMembers};

@@ -1,16 +1,11 @@
 //! What a configuration's policies come to.
 
 use configuration::{Guard, Name};
+use flow::NamedPolicy;
 use rule_list::{IpPrefix, ListId, MacPrefix, Match, Rule, SetId, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{Hash, Hasher};
-
-/// Filter of a port that its guards fill, for packets from the port.
-pub const GUARDS: usize = 1;
-
-/// Filter of a port that its access control list and security groups fill.
-pub const ACLS: usize = 2;
 
 /// Lists and sets, and which port has which lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,12 +20,22 @@ pub struct Policies {
 /// The lists that a port's packets meet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortLists {
-    /// Judges packets from the port, in filter [`GUARDS`].
+    /// Judges packets from the port, in filter [`GUARDS`](flow::GUARDS).
     pub guards: Option<ListId>,
-    /// Judges packets from the port, in filter [`ACLS`].
+    /// Judges packets from the port, in filter [`ACLS`](flow::ACLS).
     pub from: Option<ListId>,
-    /// Judges packets to the port, in filter [`ACLS`].
+    /// Judges packets to the port, in filter [`ACLS`](flow::ACLS).
     pub to: Option<ListId>,
+}
+
+impl From<NamedPolicy> for PortLists {
+    fn from(policy: NamedPolicy) -> PortLists {
+        PortLists {
+            guards: Some(policy.guards),
+            from: Some(policy.from),
+            to: Some(policy.to),
+        }
+    }
 }
 
 /// A list.
@@ -45,6 +50,15 @@ pub struct List {
 }
 
 impl List {
+    /// A list by which all packets pass.
+    pub(crate) fn open() -> List {
+        List {
+            name: String::new(),
+            default: Verdict::Allow,
+            rules: Vec::new(),
+        }
+    }
+
     /// A number by which this list can be told from others, and from former versions.
     pub fn tag(&self) -> u64 {
         let rules = self.rules.iter().map(|rule| &rule.rule);

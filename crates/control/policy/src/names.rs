@@ -1,7 +1,10 @@
 //! Sets, lists and groups by name, and the sets that lists need.
 
 use crate::lists::{Direction, Set, SetMembers, free_number};
-use configuration::{AclConfig, CheckError, Config, GroupConfig, Name, PathSegment, PortConfig, SetConfig};
+use configuration::{
+    AclConfig, CheckError, Config, GroupConfig, Name, PathSegment, PortConfig, PortPolicyConfig, SetConfig,
+    SwitchConfig,
+};
 use rule_list::{IpPrefix, MacPrefix, SetId, SetKind};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -13,12 +16,23 @@ pub(crate) struct Names<'a> {
     acls: HashMap<&'a str, (usize, &'a AclConfig)>,
     groups: HashMap<&'a str, (usize, &'a GroupConfig)>,
     ports: HashMap<&'a str, &'a PortConfig>,
+    port_policies: HashMap<&'a str, &'a PortPolicyConfig>,
     /// Members of groups.
-    members: HashMap<&'a str, Vec<&'a PortConfig>>,
+    members: HashMap<&'a str, Vec<Member>>,
     /// Sets that lists need, so far.
     needed: BTreeMap<SetId, Set>,
     /// Numbers of these, by name.
     numbers: HashMap<String, SetId>,
+}
+
+/// A member of a group.
+#[derive(Debug)]
+struct Member {
+    /// Names of its ports. Those of other controllers have none here.
+    ports: Vec<String>,
+    addresses: BTreeSet<IpPrefix>,
+    /// What to say of a member without addresses.
+    lacks: String,
 }
 
 impl<'a> Names<'a> {
@@ -32,6 +46,7 @@ impl<'a> Names<'a> {
             acls: HashMap::new(),
             groups: HashMap::new(),
             ports: HashMap::new(),
+            port_policies: HashMap::new(),
             members: HashMap::new(),
             needed: BTreeMap::new(),
             numbers: HashMap::new(),
@@ -58,13 +73,44 @@ impl<'a> Names<'a> {
                 return Err(taken(&place, "security group", &group.name));
             }
         }
-        for port in config.switches.iter().flat_map(|switch| &switch.ports) {
-            names.ports.insert(port.name.as_str(), port);
-            for group in &port.security_groups {
-                names.members.entry(group.as_str()).or_default().push(port);
+        for (index, policy) in config.port_policies.iter().enumerate() {
+            if names.port_policies.insert(policy.name.as_str(), policy).is_some() {
+                let place = [PathSegment::Key("port-policy"), PathSegment::Index(index)];
+                return Err(taken(&place, "port policy", &policy.name));
             }
         }
+        names.add_members(config);
         Ok(names)
+    }
+
+    fn add_members(&mut self, config: &'a Config) {
+        for port in config.switches.iter().flat_map(|switch| &switch.ports) {
+            self.ports.insert(port.name.as_str(), port);
+            for group in &port.security_groups {
+                self.members.entry(group.as_str()).or_default().push(Member {
+                    ports: vec![port.name.to_string()],
+                    addresses: addresses_of(port),
+                    lacks: format!("port {} has no `addresses`", port.name),
+                });
+            }
+        }
+        for policy in &config.port_policies {
+            for group in &policy.security_groups {
+                self.members.entry(group.as_str()).or_default().push(Member {
+                    ports: ports_with(policy, config),
+                    addresses: policy
+                        .allowed_pairs
+                        .iter()
+                        .map(|pair| network(*pair.address.get()))
+                        .collect(),
+                    lacks: format!("port policy {} has no `allowed-pairs`", policy.name),
+                });
+            }
+        }
+    }
+
+    pub fn has_port_policy(&self, name: &Name) -> bool {
+        self.port_policies.contains_key(name.as_str())
     }
 
     pub fn acl(&self, name: &Name) -> Option<(usize, &'a AclConfig)> {
@@ -121,16 +167,19 @@ impl<'a> Names<'a> {
         }
         let members = self.members.get(group.as_str()).map_or(&[][..], Vec::as_slice);
         if direction == Direction::To {
-            let ports = members.iter().map(|port| port.name.to_string()).collect();
+            let ports = members.iter().flat_map(|member| member.ports.clone()).collect();
             return Ok(self.need(format!("ports of group {group}"), SetMembers::Ports(ports)));
         }
         let mut addresses = BTreeSet::new();
-        for port in members {
-            let own = addresses_of(port);
+        for Member {
+            addresses: own,
+            lacks,
+            ..
+        } in members
+        {
             if own.is_empty() {
                 return Err(format!(
-                    "packets from a port are told by the addresses of members of {group}, and port {} has no `addresses`",
-                    port.name
+                    "packets from a port are told by the addresses of members of {group}, and {lacks}"
                 ));
             }
             addresses.extend(own);
@@ -169,6 +218,18 @@ pub(crate) fn addresses_of(port: &PortConfig) -> BTreeSet<IpPrefix> {
     let own = port.addresses.iter().map(|address| host(address.parts().0));
     let further = port.allowed_pairs.iter().map(|pair| network(*pair.address.get()));
     own.chain(further).collect()
+}
+
+/// Ports of hosts and uplinks that have this policy.
+fn ports_with(policy: &PortPolicyConfig, config: &Config) -> Vec<String> {
+    let is_this = |name: Option<&Name>| name == Some(&policy.name);
+    let of_switch = |switch: &SwitchConfig| {
+        let host = switch.host.as_ref().and_then(|host| host.policy.as_ref());
+        let host = is_this(host).then(|| switch.host_port());
+        host.into_iter()
+            .chain(is_this(switch.uplink_policy.as_ref()).then(|| switch.uplink_port()))
+    };
+    config.switches.iter().flat_map(of_switch).collect()
 }
 
 /// One address.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use flow::NamedPolicy;
 use policy::{SetMembers, compile, findings, parse};
 use rule_list::Verdict;
 
@@ -153,6 +154,120 @@ fn ports_share_lists_and_changes_elsewhere_move_no_numbers() {
         old.len(),
         "rules that stay have the same number and priority"
     );
+}
+
+/// Policies with a name, for a host, an uplink and ports of others.
+const NAMED: &str = r#"
+[[port-policy]]
+name = "outside"
+guards = ["dhcp"]
+acl-from = "no-smtp"
+
+[[port-policy]]
+name = "vm"
+guards = ["spoof"]
+allowed-pairs = [{ mac = "52:54:00:00:00:09", address = "10.0.0.9" }]
+security-groups = ["web"]
+
+[[switch]]
+name = "sw1"
+type = "external"
+uplink = "eth0"
+uplink-policy = "outside"
+host = { policy = "vm" }
+"#;
+
+#[test]
+fn a_policy_with_a_name_has_all_its_lists_under_numbers_that_follow_from_the_name() {
+    let config = parse(&(GOOD.to_owned() + NAMED), "x.toml").unwrap();
+    let policies = compile(&config).unwrap();
+    let (outside, vm) = (NamedPolicy::of("outside"), NamedPolicy::of("vm"));
+    assert_eq!(policies.ports["sw1:uplink"], outside.into());
+    assert_eq!(policies.ports["sw1:host"], vm.into());
+    let list = |number| {
+        let list = &policies.lists[&number];
+        (list.name.as_str(), list.default, list.rules.is_empty())
+    };
+    let is = |name, default, is_empty| (name, default, is_empty);
+    assert_eq!(
+        list(outside.guards),
+        is("port-policy outside: guards", Verdict::Allow, false)
+    );
+    assert_eq!(
+        list(outside.from),
+        is("port-policy outside: from", Verdict::Allow, false)
+    );
+    // What it does not limit has a list as well, or nothing would pass.
+    assert_eq!(
+        list(outside.to),
+        is("port-policy outside: to", Verdict::Allow, true)
+    );
+    assert_eq!(
+        list(vm.guards),
+        is("port-policy vm: guards", Verdict::Drop, false)
+    );
+    assert_eq!(list(vm.to), is("port-policy vm: to", Verdict::Drop, false));
+    let set = |name: &str| {
+        let set = policies.sets.values().find(|set| set.name == name);
+        set.unwrap_or_else(|| panic!("{name}")).members.clone()
+    };
+    let members = ["vm1", "sw1:host"].map(str::to_owned);
+    assert_eq!(set("ports of group web"), SetMembers::Ports(members.into()));
+    // Others have numbers that these never have.
+    let others = policies
+        .lists
+        .iter()
+        .filter(|(_, list)| !list.name.starts_with("port-policy"));
+    assert!(
+        others
+            .map(|(number, _)| number.0)
+            .all(|number| number < 1 << NamedPolicy::OTHER_BITS)
+    );
+}
+
+#[test]
+fn policies_with_names_that_contradict_themselves_are_refused_with_their_line() {
+    let said = |from: &str, to: &str| {
+        assert!(NAMED.contains(from), "{from}");
+        let text = GOOD.to_owned() + &NAMED.replacen(from, to, 1);
+        parse(&text, "x.toml").unwrap_err().to_string()
+    };
+    let line = |inside: usize| format!("x.toml:{}:", GOOD.lines().count() + inside);
+    for (said, place, what) in [
+        (
+            said("\"vm\"\nguards", "\"outside\"\nguards"),
+            8,
+            "already a port policy outside",
+        ),
+        (
+            said("\"outside\"\nhost", "\"none\"\nhost"),
+            17,
+            "no port policy none",
+        ),
+        (
+            said("policy = \"vm\" }", "policy = \"none\" }"),
+            18,
+            "no port policy none",
+        ),
+        (
+            said("groups = [\"web\"]", "groups = [\"none\"]"),
+            11,
+            "no security group none",
+        ),
+        (said("\"no-smtp\"", "\"none\""), 5, "no acl none"),
+        (said("[\"dhcp\"]", "[\"spoof\"]"), 4, "needs `allowed-pairs`"),
+        (said("[\"spoof\"]", "[]"), 10, "is for ports with the guard"),
+        (
+            said("\"external\"\nuplink = \"eth0\"", "\"internal\""),
+            16,
+            "`uplink-policy` is for switches with an `uplink`",
+        ),
+    ] {
+        assert!(
+            said.starts_with(&line(place)) && said.contains(what),
+            "{said}: {place}, {what}"
+        );
+    }
 }
 
 /// The error, or the findings, of a file in which the first text is replaced by the second.

@@ -85,6 +85,7 @@ pub fn run(supervisor: Channel, options: &Options) -> Result<(), Error> {
     }
     ask_first(&mut database);
     if let Some(plugs) = database.changed_plugs() {
+        plane.set_policies(database.policies());
         plane.plug_all(&plugs);
     }
     if let Some(limits) = database.changed_limits() {
@@ -240,6 +241,8 @@ impl Process {
             return Ok(());
         }
         if let Some(plugs) = self.database.changed_plugs() {
+            // No guest connects to a port without its policy.
+            self.glue.switch.datapath.set_policies(self.database.policies());
             self.glue.switch.datapath.plug_all(&plugs);
         }
         if let Some(limits) = self.database.changed_limits() {

@@ -276,6 +276,12 @@ pub struct SwitchArgs {
     /// Hardware address of the host's interface
     #[arg(long, value_name = "MAC")]
     pub host_mac: Option<MacAddr>,
+    /// Port policy of the host's interface
+    #[arg(long, value_name = "POLICY")]
+    pub host_policy: Option<Name>,
+    /// Port policy of the uplink
+    #[arg(long, value_name = "POLICY")]
+    pub uplink_policy: Option<Name>,
     /// Default MTU of the ports
     #[arg(long, value_name = "BYTES")]
     pub mtu: Option<Mtu>,
@@ -443,6 +449,38 @@ pub struct PortSetArgs {
     /// Whether it gets frames to unknown unicast addresses
     #[arg(long, value_name = "true|false")]
     pub flood: Option<bool>,
+    #[command(flatten)]
+    pub policies: PolicyArgs,
+}
+
+/// Policies that a port has from now on.
+#[derive(Args, Debug)]
+pub struct PolicyArgs {
+    /// What the guest must not do, in place of its present guards: spoof, dhcp, router or bpdu; a
+    /// comma-separated list
+    #[arg(long, value_name = "GUARDS", value_delimiter = ',')]
+    pub guards: Vec<Guard>,
+    /// No guards
+    #[arg(long, conflicts_with = "guards")]
+    pub no_guards: bool,
+    /// Access control list for packets from the guest
+    #[arg(long, value_name = "ACL")]
+    pub acl_from: Option<Name>,
+    /// No access control list for packets from the guest
+    #[arg(long, conflicts_with = "acl_from")]
+    pub no_acl_from: bool,
+    /// Access control list for packets to the guest
+    #[arg(long, value_name = "ACL")]
+    pub acl_to: Option<Name>,
+    /// No access control list for packets to the guest
+    #[arg(long, conflicts_with = "acl_to")]
+    pub no_acl_to: bool,
+    /// Security group that the port is a member of, in place of its present ones; may be given several times
+    #[arg(long = "security-group", value_name = "GROUP")]
+    pub security_groups: Vec<Name>,
+    /// No security groups
+    #[arg(long, conflicts_with = "security_groups")]
+    pub no_security_groups: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -118,7 +118,7 @@ fn examples_of_configurations_are_accepted() {
     for (document, at_least) in [
         ("README.md", 1),
         ("docs/configuration.md", 4),
-        ("docs/policies.md", 1),
+        ("docs/policies.md", 2),
     ] {
         let text = std::fs::read_to_string(root().join(document)).unwrap();
         let examples = blocks(&text, "toml");
@@ -169,6 +169,7 @@ fn every_key_is_documented() {
         rows("Security group"),
         known("[[security-group]]\nnonsense = 1\n")
     );
+    assert_eq!(rows("Port policy"), known("[[port-policy]]\nnonsense = 1\n"));
     assert_eq!(
         rows("Rule"),
         known("[[acl]]\nname = \"a\"\ndefault = \"drop\"\nrule = [{ nonsense = 1 }]\n")

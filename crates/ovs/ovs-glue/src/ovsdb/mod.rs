@@ -1,8 +1,10 @@
-//! Ports in ovs-vswitchd's database: which of them are virtual machines, and their limits (RFC 7047).
+//! Ports in ovs-vswitchd's database: which of them are virtual machines, their policies and limits (RFC
+//! 7047).
 //!
 //! `external_ids:vhost-user=server` of an interface means that a VMM connects to its port,
-//! `external_ids:vhost-user=client` that one listens at `external_ids:vhost-user-path`, whose socket belongs
-//! to user `external_ids:vhost-user-owner`. Requests to the datapath do not contain that, hence this client,
+//! `external_ids:vhost-user=client` that one listens at `external_ids:vhost-user-path`, whose socket
+//! belongs to user `external_ids:vhost-user-owner`. `external_ids:policy` names the port's policy, a
+//! `port-policy` of the configuration. Requests to the datapath do not contain that, hence this client,
 //! which watches the columns that do. Limits (`limits`) are watched by themselves: a database whose schema
 //! lacks some of their columns has none. The client never waits for the database, and tries again once a
 //! second while there is none; meanwhile things stay as they are.
@@ -31,6 +33,7 @@ const TOLD: &str = "told";
 const KEY: &str = "vhost-user";
 const PATH_KEY: &str = "vhost-user-path";
 const OWNER_KEY: &str = "vhost-user-owner";
+const POLICY_KEY: &str = "policy";
 /// Longest path that a Unix socket's address holds (unix(7)).
 const MAX_PATH: usize = 107;
 
@@ -43,8 +46,8 @@ pub struct Database {
     found: Option<PathBuf>,
     socket: Option<OwnedFd>,
     received: messages::Messages,
-    /// Names and plugs of rows, by their identifiers.
-    rows: BTreeMap<String, (String, Option<Plug>)>,
+    /// Interfaces by the identifiers of their rows.
+    rows: BTreeMap<String, Interface>,
     /// All of them were told.
     ports_known: bool,
     /// Rows have come since plugs were asked for last.
@@ -57,6 +60,14 @@ pub struct Database {
     /// The highest number with which all was asked for, and that of the last answer.
     asked: u64,
     told: u64,
+}
+
+/// What a row says of a port.
+#[derive(Debug)]
+struct Interface {
+    name: String,
+    plug: Option<Plug>,
+    policy: Option<String>,
 }
 
 /// The database does not speak its protocol, or is gone.
@@ -244,8 +255,13 @@ impl Database {
         for (id, row) in rows.as_object().into_iter().flatten() {
             match row["new"]["name"].as_str() {
                 Some(name) => {
-                    let plug = plug(name, &row["new"]["external_ids"]);
-                    keep(&mut self.rows, id, (name.to_owned(), plug));
+                    let ids = &row["new"]["external_ids"];
+                    let interface = Interface {
+                        name: name.to_owned(),
+                        plug: plug(name, ids),
+                        policy: value(ids, POLICY_KEY).map(str::to_owned),
+                    };
+                    keep(&mut self.rows, id, interface);
                 }
                 None => drop(self.rows.remove(id)),
             }
@@ -269,7 +285,14 @@ impl Database {
 
     fn plugs(&self) -> BTreeMap<String, Plug> {
         let rows = self.rows.values();
-        rows.filter_map(|(name, plug)| Some((name.clone(), plug.clone()?)))
+        rows.filter_map(|row| Some((row.name.clone(), row.plug.clone()?)))
+            .collect()
+    }
+
+    /// Names of ports' policies, by names of interfaces.
+    pub fn policies(&self) -> BTreeMap<String, String> {
+        let rows = self.rows.values();
+        rows.filter_map(|row| Some((row.name.clone(), row.policy.clone()?)))
             .collect()
     }
 }
@@ -287,9 +310,13 @@ fn keep<T>(rows: &mut BTreeMap<String, T>, id: &str, row: T) {
 }
 
 /// Of a map as the protocol has it: `["map", [[key, value], ...]]`.
+fn value<'a>(map: &'a Value, key: &str) -> Option<&'a str> {
+    let mut pairs = map[1].as_array()?.iter();
+    pairs.find(|pair| pair[0] == key)?[1].as_str()
+}
+
 fn plug(name: &str, external_ids: &Value) -> Option<Plug> {
-    let pairs = external_ids[1].as_array()?;
-    let value = |key: &str| pairs.iter().find(|pair| pair[0] == key)?[1].as_str();
+    let value = |key: &str| value(external_ids, key);
     match value(KEY)? {
         "server" => Some(Plug::Server),
         "client" => match value(PATH_KEY).map(Path::new) {
@@ -386,6 +413,27 @@ mod tests {
         write!(server.stream, "{second}{}", update(json!({"a": {"old": {}}}))).unwrap();
         server.database.read().unwrap();
         assert_eq!(server.database.plugs().into_keys().collect::<Vec<_>>(), ["vm2"]);
+    }
+
+    #[test]
+    fn policies_come_change_and_go_with_rows() {
+        let mut server = server();
+        let row = |policy: &[[&str; 2]]| json!({"new": {"name": "vm1", "external_ids": ["map", policy]}});
+        let mut policies = |row: Value| {
+            let update = json!({"method": "update", "params": [PORTS, {"Interface": {"a": row}}]});
+            write!(server.stream, "{update}").unwrap();
+            server.database.read().unwrap();
+            assert!(server.database.changed_plugs().is_some());
+            server.database.policies().remove("vm1")
+        };
+        assert_eq!(policies(row(&[["iface-id", "x"]])), None);
+        assert_eq!(
+            policies(row(&[[KEY, "nonsense"], [POLICY_KEY, "web"]])).as_deref(),
+            Some("web")
+        );
+        // No configuration has it, so nothing passes.
+        assert_eq!(policies(row(&[[POLICY_KEY, ""]])).as_deref(), Some(""));
+        assert_eq!(policies(json!({"old": {}})), None);
     }
 
     #[test]

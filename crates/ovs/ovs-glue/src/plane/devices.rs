@@ -9,7 +9,8 @@
 //! An internal port may become a virtual machine's, which the database says. ovs-vswitchd may have read there
 //! what has not come to us yet, so a new one is *held*: its TAP is not attached before the database has told
 //! all that it had to tell when the port was made ([`Plane::held`], [`Plane::release`]). Else the host would
-//! speak into the switch through a virtual machine's port.
+//! speak into the switch through a virtual machine's port. A device that was there before is held as well, so
+//! that no packet comes before the port's policy is known.
 
 use super::ports::End;
 use super::watch::Peer;

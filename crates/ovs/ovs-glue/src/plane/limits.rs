@@ -11,7 +11,7 @@
 //! is a miss.
 
 use super::questions::Pending;
-use super::{Plane, SWITCH};
+use super::{Plane, SWITCH, policies};
 use crate::datapath::{Errno, PortNo};
 use crate::translate::{OWN_METERS, port_id, port_number};
 use control_protocol::data_plane::Request;
@@ -121,7 +121,8 @@ impl Plane {
         }
     }
 
-    /// The data plane is to limit a port as wanted; one that is no more, not at all.
+    /// The data plane is to limit a port as wanted, and to ask the lists of its policy; one that is no more
+    /// is not limited at all.
     pub(super) fn limit(&mut self, number: PortNo) {
         let told = self.limits.forget(number);
         let Some(port) = port_id(number) else {
@@ -136,10 +137,13 @@ impl Plane {
             );
             wanted = Means::default();
         }
+        policies::copy(&self.policy_filters(number, &told.filters), &mut wanted.filters);
         for request in changes(port, &told, &wanted) {
             self.tell_limit(number, request);
         }
-        self.limits.note(number, wanted);
+        if self.ports.has(number) {
+            self.limits.note(number, wanted);
+        }
     }
 
     /// Limits a port that the data plane has from before, with whatever filters.

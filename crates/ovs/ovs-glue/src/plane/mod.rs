@@ -17,6 +17,7 @@
 //! | `restore` | flows for a data plane that takes the place of another |
 //! | `meters` | meters as they were set |
 //! | `limits` | limits of ports: policing and queues |
+//! | `policies` | policies of ports: rule lists of the built-in controller |
 //! | `ports` | ports, and how guests reach them |
 //! | `clients` | connections to VMMs that listen |
 //! | `watch` | the descriptor to wait for |
@@ -33,6 +34,7 @@ mod limits;
 mod meters;
 mod originals;
 mod packets;
+mod policies;
 mod ports;
 mod questions;
 mod restore;
@@ -120,6 +122,7 @@ pub struct Plane {
     restore: restore::Restore,
     meters: meters::PlaneMeters,
     limits: limits::PlaneLimits,
+    policies: policies::PlanePolicies,
     /// Distinguishes this process's flows from those that an earlier one left in the data plane.
     generation: u64,
     answers: VecDeque<(Ticket, Result<Answer, Errno>)>,
@@ -150,6 +153,7 @@ impl Plane {
             restore: restore::Restore::default(),
             meters: meters::PlaneMeters::default(),
             limits: limits::PlaneLimits::default(),
+            policies: policies::PlanePolicies::default(),
             generation: now_ms(),
             answers: VecDeque::new(),
             upcalls: upcalls::Upcalls::default(),

@@ -156,7 +156,7 @@ impl Plane {
         let attachment = has_device.then(|| Attachment {
             is_up: self.is_attached(id, &spec.name),
             problem: None,
-            held: (end == End::Tap).then(|| self.devices.next_hold()),
+            held: Some(self.devices.next_hold()),
         });
         let port = Port {
             id,
@@ -216,7 +216,7 @@ impl Plane {
             miss_rate: self.options.miss_rate,
             mac: None,
             masked_features: 0,
-            filters: Filters::default(),
+            filters: self.policy_filters(number, &Filters::default()),
         };
         if let Some(told) = self.ports.told.remove(&id) {
             let is_same = told.spec.name == wanted.name && told.spec.connection == wanted.connection;
@@ -388,6 +388,7 @@ impl Plane {
     pub(super) fn take_ports(&mut self, infos: Vec<PortInfo>) {
         for info in infos {
             if port_number(info.spec.port).is_some() {
+                self.policies.find(&info);
                 self.ports.told.insert(info.spec.port, info);
             }
         }

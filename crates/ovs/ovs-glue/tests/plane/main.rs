@@ -5,6 +5,7 @@
 mod flow_shares;
 mod hostile;
 mod limits;
+mod policies;
 mod restore;
 mod upcalls;
 

@@ -3,7 +3,7 @@
 use super::{PortVerb, Reply, Request};
 use crate::cli::{PortArgs, PortSetArgs, VlanArgs};
 use crate::output::or_dash;
-use management::{PortChanges, PortConfig, PortInfo, VlanConfig};
+use management::{AclChange, Name, PortChanges, PortConfig, PortInfo, VlanConfig};
 use std::fmt::Write;
 
 /// The request of a verb.
@@ -65,17 +65,31 @@ fn config(args: &PortArgs) -> PortConfig {
 }
 
 fn changes(args: &PortSetArgs) -> PortChanges {
-    let given = (args.no_static_macs || !args.static_macs.is_empty()).then(|| args.static_macs.clone());
+    let policies = &args.policies;
     PortChanges {
         mtu: args.mtu,
         vlan: vlan(&args.vlan).or(args.untagged.then_some(VlanConfig::Untagged)),
         mac_limit: args.mac_limit,
         miss_rate: args.miss_rate,
         storm_control: args.storm_control,
-        static_macs: given,
+        static_macs: given(args.no_static_macs, &args.static_macs),
         isolated: args.isolated,
         flood: args.flood,
+        guards: given(policies.no_guards, &policies.guards).map(|guards| guards.into_iter().collect()),
+        acl_from: acl(policies.no_acl_from, policies.acl_from.as_ref()),
+        acl_to: acl(policies.no_acl_to, policies.acl_to.as_ref()),
+        security_groups: given(policies.no_security_groups, &policies.security_groups),
     }
+}
+
+/// A list that takes the place of another one, if any was given or `none` was said.
+fn given<T: Clone>(none: bool, list: &[T]) -> Option<Vec<T>> {
+    (none || !list.is_empty()).then(|| list.to_vec())
+}
+
+fn acl(none: bool, name: Option<&Name>) -> Option<AclChange> {
+    let name = name.cloned().map(AclChange::Acl);
+    name.or(none.then_some(AclChange::None))
 }
 
 /// Everything about the ports of a reply, one value per line.
@@ -209,6 +223,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, UserVerb, Verb};
     use clap::Parser;
+    use management::Guard;
 
     fn ask(args: &str) -> Request {
         let Verb::User(UserVerb::Port(verb)) = Cli::try_parse_from(args.split(' ')).unwrap().verb else {
@@ -255,6 +270,25 @@ mod tests {
             ..PortChanges::default()
         };
         assert_eq!(set(" --no-static-macs --isolated true"), none);
+        let guarded = PortChanges {
+            guards: Some([Guard::Dhcp, Guard::Router].into()),
+            acl_from: Some(AclChange::Acl("office".parse().unwrap())),
+            acl_to: Some(AclChange::None),
+            security_groups: Some(vec!["web".parse().unwrap(), "db".parse().unwrap()]),
+            ..PortChanges::default()
+        };
+        assert_eq!(
+            set(
+                " --guards router,dhcp --acl-from office --no-acl-to --security-group web --security-group db"
+            ),
+            guarded
+        );
+        let open = PortChanges {
+            guards: Some([].into()),
+            security_groups: Some(vec![]),
+            ..PortChanges::default()
+        };
+        assert_eq!(set(" --no-guards --no-security-groups"), open);
     }
 
     #[test]

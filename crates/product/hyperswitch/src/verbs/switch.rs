@@ -23,13 +23,14 @@ fn config(args: &SwitchArgs) -> SwitchConfig {
     if args.drop_contested_macs {
         switch.contested_macs = ContestedMacs::Drop;
     }
-    if args.host_interface.is_some() || !args.host_addresses.is_empty() || args.host_mac.is_some() {
-        switch.host = Some(HostConfig {
-            interface: args.host_interface.clone(),
-            addresses: args.host_addresses.clone(),
-            mac: args.host_mac,
-            ..HostConfig::default()
-        });
-    }
+    switch.uplink_policy.clone_from(&args.uplink_policy);
+    let host = HostConfig {
+        interface: args.host_interface.clone(),
+        addresses: args.host_addresses.clone(),
+        mac: args.host_mac,
+        policy: args.host_policy.clone(),
+        ..HostConfig::default()
+    };
+    switch.host = (host != HostConfig::default()).then_some(host);
     switch
 }
