@@ -16,7 +16,9 @@ use crate::class::Class;
 use crate::decision::{Decision, Meter, Part, compose, known};
 use crate::entry::{FlowEntry, Found};
 use crate::hash::Seed;
+use crate::mask_union::MaskUnion;
 use crate::port_flows::{Hint, Reading};
+use crate::rule_bits;
 use crate::stages::{ListKey, Lists};
 use crate::stand_in::StandIn;
 use crate::walk::{Branch, Stack, Start, Subject, Tables, run};
@@ -148,6 +150,7 @@ impl Walker {
         let mut composer = Composer {
             stand_in: StandIn::new(key, context),
             last: &tables.compared,
+            mask_union: tables.tables.mask_union,
             compared: &mut self.compared,
             judged: &mut self.judged,
             parts: &mut self.parts,
@@ -213,17 +216,19 @@ struct Aside {
 struct Compared {
     /// What the first flows compare, which the mask union has for as long as they live.
     first: FlowMask,
-    /// What other look-ups compare, and what programs read before.
+    /// What other look-ups among flows compare, and what programs read before.
     behind: FlowMask,
+    /// What rule lists note, except what the mask union has of it.
+    rules: FlowMask,
     /// What the programs of the flows so far read, on which a further look-up depends. The mask union has
     /// those bits of it that tell kinds of frames apart.
     read: FlowMask,
 }
 
 impl Compared {
-    fn found(&mut self, entry: &FlowEntry, bits: &FlowMask) {
+    fn found_flow(&mut self, entry: &FlowEntry, bits: &FlowMask) {
         self.behind = self.behind.union(&self.read);
-        if !entry.is_rule() && ListKey::of(&entry.flow).is_covered() {
+        if ListKey::of(&entry.flow).is_covered() {
             self.first = self.first.union(&entry.flow.mask);
         } else {
             self.behind = self.behind.union(bits);
@@ -231,11 +236,26 @@ impl Compared {
         self.read = self.read.union(&entry.program().looks_at());
     }
 
+    /// `bits` are those that a rule list noted.
+    fn found_rule(&mut self, entry: &FlowEntry, stage: Stage, bits: &FlowMask, mask_union: &MaskUnion) {
+        self.behind = self.behind.union(&self.read);
+        if let Stage::Ingress(_) = stage {
+            mask_union.add_sources(bits);
+        }
+        let covered = rule_bits::of_kinds().union(&mask_union.sources());
+        self.rules = self.rules.union(&bits.without(&covered));
+        self.read = self.read.union(&entry.program().looks_at());
+    }
+
     /// The bits that the mask union may lack.
     fn behind(&self) -> Option<Behind> {
         let covered = self.first.union(&self.read.of_kinds());
-        let is_covered = self.first.tells_connections_apart() || covered.union(&self.behind) == covered;
-        (!is_covered).then(|| Behind::new(&self.behind))
+        let mut behind = self.rules;
+        // Where connections are told apart, the union has all that flows compare.
+        if !self.first.tells_connections_apart() {
+            behind = behind.union(&self.behind);
+        }
+        (covered.union(&behind) != covered).then(|| Behind::new(&behind))
     }
 }
 
@@ -273,6 +293,8 @@ struct Composer<'a> {
     stand_in: StandIn,
     /// The bits that the last look-up compared.
     last: &'a Cell<FlowMask>,
+    /// That of the port that packets come from.
+    mask_union: &'a MaskUnion,
     compared: &'a mut Compared,
     judged: &'a mut Judged,
     parts: &'a mut Vec<Part>,
@@ -322,15 +344,17 @@ impl Subject for Composer<'_> {
         PortId(self.stand_in.key.in_port())
     }
 
-    fn found(&mut self, _: Stage, entry: &Arc<FlowEntry>) {
+    fn found(&mut self, stage: Stage, entry: &Arc<FlowEntry>) {
         let bits = self.last.get();
         if entry.is_rule() {
             self.judged.note(&bits, &self.stand_in);
         }
         self.composable &= self.stand_in.agrees_in(&bits) && self.parts.len() < MAX_PARTS;
         // These bits are for a new decision only.
-        if self.program.is_some() {
-            self.compared.found(entry, &bits);
+        match self.program {
+            Some(_) if entry.is_rule() => self.compared.found_rule(entry, stage, &bits, self.mask_union),
+            Some(_) => self.compared.found_flow(entry, &bits),
+            None => {}
         }
         self.parts.push(Part {
             flow: Arc::clone(entry),
@@ -510,6 +534,7 @@ mod tests {
         let mut composer = Composer {
             stand_in: StandIn::new(&FlowKey::default(), &Context::NONE),
             last: &Cell::default(),
+            mask_union: &MaskUnion::default(),
             compared: &mut Compared::default(),
             judged: &mut Judged::default(),
             parts: &mut Vec::new(),

@@ -15,6 +15,7 @@
 //! | `behind`, `behind_bits` | the cache for what later look-ups compare; the bits of these |
 //! | `megaflow`, `port_flows` | the table of a switch; the flows of one input port, between threads |
 //! | `rules`, `class` | rule lists of filters, and what a change of them ends; packets that they judge alike |
+//! | `rule_bits` | bits of lists' answers that mask unions have |
 //! | `stages`, `list` | flows of filters and later passes; subtables that are searched together |
 //! | `subtable`, `prefixes`, `hash` | flows with one mask; beginnings of keys that it has; keyed hashing |
 //! | `entry`, `decision` | an installed flow; what is decided about packets of one kind |
@@ -44,6 +45,7 @@ mod microflow;
 mod port_flows;
 mod prefixes;
 mod refused;
+mod rule_bits;
 mod rules;
 mod stages;
 mod stand_in;

@@ -7,7 +7,8 @@
 //! What flows of later passes and egress filters match is not in it, as few packets come to them; it is in
 //! the decisions about those packets ([`crate::behind`]). Where the first flows match the ports of TCP and
 //! UDP, no two connections share an entry, and all is in the union. So are tags, types and protocols that
-//! actions read, of which a link has few.
+//! actions read, of which a link has few, and what few packets of a sender differ in of what rule lists note
+//! ([`crate::rule_bits`]).
 //!
 //! The union changes while other threads read it, and a reader need not see all of a change at once. When a
 //! cache entry was made, the union covered its flow's mask. The union is widened before a flow can be found,
@@ -15,15 +16,17 @@
 //! read all bits of the flow's mask, in each word. Two keys that are equal under two such unions are equal
 //! under that mask.
 
+use crate::rule_bits::{self, Sources};
 use flow::{ExactKey, FlowMask, Unseen};
+use parking_lot::Mutex;
 use std::array;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Bits of a key, by word.
 type Words = [AtomicU64; ExactKey::WORDS];
 
-/// What packets of a port are compared by. One thread at a time changes it. It has cache lines of its own,
-/// apart from memory that is written more often.
+/// What packets of a port are compared by. It has cache lines of its own, apart from memory that is written
+/// more often.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct MaskUnion {
@@ -34,6 +37,10 @@ pub(crate) struct MaskUnion {
     /// Fewest unknown fields, as a number, of which one may be compared by any flow that packets of the port
     /// may meet; [`NONE`] if there is no such flow.
     hides: AtomicU8,
+    /// The [`Sources`] that are compared as ingress lists have noted them.
+    sources: AtomicU8,
+    /// Held while the bits change.
+    changes: Mutex<()>,
 }
 
 /// More than any number of an [`Unseen`].
@@ -71,6 +78,8 @@ impl Default for MaskUnion {
             short: array::from_fn(|_| AtomicU64::new(u64::MAX)),
             long: array::from_fn(|_| AtomicU64::new(u64::MAX)),
             hides: AtomicU8::new(hides(&FlowMask::EXACT)),
+            sources: AtomicU8::default(),
+            changes: Mutex::default(),
         }
     }
 }
@@ -99,7 +108,8 @@ impl MaskUnion {
 
     /// Becomes the union of these masks, as no flow with another mask is left.
     pub fn set(&self, masks: &Masks) {
-        self.change(masks.compared(), |_, bits| bits);
+        let _changes = self.changes.lock();
+        self.change(&masks.compared().union(&self.sources()), |_, bits| bits);
         self.hides
             .store(hides(&masks.all.union(&masks.rules)), Ordering::Release);
     }
@@ -109,6 +119,35 @@ impl MaskUnion {
         self.hides.fetch_min(hides(fields), Ordering::Release);
     }
 
+    /// What rule lists tell kinds of packets apart by is compared from now on, as packets of the port may come
+    /// to lists.
+    pub fn add_kinds(&self) {
+        let _changes = self.changes.lock();
+        self.change(&rule_bits::of_kinds(), |before, bits| before | bits);
+    }
+
+    /// Has the sources compared from now on of which an ingress list has noted a bit.
+    pub fn add_sources(&self, noted: &FlowMask) {
+        let noted = Sources::in_mask(noted);
+        if noted.0 & !self.sources.load(Ordering::Acquire) != 0 {
+            let _changes = self.changes.lock();
+            self.change(&noted.mask(), |before, bits| before | bits);
+            // Whoever reads this reads the bits.
+            self.sources.fetch_or(noted.0, Ordering::Release);
+        }
+    }
+
+    /// The bits of sources that are compared.
+    pub fn sources(&self) -> FlowMask {
+        Sources(self.sources.load(Ordering::Acquire)).mask()
+    }
+
+    /// No decision relies on sources any more. To be followed by [`set`](Self::set).
+    pub fn forget_sources(&self) {
+        let _changes = self.changes.lock();
+        self.sources.store(0, Ordering::Release);
+    }
+
     /// Adds what a flow compares and its actions read, before packets of the port can meet it. `is_first`
     /// says that first look-ups may find it. Returns whether connections are told apart since, so that
     /// [`set`](Self::set) has to add all.
@@ -116,6 +155,7 @@ impl MaskUnion {
     pub fn widen(&self, mask: &FlowMask, read: &FlowMask, is_first: bool) -> bool {
         let both = mask.union(read);
         self.hides.fetch_min(hides(&both), Ordering::Release);
+        let _changes = self.changes.lock();
         let before = self.tells_connections_apart();
         if before {
             self.change(&both, |before, bits| before | bits);

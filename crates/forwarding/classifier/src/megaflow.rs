@@ -22,6 +22,7 @@ use crate::entry::FlowEntry;
 use crate::mask_union::Masks;
 use crate::port_flows::{PortFlows, SharedList};
 use crate::refused::Refused;
+use crate::rule_bits;
 use crate::rules::Rules;
 use crate::stages::{ListKey, Lists, Stages};
 use flow::{Filters, Flow, FlowId, FlowMask, PortId, PutMode, Stage, Statistics};
@@ -183,9 +184,8 @@ impl MegaflowTable {
         if before == filters {
             return;
         }
-        self.forbid_unknown(port, &filters);
+        self.prepare_for_rules(port, &filters);
         self.stages.change().set_filters(port, filters);
-        self.allow_unknown(port, &before, &filters);
         if before.ingress != filters.ingress {
             let lists = before.lists(port);
             let ingress = lists.filter(|(stage, _)| matches!(stage, Stage::Ingress(_)));
@@ -205,33 +205,36 @@ impl MegaflowTable {
                 self.exchange(&[entry], Some(Arc::new(again)));
             }
         }
+        // No decision relies on the former filters any more.
+        self.forget_rules(port, &before, &filters);
     }
 
-    /// Has fields that rule lists ask for looked for, before packets come to the lists among these filters.
-    fn forbid_unknown(&mut self, port: PortId, filters: &Filters) {
+    /// Has fields that rule lists ask for looked for, and those bits compared that tell their kinds of packets
+    /// apart, before packets come to the lists among these filters.
+    fn prepare_for_rules(&mut self, port: PortId, filters: &Filters) {
         let fields = rule_list::fields();
-        for (stage, _) in filters.lists(port) {
-            match stage {
-                Stage::Egress(..) => {
-                    let ports = self.ports.values();
-                    ports.for_each(|list| list.mask_union.forbid_unknown(&fields));
-                }
-                _ if port.0 < PortId::LIMIT => self.own(port.0).mask_union.forbid_unknown(&fields),
-                _ => {}
-            }
+        let prepare = |list: &SharedList| {
+            list.mask_union.forbid_unknown(&fields);
+            list.mask_union.add_kinds();
+        };
+        if filters.has_egress_rules() {
+            self.ports.values().for_each(|list| prepare(list));
+        }
+        if filters.has_ingress_rules() && port.0 < PortId::LIMIT {
+            prepare(self.own(port.0));
         }
     }
 
-    /// Has those fields no longer looked for, where packets came to rule lists and do so no more.
-    fn allow_unknown(&self, port: PortId, before: &Filters, filters: &Filters) {
-        let is_egress = |filters: &Filters| {
-            filters
-                .lists(port)
-                .any(|(stage, _)| matches!(stage, Stage::Egress(..)))
-        };
-        if is_egress(before) && !is_egress(filters) {
+    /// Undoes that where packets came to rule lists and do so no more.
+    fn forget_rules(&self, port: PortId, before: &Filters, filters: &Filters) {
+        if let Some(own) = self.ports.get(&port.0)
+            && !filters.has_ingress_rules()
+        {
+            own.mask_union.forget_sources();
+        }
+        if before.has_egress_rules() && !filters.has_egress_rules() {
             self.narrow(None);
-        } else if before.lists(port).next().is_some() {
+        } else if before.has_ingress_rules() {
             self.narrow(Some(port.0));
         }
     }
@@ -531,6 +534,8 @@ fn union_of_lists(mut masks: Masks, in_port: Option<u32>, lists: &Lists) -> Mask
     }
     if lists.meets_rules(in_port) {
         masks.rules = rule_list::fields();
+        masks.first = masks.first.union(&rule_bits::of_kinds());
+        masks.all = masks.all.union(&rule_bits::of_kinds());
     }
     masks
 }

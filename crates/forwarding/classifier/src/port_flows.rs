@@ -128,6 +128,7 @@ impl PortFlows {
             any_port,
             stages,
             rules: has_rules.then(|| self.stages.rules.read()),
+            mask_union: &self.own.mask_union,
             run: Cell::default(),
         }
     }
@@ -141,6 +142,7 @@ pub struct Reading<'a> {
     stages: Option<RwLockReadGuard<'a, Lists>>,
     /// If any filter of the switch is a rule list.
     rules: Option<RulesReading<'a>>,
+    pub(crate) mask_union: &'a MaskUnion,
     run: Cell<Run>,
 }
 

@@ -178,11 +178,8 @@ impl Lists {
             self.filters.insert(port, filters)
         };
         let count = |filters: &Filters| {
-            let egress = filters
-                .lists(port)
-                .any(|(stage, _)| matches!(stage, Stage::Egress(..)));
-            let any = filters.lists(port).next().is_some();
-            (usize::from(egress), usize::from(any))
+            let (ingress, egress) = (filters.has_ingress_rules(), filters.has_egress_rules());
+            (usize::from(egress), usize::from(ingress || egress))
         };
         let (left, come) = (count(&before.unwrap_or_default()), count(&filters));
         self.ruled.egress = self.ruled.egress + come.0 - left.0;
@@ -197,12 +194,7 @@ impl Lists {
     /// Whether packets from a port, or from any if that is `None`, may come to rule lists: those of its own
     /// ingress filters, or of any port's egress filters.
     pub fn meets_rules(&self, in_port: Option<u32>) -> bool {
-        let has_ingress = |port: u32| {
-            let filters = self.filters(PortId(port));
-            filters
-                .lists(PortId(port))
-                .any(|(stage, _)| matches!(stage, Stage::Ingress(_)))
-        };
+        let has_ingress = |port: u32| self.filters(PortId(port)).has_ingress_rules();
         self.ruled.egress > 0 || in_port.is_some_and(has_ingress)
     }
 

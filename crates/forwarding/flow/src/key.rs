@@ -59,6 +59,15 @@ impl FlowMask {
         self
     }
 
+    /// Matches the bits that this mask matches and the other one does not.
+    #[must_use]
+    pub fn without(mut self, other: &FlowMask) -> FlowMask {
+        for (word, other) in self.0.words.iter_mut().zip(&other.0.words) {
+            *word &= !other;
+        }
+        self
+    }
+
     /// Whether there is a bit that both masks match.
     pub fn meets(&self, other: &FlowMask) -> bool {
         let mut pairs = self.0.words.iter().zip(&other.0.words);

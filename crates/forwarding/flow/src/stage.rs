@@ -33,6 +33,13 @@ pub enum Filter {
     Rules(ListId),
 }
 
+impl Filter {
+    /// Whether the filter is a rule list.
+    pub fn is_rules(&self) -> bool {
+        matches!(self, Filter::Rules(_))
+    }
+}
+
 /// The filters of a port, by number. Most ports have none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Filters {
@@ -74,6 +81,16 @@ impl Filters {
     /// The first stage of packets sent to `port`, whose filters these are; `None` if it has no egress filter.
     pub fn first_egress(&self, port: PortId) -> Option<Stage> {
         next(&self.egress, 0).map(|number| Stage::Egress(port, number))
+    }
+
+    /// Whether an ingress filter is a rule list.
+    pub fn has_ingress_rules(&self) -> bool {
+        self.ingress.iter().any(Filter::is_rules)
+    }
+
+    /// Whether an egress filter is a rule list.
+    pub fn has_egress_rules(&self) -> bool {
+        self.egress.iter().any(Filter::is_rules)
     }
 
     /// The rule lists among the filters, each with its stage. `port` is the port whose filters these are.

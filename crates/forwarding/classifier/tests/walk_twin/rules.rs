@@ -69,6 +69,13 @@ fn address() -> impl Strategy<Value = IpPrefix> {
     })
 }
 
+fn macs() -> impl Strategy<Value = Macs> {
+    (0u64..4, 47u8..=48).prop_map(|(low, len)| {
+        let address = (0x0200_0000_0000 | low) & u64::MAX << (48 - len);
+        Macs::Prefix(MacPrefix { address, len })
+    })
+}
+
 fn matches() -> impl Strategy<Value = Match> {
     let link = (
         prop::option::weighted(
@@ -78,13 +85,8 @@ fn matches() -> impl Strategy<Value = Match> {
                 Just(Ports::Set(PORTS))
             ],
         ),
-        prop::option::weighted(
-            0.2,
-            (0u64..4, 47u8..=48).prop_map(|(low, len)| {
-                let address = (0x0200_0000_0000 | low) & u64::MAX << (48 - len);
-                Macs::Prefix(MacPrefix { address, len })
-            }),
-        ),
+        prop::option::weighted(0.2, macs()),
+        prop::option::weighted(0.2, macs()),
         prop::option::weighted(
             0.3,
             prop_oneof![
@@ -96,6 +98,7 @@ fn matches() -> impl Strategy<Value = Match> {
         prop::option::weighted(0.3, prop::sample::select(vec![0x0806u16, 0x88b5, 0x0800])),
     );
     let network = (
+        prop::option::weighted(0.3, addresses()),
         prop::option::weighted(0.4, addresses()),
         prop::option::weighted(
             0.4,
@@ -111,13 +114,16 @@ fn matches() -> impl Strategy<Value = Match> {
             }),
         ),
     );
-    (link, network).prop_map(|((in_port, eth_dst, vlan, eth_type), (ip_dst, transport))| {
-        let is_ip = ip_dst.is_some() || transport.is_some();
+    (link, network).prop_map(|((in_port, eth_src, eth_dst, vlan, eth_type), network)| {
+        let (ip_src, ip_dst, transport) = network;
+        let is_ip = ip_src.is_some() || ip_dst.is_some() || transport.is_some();
         Match {
             in_port,
+            eth_src,
             eth_dst,
             vlan,
             eth_type: if is_ip { Some(0x0800) } else { eth_type },
+            ip_src,
             ip_dst,
             ip_proto: transport.map(|(protocol, _)| protocol),
             transport: transport.map(|(_, ports)| ports),
@@ -249,28 +255,29 @@ impl TwinRules {
             IpAddr::V4(first) => (address ^ first.to_bits()) >> (32 - prefix.len) == 0,
             IpAddr::V6(_) => false,
         };
-        let destination = key.ip_dst() as u32;
         let in_port = matches.in_port.is_none_or(|ports| match ports {
             Ports::One(port) => port.0 == key.in_port(),
             Ports::Set(set) => self.has(list, set, |one| *one == Member::Port(PortId(key.in_port()))),
         });
-        let eth_dst = matches.eth_dst.is_none_or(|macs| match macs {
-            Macs::Prefix(prefix) => (key.eth_dst() ^ prefix.address) >> (48 - prefix.len) == 0,
-            Macs::Set(_) => false,
-        });
+        let has_mac = |macs: Option<Macs>, mac: u64| match macs {
+            Some(Macs::Prefix(prefix)) => (mac ^ prefix.address) >> (48 - prefix.len) == 0,
+            Some(Macs::Set(_)) => false,
+            None => true,
+        };
         let vlan = matches.vlan.is_none_or(|vlan| match vlan {
             Vlan::Untagged => key.vlan_tci() == 0,
             Vlan::Tagged => key.vlan_tci() != 0,
             Vlan::Id(id) => key.vlan_tci() & 0x1fff == VLAN_PRESENT | id,
         });
-        let ip_dst = matches.ip_dst.is_none_or(|addresses| match addresses {
-            Addresses::Prefix(prefix) => in_prefix(destination, &prefix),
-            Addresses::Set(set) => self.has(
+        let has_address = |addresses: Option<Addresses>, address: u32| match addresses {
+            Some(Addresses::Prefix(prefix)) => in_prefix(address, &prefix),
+            Some(Addresses::Set(set)) => self.has(
                 list,
                 set,
-                |one| matches!(one, Member::Address(prefix) if in_prefix(destination, prefix)),
+                |one| matches!(one, Member::Address(prefix) if in_prefix(address, prefix)),
             ),
-        });
+            None => true,
+        };
         let transport = matches.transport.is_none_or(|transport| match transport {
             Transport::Ports { destination, .. } => {
                 key.ip_frag() < 2 && (destination.first..=destination.last).contains(&key.tp_dst())
@@ -278,9 +285,11 @@ impl TwinRules {
             Transport::Icmp { .. } => false,
         });
         in_port
-            && eth_dst
+            && has_mac(matches.eth_src, key.eth_src())
+            && has_mac(matches.eth_dst, key.eth_dst())
             && vlan
-            && ip_dst
+            && has_address(matches.ip_src, key.ip_src() as u32)
+            && has_address(matches.ip_dst, key.ip_dst() as u32)
             && transport
             && matches.eth_type.is_none_or(|eth_type| eth_type == key.eth_type())
             && matches.ip_proto.is_none_or(|protocol| protocol == key.ip_proto())
