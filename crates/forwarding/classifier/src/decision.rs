@@ -19,11 +19,9 @@ use crate::entry::FlowEntry;
 use crate::microflow::Train;
 use cpu::{Access, prefetch};
 use flow::{Edit, FlowStats, PortId, Program};
-use hashbrown::HashTable;
-use parking_lot::Mutex;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
 /// States of a decision: it must not be used any more,
 const ENDED: u8 = 0;
@@ -333,7 +331,7 @@ impl Decision {
     }
 
     /// The packets that the decision holds for, if it stands on rules.
-    fn class(&self) -> Option<&Class> {
+    pub(crate) fn class(&self) -> Option<&Class> {
         match &self.counts {
             Counts::Parts(parts) => parts.class.as_deref(),
             Counts::Own | Counts::Of(_) => None,
@@ -352,147 +350,30 @@ impl Decision {
     pub(crate) fn end(&self) {
         self.state.store(ENDED, Ordering::Release);
     }
-}
 
-/// Parts of [`SharedDependents`].
-const PARTS: usize = 64;
-
-/// Decisions that stand on any rule of a list. One list serves many ports, so they are in parts with a lock
-/// each, and a change goes through one part after the other.
-#[derive(Debug)]
-pub(crate) struct SharedDependents([Dependents; PARTS]);
-
-impl Default for SharedDependents {
-    fn default() -> Self {
-        SharedDependents(std::array::from_fn(|_| Dependents::default()))
+    /// Has the flows note the decision no longer. Takes locks of all of them, one after the other.
+    fn forget(&self) {
+        let hash = hash(self.parts(), self.class());
+        places(self.parts(), hash).for_each(|flow| flow.forget(hash, self));
     }
 }
 
-impl SharedDependents {
-    /// The part that decisions with this hash are in. The hash's low bits choose places within the part.
-    pub fn part_of(&self, hash: u64) -> &Dependents {
-        &self.0[(hash >> 48) as usize % PARTS]
-    }
-
-    /// Ends those decisions of a part that the change concerns, by the class of packets that they hold for.
-    /// False if there is no such part.
-    pub fn end_part(&self, part: usize, concerns: impl Fn(Option<&Class>) -> bool) -> bool {
-        let Some(part) = self.0.get(part) else {
-            return false;
-        };
-        let ended = part.take(|decision| concerns(decision.class()));
-        ended.iter().for_each(end_composed);
-        true
-    }
-
-    /// Ends all of them.
-    pub fn end(&self) {
-        self.0.iter().for_each(Dependents::end);
-    }
-}
-
-/// Decisions that a flow is a part of.
-#[derive(Debug, Default)]
-pub(crate) struct Dependents(Mutex<List>);
-
-#[derive(Debug, Default)]
-struct List {
-    noted: HashTable<Noted>,
-    /// The last one, unless it is large. If there are more flows than the caches of the threads hold, most
-    /// decisions are in no cache, and would be composed again for each packet. A flow that has several is
-    /// likely to have them in a cache.
-    kept: Option<Arc<Decision>>,
-}
-
-#[derive(Debug)]
-struct Noted {
-    hash: u64,
-    decision: Weak<Decision>,
-}
-
-/// Lists shorter than this are not searched for decisions that are gone.
-const FEW: usize = 16;
-
-/// Programs of more bytes are not kept: each flow may keep one.
-const KEPT_BYTES: usize = 1024;
-
-impl Dependents {
-    /// A decision that holds and was composed of these flows in this order, the first of which this list
-    /// belongs to.
-    fn find(&self, hash: u64, parts: &[Part], class: Option<&Class>) -> Option<Arc<Decision>> {
-        let is_it = |decision: &Decision| {
-            decision.is_live() && same(decision.parts(), parts) && decision.class() == class
-        };
-        let list = self.0.lock();
-        if let Some(kept) = list.kept.as_ref().filter(|kept| is_it(kept)) {
-            return Some(Arc::clone(kept));
+impl Drop for Decision {
+    /// Flows have no notes of decisions that are gone, so that nobody has to search for these.
+    fn drop(&mut self) {
+        if !self.parts().is_empty() {
+            self.forget();
         }
-        let candidates = list.noted.iter_hash(hash).filter(|noted| noted.hash == hash);
-        let mut alive = candidates.filter_map(|noted| noted.decision.upgrade());
-        alive.find(|decision| is_it(decision))
-    }
-
-    fn note(&self, hash: u64, decision: &Arc<Decision>) {
-        let mut list = self.0.lock();
-        let List { noted, kept } = &mut *list;
-        // Decisions that are gone are removed at each doubling: that takes little time, and at most twice the
-        // memory.
-        if noted.len() >= FEW && noted.len() == noted.capacity() {
-            noted.retain(|noted| noted.decision.strong_count() > 0);
-        }
-        let keeps = decision.program.bytes() <= KEPT_BYTES;
-        let before = keeps.then(|| kept.replace(Arc::clone(decision)));
-        let decision = Arc::downgrade(decision);
-        noted.insert_unique(hash, Noted { hash, decision }, |noted| noted.hash);
-        // What goes with it takes time.
-        drop(list);
-        drop(before);
-    }
-
-    /// Takes the decisions out for which `is_it` says so, and those that are gone.
-    fn take(&self, is_it: impl Fn(&Decision) -> bool) -> Vec<Arc<Decision>> {
-        let mut taken = Vec::new();
-        self.0
-            .lock()
-            .noted
-            .retain(|noted| match noted.decision.upgrade() {
-                Some(decision) if is_it(&decision) => {
-                    taken.push(decision);
-                    false
-                }
-                Some(_) => true,
-                None => false,
-            });
-        taken
-    }
-
-    /// Keeps a decision no longer, as it has ended.
-    fn forget(&self, decision: &Arc<Decision>) {
-        let mut list = self.0.lock();
-        let kept = list.kept.take_if(|kept| Arc::ptr_eq(kept, decision));
-        drop(list);
-        drop(kept);
-    }
-
-    /// Ends all of them.
-    pub(crate) fn end(&self) {
-        let List { noted, kept } = std::mem::take(&mut *self.0.lock());
-        for decision in noted.into_iter().filter_map(|noted| noted.decision.upgrade()) {
-            end_composed(&decision);
-        }
-        drop(kept);
     }
 }
 
 /// Ends a decision, which holds its flows, and is held by none of them afterwards.
-fn end_composed(decision: &Arc<Decision>) {
+pub(crate) fn end_composed(decision: &Arc<Decision>) {
     decision.end();
-    let hash = hash(decision.parts(), decision.class());
-    let parts = decision.parts().iter();
-    parts.for_each(|part| part.flow.dependents(hash).forget(decision));
+    decision.forget();
 }
 
-fn same(parts: &[Part], others: &[Part]) -> bool {
+pub(crate) fn same(parts: &[Part], others: &[Part]) -> bool {
     let is_same =
         |(part, other): (&Part, &Part)| Arc::ptr_eq(&part.flow, &other.flow) && part.grown == other.grown;
     parts.len() == others.len() && parts.iter().zip(others).all(is_same)
@@ -508,6 +389,15 @@ fn hash(parts: &[Part], class: Option<&Class>) -> u64 {
         (hash ^ flow.wrapping_add_signed(part.grown.into()))
             .wrapping_mul(FACTOR)
             .rotate_left(31)
+    })
+}
+
+/// The flows of these, of which one note each is enough: rules of one list note in one place.
+fn places(parts: &[Part], hash: u64) -> impl Iterator<Item = &Arc<FlowEntry>> {
+    parts.iter().enumerate().filter_map(move |(at, part)| {
+        let dependents = part.flow.dependents(hash);
+        let mut earlier = parts[..at].iter().map(|part| part.flow.dependents(hash));
+        (!earlier.any(|earlier| std::ptr::eq(earlier, dependents))).then_some(&part.flow)
     })
 }
 
@@ -541,14 +431,9 @@ pub(crate) fn compose(
     });
     let decision = Arc::new(Decision::new(program, counts));
     let hash = hash(parts, decision.class());
-    for (at, part) in parts.iter().enumerate() {
-        let dependents = part.flow.dependents(hash);
-        let mut earlier = parts[..at].iter().map(|part| part.flow.dependents(hash));
-        if !earlier.any(|earlier| std::ptr::eq(earlier, dependents)) {
-            dependents.note(hash, &decision);
-        }
-    }
-    if !parts.iter().all(|part| part.flow.is_live()) {
+    places(parts, hash).for_each(|flow| flow.note(hash, &decision));
+    // Whoever ended it meanwhile may have been before the notes.
+    if !decision.is_live() || !parts.iter().all(|part| part.flow.is_live()) {
         end_composed(&decision);
     }
     decision
@@ -560,13 +445,6 @@ impl Part {
     pub(crate) fn of(flow: &Arc<FlowEntry>) -> Part {
         let flow = Arc::clone(flow);
         Part { flow, grown: 0 }
-    }
-}
-
-#[cfg(test)]
-impl Dependents {
-    pub(crate) fn len(&self) -> usize {
-        self.0.lock().noted.len()
     }
 }
 

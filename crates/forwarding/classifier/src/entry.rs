@@ -1,7 +1,8 @@
 //! An installed flow. The table, the decisions that depend on the flow, and the caches of all workers share
 //! it.
 
-use crate::decision::{Decision, Dependents, SharedDependents};
+use crate::decision::Decision;
+use crate::dependents::{Dependents, SharedDependents};
 use cpu::{Access, prefetch};
 use flow::{Action, BadActions, Flow, FlowId, FlowKey, FlowMask, FlowStats, Program, Stage, SwitchId};
 use rule_list::{Rule, RuleList, Verdict};
@@ -113,6 +114,22 @@ impl FlowEntry {
         match &self.rule {
             Some(rule) => rule.dependents.part_of(hash),
             None => &self.dependents,
+        }
+    }
+
+    /// Notes a decision with this hash that depends on the entry.
+    pub(crate) fn note(&self, hash: u64, decision: &Arc<Decision>) {
+        match &self.rule {
+            Some(rule) => rule.dependents.note(hash, decision),
+            None => self.dependents.note(hash, decision),
+        }
+    }
+
+    /// Notes such a decision no longer.
+    pub(crate) fn forget(&self, hash: u64, decision: &Decision) {
+        match &self.rule {
+            Some(rule) => rule.dependents.forget(hash, decision),
+            None => self.dependents.forget(hash, decision),
         }
     }
 

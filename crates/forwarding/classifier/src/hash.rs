@@ -75,6 +75,13 @@ impl Seed {
         (product >> 64) as u64 ^ product as u64
     }
 
+    /// The hash of any words.
+    pub(crate) fn of_words(&self, words: [u64; 4]) -> u64 {
+        let pairs = [[words[0], words[1]], [words[2], words[3]]];
+        let sum = (0..).zip(pairs).map(|(number, pair)| self.pair(number, pair));
+        self.finish(sum.fold(0, u128::wrapping_add))
+    }
+
     /// The hash of the first `2 * COUNT` words of keys that do not differ in others.
     #[inline]
     pub(crate) fn pairs<const COUNT: usize>(&self, word: impl Fn(usize) -> u64) -> u64 {

@@ -19,6 +19,7 @@
 //! | `stages`, `list` | flows of filters and later passes; subtables that are searched together |
 //! | `subtable`, `prefixes`, `hash` | flows with one mask; beginnings of keys that it has; keyed hashing |
 //! | `entry`, `decision` | an installed flow; what is decided about packets of one kind |
+//! | `dependents` | the decisions that a flow, or a rule list, is a part of |
 //! | `walk`, `compose`, `stand_in` | from flow to flow; the flows of a walk as one decision; a packet that stands for its kind |
 //! | `refused` | why the table refuses a flow |
 //!
@@ -36,6 +37,7 @@ mod behind_bits;
 mod class;
 mod compose;
 mod decision;
+mod dependents;
 mod entry;
 mod hash;
 mod list;

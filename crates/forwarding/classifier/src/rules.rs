@@ -15,8 +15,7 @@
 //! Safe direction of error: a decision too many that ends costs a walk. A list that is missing lets nothing
 //! pass.
 
-use crate::class::Class;
-use crate::decision::SharedDependents;
+use crate::dependents::SharedDependents;
 use crate::entry::{FlowEntry, Found, RuleOrigin};
 use flow::{Action, ControllerId, DropReason, FlowKey, FlowMask, FlowStats, ListId, PortId, Unseen};
 use parking_lot::{RwLock, RwLockReadGuard};
@@ -27,9 +26,6 @@ use rule_list::{
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
-
-/// A change of more members than this concerns each decision that stands on a list that names the set.
-const MAX_CHANGES: usize = 64;
 
 /// Members that are changed while look-ups wait: some microseconds.
 const MEMBERS_PER_LOCK: usize = 16;
@@ -182,20 +178,14 @@ impl Ending {
         let Some((dependents, list)) = self.lists.last() else {
             return false;
         };
-        let concerns = |class: Option<&Class>| {
-            let Some(class) = class.filter(|class| !class.was_changed) else {
-                return true;
-            };
-            let (key, noted) = (&class.key, &class.noted);
-            match (&self.change, list) {
-                (Change::List(change), _) => change.may_concern(key, noted),
-                (Change::Members(changes), Some(list)) => {
-                    changes.iter().any(|change| list.may_concern(change, key, noted))
-                }
-                (Change::All | Change::Members(_), _) => true,
-            }
+        let was_there = match (&self.change, list) {
+            (Change::Members(changes), Some(list)) => dependents.end_of_members(self.next, list, changes),
+            (Change::List(change), _) => dependents.end_part(self.next, |class| {
+                class.is_none_or(|class| class.was_changed || change.may_concern(&class.key, &class.noted))
+            }),
+            (Change::All | Change::Members(_), _) => dependents.end_part(self.next, |_| true),
         };
-        if dependents.end_part(self.next, concerns) {
+        if was_there {
             self.next += 1;
         } else {
             self.lists.pop();
@@ -246,6 +236,7 @@ impl Rules {
         tag: u64,
         change: Option<ListChange>,
     ) -> Result<Ending, Refused> {
+        let fields = list.set_fields();
         let put = self.change(id.controller(), |owned| {
             let former = owned.lists.put(id, list)?;
             let state = owned.states.entry(id).or_insert_with(|| State {
@@ -253,6 +244,7 @@ impl Rules {
                 entries: RwLock::default(),
                 dependents: Arc::default(),
             });
+            state.dependents.add_fields(fields);
             state.tag = tag;
             Ok((former, Arc::clone(&state.dependents)))
         });
@@ -338,24 +330,17 @@ impl Rules {
         if changes.is_empty() {
             return Ok(Ending::new(Vec::new(), Change::All));
         }
-        let change = if changes.len() > MAX_CHANGES {
-            Change::All
-        } else {
-            Change::Members(changes)
-        };
-        Ok(Ending::new(lists, change))
+        Ok(Ending::new(lists, Change::Members(changes)))
     }
 
-    /// Ends decisions about packets that come from a port, of which some may stand on this list.
+    /// Ends decisions about packets that come from a port, of those that stand on rules alone, of which some
+    /// may be rules of this list.
     pub(crate) fn end_of_port(&self, list: ListId, port: PortId) {
         let dependents = self.with(list.controller(), |owned| {
             Some(Arc::clone(&owned.states.get(&list)?.dependents))
         });
-        let concerns = |class: Option<&Class>| class.is_none_or(|class| class.in_port == port.0);
         match dependents.flatten() {
-            Some(dependents) => (0..)
-                .take_while(|&part| dependents.end_part(part, concerns))
-                .for_each(drop),
+            Some(dependents) => dependents.end_of_port(port),
             None => self.missing.end_dependents(),
         }
     }

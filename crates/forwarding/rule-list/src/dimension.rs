@@ -116,6 +116,20 @@ pub fn fields() -> FlowMask {
 pub(crate) struct Dimensions(u16);
 
 impl Dimensions {
+    pub const NONE: Dimensions = Dimensions(0);
+
+    pub fn bits(self) -> u16 {
+        self.0
+    }
+
+    pub fn from_bits(bits: u16) -> Dimensions {
+        Dimensions(bits)
+    }
+
+    pub fn contains(self, dimension: Dimension) -> bool {
+        self.0 >> dimension as u16 & 1 == 1
+    }
+
     pub fn insert(&mut self, dimension: Dimension) {
         self.0 |= 1 << dimension as u16;
     }

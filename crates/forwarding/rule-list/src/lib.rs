@@ -15,6 +15,7 @@
 //! | `index`, `list` | one field's rules; a finished list and its look-up |
 //! | `builder` | making lists in pieces |
 //! | `sets`, `lists` | sets that lists share; all lists and sets, with their bounds |
+//! | `beginnings` | an index of decisions by the values that sets are about |
 //!
 //! # Look-up
 //!
@@ -73,6 +74,7 @@
 
 #![forbid(unsafe_code)]
 
+mod beginnings;
 mod builder;
 mod condition;
 mod dimension;
@@ -86,6 +88,7 @@ mod rule_bits;
 mod sets;
 mod trie;
 
+pub use beginnings::{Beginning, Place, SetFields};
 pub use builder::{Builder, Compiler, ListChange};
 pub use dimension::fields;
 pub use flow::ListId;

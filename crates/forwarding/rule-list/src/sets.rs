@@ -80,8 +80,8 @@ impl Member {
 }
 
 /// Values that share a trie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Family {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Family {
     Ipv4,
     Ipv6,
     Mac,
@@ -90,7 +90,7 @@ enum Family {
 
 impl Family {
     /// `None` for dimensions that no set is about.
-    fn of(dimension: Dimension, long_address: bool) -> Option<Family> {
+    pub fn of(dimension: Dimension, long_address: bool) -> Option<Family> {
         match dimension {
             Dimension::InPort => Some(Family::Port),
             Dimension::EthDst | Dimension::EthSrc => Some(Family::Mac),
@@ -103,9 +103,9 @@ impl Family {
 
 /// A member as tries have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Value {
-    family: Family,
-    prefix: Prefix,
+pub(crate) struct Value {
+    pub family: Family,
+    pub prefix: Prefix,
 }
 
 impl Value {
@@ -134,7 +134,7 @@ impl Value {
 pub struct SetChange {
     /// The set.
     pub set: SetId,
-    value: Value,
+    pub(crate) value: Value,
 }
 
 impl SetChange {

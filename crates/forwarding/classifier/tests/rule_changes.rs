@@ -1,0 +1,307 @@
+//! What changes of rules and sets end, and how long that takes, with many decisions and members.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use classifier::{Decision, Ending, Hint, MegaflowTable, PortFlows, Rules, Shape, Walker};
+use flow::{
+    Action, Context, ControllerId, Filter, Filters, Flow, FlowId, FlowKey, FlowMask, ListId, PortId, SwitchId,
+};
+use rule_list::{
+    Addresses, Builder, IpPrefix, Match, Member, Range, Rule, SetId, SetKind, Transport, Verdict,
+};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const OWNER: ControllerId = ControllerId(0);
+const LIST: ListId = ListId(1);
+const SET: SetId = SetId(1);
+
+/// Addresses that are spread, each one once.
+fn address(number: u32) -> u32 {
+    number.wrapping_mul(0x9e37_79b1)
+}
+
+fn member(address: u32, len: u8) -> Member {
+    let address = Ipv4Addr::from_bits(address & u32::MAX << (32 - len)).into();
+    Member::Address(IpPrefix { address, len })
+}
+
+/// TCP from a source to a port.
+fn key(source: u32, port: u16) -> FlowKey {
+    let mut key = FlowKey::default();
+    key.set_in_port(1);
+    key.set_eth_dst(2);
+    key.set_eth_type(0x0800);
+    key.set_ip_proto(6);
+    key.set_ip_src(source.into());
+    key.set_tp_dst(port);
+    key
+}
+
+/// Rules that drop a port each for members of the set, before one that lets members pass.
+fn list(others: u32) -> Builder {
+    let rule = |number, port| Rule {
+        number,
+        priority: others - number,
+        matches: Match {
+            ip_src: Some(Addresses::Set(SET)),
+            ip_proto: Some(6),
+            transport: port,
+            ..Match::default()
+        },
+        verdict: if port.is_some() {
+            Verdict::Drop
+        } else {
+            Verdict::Allow
+        },
+        trial: false,
+    };
+    let mut builder = Builder::new(Verdict::Drop);
+    for number in 0..others {
+        let (source, port) = (Range::ALL, Range::one(50_000 + number as u16));
+        let destination = Transport::Ports {
+            source,
+            destination: port,
+        };
+        builder.add(rule(number, Some(destination))).unwrap();
+    }
+    builder.add(rule(others, None)).unwrap();
+    builder
+}
+
+/// Two ports, of which the second has the list for what comes to it.
+struct Setup {
+    rules: Arc<Rules>,
+    table: MegaflowTable,
+    flows: PortFlows,
+    walker: Walker,
+}
+
+impl Setup {
+    fn new(members: u32, others: u32) -> Setup {
+        let rules = Arc::<Rules>::default();
+        rules.create_set(OWNER, SET, SetKind::Addresses).unwrap();
+        let all: Vec<_> = (0..members).map(|number| member(address(number), 32)).collect();
+        for some in all.chunks(1000) {
+            rules.change_set(OWNER, SET, &[], some).unwrap().finish();
+        }
+        let (made, _) = list(others).compile().finish().unwrap();
+        rules.put(LIST, made, 0, None).unwrap().finish();
+        let mut table = MegaflowTable::with_rules(1000, 10, rules.clone());
+        let mut mask = FlowMask::ANY;
+        mask.0.set_in_port(u32::MAX);
+        mask.0.set_eth_dst(u64::MAX);
+        let actions = vec![Action::Output(PortId(2))];
+        table
+            .insert(Flow::new(FlowId(1), SwitchId(1), key(0, 0), mask, actions))
+            .unwrap();
+        let mut filters = Filters::default();
+        filters.egress[2] = Filter::Rules(LIST);
+        table.set_filters(PortId(2), filters);
+        Setup {
+            flows: table.port(PortId(1)),
+            rules,
+            table,
+            walker: Walker::default(),
+        }
+    }
+
+    fn decide(&mut self, key: &FlowKey) -> Arc<Decision> {
+        let reading = self.flows.read();
+        let walked = reading.walk(Hint::default(), key, &Context::NONE, &mut self.walker);
+        walked.decision().expect("a composed walk").clone()
+    }
+
+    /// Whether packets with this key pass.
+    fn passes(&mut self, key: &FlowKey) -> bool {
+        self.decide(key).shape == Shape::Plain(PortId(2))
+    }
+
+    /// Decisions about that many connections, whose sources are members.
+    fn connections(&mut self, count: u32) -> Vec<Arc<Decision>> {
+        (0..count)
+            .map(|number| self.decide(&key(address(number), 80)))
+            .collect()
+    }
+
+    fn toggle(&self, member: Member, comes: bool) -> Ending {
+        let (remove, add) = if comes {
+            (vec![], vec![member])
+        } else {
+            (vec![member], vec![])
+        };
+        self.rules.change_set(OWNER, SET, &remove, &add).unwrap()
+    }
+
+    /// One rule more, or one less.
+    fn change_rule(&self, number: u32, comes: bool) -> Ending {
+        let mut builder = Builder::from_list(self.rules.get(LIST).unwrap());
+        if comes {
+            let matches = Match {
+                ip_proto: Some(6),
+                transport: Some(Transport::Ports {
+                    source: Range::ALL,
+                    destination: Range::one(60_000),
+                }),
+                ..Match::default()
+            };
+            let (priority, verdict, trial) = (u32::MAX, Verdict::Drop, false);
+            let rule = Rule {
+                number,
+                priority,
+                matches,
+                verdict,
+                trial,
+            };
+            builder.add(rule).unwrap();
+        } else {
+            assert!(builder.remove(number));
+        }
+        let (made, change) = builder.compile().finish().unwrap();
+        self.rules.put(LIST, made, 0, Some(change)).unwrap()
+    }
+}
+
+fn live(decisions: &[Arc<Decision>]) -> usize {
+    decisions.iter().filter(|decision| decision.is_live()).count()
+}
+
+/// Does all steps. Returns how long the longest one took.
+fn finish(mut ending: Ending) -> Duration {
+    let mut longest = Duration::ZERO;
+    loop {
+        let begin = Instant::now();
+        let goes_on = ending.step();
+        longest = longest.max(begin.elapsed());
+        if !goes_on {
+            return longest;
+        }
+    }
+}
+
+#[test]
+fn a_change_of_one_member_ends_few_decisions_of_many() {
+    const COUNT: u32 = 20_000;
+    let mut all = Setup::new(COUNT, 3);
+    let connections = all.connections(COUNT);
+    assert_eq!(live(&connections), COUNT as usize);
+    for (member, comes) in [
+        (member(address(7), 32), false),
+        (member(0x0102_0304, 32), true),
+        (member(address(9), 24), true),
+    ] {
+        let before = live(&connections);
+        all.toggle(member, comes).finish();
+        let lost = before - live(&connections);
+        assert!(lost <= COUNT as usize / 50, "{lost} for {member:?}");
+    }
+    assert!(!connections[7].is_live() && !all.passes(&key(address(7), 80)));
+    assert!(!connections[9].is_live() && all.passes(&key(address(9) ^ 1, 80)));
+}
+
+/// As many as were exchanged may be concerned, and no others.
+#[test]
+fn an_exchange_of_many_members_ends_their_decisions_alone() {
+    const COUNT: u32 = 2000;
+    let mut all = Setup::new(COUNT, 3);
+    let connections = all.connections(COUNT);
+    let leave: Vec<_> = (0..300).map(|number| member(address(number), 32)).collect();
+    all.rules.change_set(OWNER, SET, &leave, &[]).unwrap().finish();
+    assert_eq!(live(&connections[..300]), 0);
+    assert!(live(&connections) > COUNT as usize - 400);
+}
+
+#[test]
+fn a_change_of_one_rule_ends_the_decisions_that_it_may_concern() {
+    let mut all = Setup::new(100, 3);
+    let others = all.connections(100);
+    let concerned: Vec<_> = (0..100)
+        .map(|number| all.decide(&key(address(number), 60_000)))
+        .collect();
+    all.change_rule(100, true).finish();
+    assert_eq!((live(&concerned), live(&others)), (0, 100));
+    assert!(!all.passes(&key(address(1), 60_000)) && all.passes(&key(address(1), 80)));
+    all.change_rule(100, false).finish();
+    assert!(all.passes(&key(address(1), 60_000)));
+}
+
+/// Decisions that stand on an ingress list alone, since it drops the packets.
+#[test]
+fn a_port_without_its_list_has_no_decisions_of_the_list() {
+    let mut all = Setup::new(1, 3);
+    let mut filters = Filters::default();
+    filters.ingress[2] = Filter::Rules(LIST);
+    all.table.set_filters(PortId(1), filters);
+    let dropped: Vec<_> = (1..500)
+        .map(|number| all.decide(&key(address(number), 80)))
+        .collect();
+    assert!(
+        dropped
+            .iter()
+            .all(|decision| decision.shape == Shape::Run && decision.is_live())
+    );
+    all.table.set_filters(PortId(1), Filters::default());
+    assert_eq!(live(&dropped), 0);
+}
+
+/// A guest makes as many kinds of packets as it can, and nobody keeps what was decided about them.
+#[test]
+fn kinds_of_packets_that_are_gone_take_no_memory() {
+    let mut all = Setup::new(1000, 1000);
+    let mut kinds = |from: u32| {
+        for number in from..from + 5000 {
+            all.decide(&key(address(number % 2000), number as u16));
+            if number % 50 == 0 {
+                all.toggle(member(address(number), 32), true).finish();
+                all.toggle(member(address(number), 32), false).finish();
+            }
+        }
+    };
+    kinds(10_000);
+    let grown = allocation_counter::measure(|| kinds(20_000)).bytes_current;
+    assert!(grown < 64 * 1024, "{grown} bytes");
+}
+
+/// `cargo test --release -p classifier --test rule_changes -- --ignored --nocapture`
+#[test]
+#[ignore = "measures"]
+fn speed_of_changes() {
+    const COUNT: u32 = 100_000;
+    let mut all = Setup::new(COUNT, 10_000);
+    let begin = Instant::now();
+    let mut connections = all.connections(COUNT);
+    let ns = begin.elapsed().as_nanos() / u128::from(COUNT);
+    println!("a walk under 10,001 rules, with a new decision: {ns} ns");
+    let mut measure = |what: &str, all: &Setup, change: &dyn Fn(&Setup, u32) -> Ending, often: u32| {
+        let (before, begin) = (live(&connections), Instant::now());
+        let longest = (0..often).map(|round| finish(change(all, round))).max().unwrap();
+        let each = begin.elapsed() / often;
+        let lost = before - live(&connections);
+        println!("{what}: {each:?} each, longest step {longest:?}, {lost} decisions lost in {often}");
+        connections.retain(|decision| decision.is_live());
+    };
+    let other = |all: &Setup, round: u32| all.toggle(member(address(COUNT + round / 2), 32), round % 2 == 0);
+    measure("a member comes or goes", &all, &other, 1000);
+    let network =
+        |all: &Setup, round: u32| all.toggle(member(address(COUNT + round / 2), 20), round % 2 == 0);
+    measure("a network comes or goes", &all, &network, 10);
+    let rule = |all: &Setup, round: u32| all.change_rule(20_000 + round / 2, round % 2 == 0);
+    measure("a rule comes or goes", &all, &rule, 10);
+    let exchange = |all: &Setup, round: u32| {
+        let some = |from: u32| {
+            (from..from + 100)
+                .map(|n| member(address(COUNT + n), 32))
+                .collect::<Vec<_>>()
+        };
+        let (leave, come) = (some(round * 100), some(round * 100 + 100));
+        all.rules.change_set(OWNER, SET, &leave, &come).unwrap()
+    };
+    measure("100 members are exchanged", &all, &exchange, 100);
+    let begin = Instant::now();
+    drop(connections);
+    println!(
+        "decisions are dropped: {} ns each",
+        begin.elapsed().as_nanos() / u128::from(COUNT)
+    );
+}
