@@ -14,7 +14,8 @@
 
 use crate::behind_bits::Words;
 use crate::decision::Decision;
-use crate::microflow::{MicroflowCache, Place, Train};
+use crate::microflow::{MicroflowCache, Place};
+use crate::train::Train;
 use flow::ExactKey;
 use std::array;
 use std::sync::Arc;

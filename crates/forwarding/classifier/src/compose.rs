@@ -293,7 +293,7 @@ struct Composer<'a> {
     stand_in: StandIn,
     /// The bits that the last look-up compared.
     last: &'a Cell<FlowMask>,
-    /// That of the port that packets come from.
+    /// Of the port that packets come from.
     mask_union: &'a MaskUnion,
     compared: &'a mut Compared,
     judged: &'a mut Judged,

@@ -16,7 +16,7 @@
 use crate::behind_bits::Behind;
 use crate::class::Class;
 use crate::entry::FlowEntry;
-use crate::microflow::Train;
+use crate::train::Train;
 use cpu::{Access, prefetch};
 use flow::{Edit, FlowStats, PortId, Program};
 use std::ops::Range;

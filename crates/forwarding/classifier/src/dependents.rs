@@ -7,8 +7,8 @@
 //! Decisions of a list are noted besides by the values that sets of the list are about
 //! ([`rule_list::Beginning`]), so the change of a member looks at the decisions concerned and few others,
 //! however many there are. Those that stand on rules alone are noted by their input port; others end with the
-//! flows that are behind the port's filters. A change of rules goes through all of a list in parts, each with a
-//! lock of its own that is held while the part's notes are read.
+//! flows that are behind the port's filters. A change of rules goes through all of a list in parts, each with
+//! a lock of its own that is held while the part's notes are read.
 //!
 //! No decision may be dropped while a lock is held here.
 
@@ -172,14 +172,14 @@ impl Dependents {
         self.0.lock().noted.all().collect()
     }
 
-    /// Those that are noted by that value, and perhaps others.
+    /// Decisions that are noted by that value, and perhaps others.
     fn with(&self, key: &Key) -> Vec<Arc<Decision>> {
         let list = self.0.lock();
         let by_value = list.by_value.iter();
         by_value.flat_map(|by_value| by_value.with(key)).collect()
     }
 
-    /// Those that changes of members may concern, and perhaps others: all, if that is less to look at.
+    /// Decisions that changes of members may concern, and perhaps others: all, if that is less to look at.
     fn concerned(&self, changes: &[(SetChange, SetFields)]) -> Vec<Arc<Decision>> {
         let list = self.0.lock();
         let Some(by_value) = &list.by_value else {
@@ -310,8 +310,8 @@ impl SharedDependents {
         })
     }
 
-    /// As [`end_part`](Self::end_part), for changes of sets that this list names: step by step. False if there
-    /// is no such step.
+    /// As [`end_part`](Self::end_part), for changes of sets that this list names: step by step. False if
+    /// there is no such step.
     pub fn end_of_members(&self, step: usize, list: &RuleList, changes: &[SetChange]) -> bool {
         let part = &self.parts[step % PARTS];
         let Some(changes) = changes.chunks(CHANGES_PER_STEP).nth(step / PARTS) else {

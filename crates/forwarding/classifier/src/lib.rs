@@ -11,7 +11,8 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `microflow`, `mask_union` | a worker's cache; the bits of a key that flows match |
+//! | `microflow`, `train` | a worker's cache; packets that are counted at once |
+//! | `mask_union` | the bits of a key that flows match |
 //! | `behind`, `behind_bits` | the cache for what later look-ups compare; the bits of these |
 //! | `megaflow`, `port_flows` | the table of a switch; the flows of one input port, between threads |
 //! | `rules`, `class` | rule lists of filters, and what a change of them ends; packets that they judge alike |
@@ -52,6 +53,7 @@ mod rules;
 mod stages;
 mod stand_in;
 mod subtable;
+mod train;
 mod walk;
 
 pub use behind_bits::Words;
@@ -59,8 +61,9 @@ pub use compose::{MAX_PARTS, Walked, Walker, dp_hash};
 pub use decision::{Decision, Edited, Metered, Shape};
 pub use entry::{FlowEntry, Found, RuleOrigin};
 pub use megaflow::{DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, MegaflowTable};
-pub use microflow::{DEFAULT_CACHE_ENTRIES, FIRST_CACHE_ENTRIES, MicroflowCache, Place, Train};
+pub use microflow::{DEFAULT_CACHE_ENTRIES, FIRST_CACHE_ENTRIES, MicroflowCache, Place};
 pub use port_flows::{Hint, PortFlows, Reading};
 pub use refused::Refused;
 pub use rules::{Ending, Rules};
+pub use train::Train;
 pub use walk::{Branch, MAX_LOOKS, MAX_STEPS, NoTables, Stack, Start, Subject, Tables, run};

@@ -119,8 +119,8 @@ impl MaskUnion {
         self.hides.fetch_min(hides(fields), Ordering::Release);
     }
 
-    /// What rule lists tell kinds of packets apart by is compared from now on, as packets of the port may come
-    /// to lists.
+    /// What rule lists tell kinds of packets apart by is compared from now on, as packets of the port may
+    /// come to lists.
     pub fn add_kinds(&self) {
         let _changes = self.changes.lock();
         self.change(&rule_bits::of_kinds(), |before, bits| before | bits);

@@ -209,8 +209,8 @@ impl MegaflowTable {
         self.forget_rules(port, &before, &filters);
     }
 
-    /// Has fields that rule lists ask for looked for, and those bits compared that tell their kinds of packets
-    /// apart, before packets come to the lists among these filters.
+    /// Has fields that rule lists ask for looked for, and those bits compared that tell their kinds of
+    /// packets apart, before packets come to the lists among these filters.
     fn prepare_for_rules(&mut self, port: PortId, filters: &Filters) {
         let fields = rule_list::fields();
         let prepare = |list: &SharedList| {

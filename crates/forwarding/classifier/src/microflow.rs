@@ -24,6 +24,7 @@
 
 use crate::decision::Decision;
 use crate::hash::Seed;
+use crate::train::Train;
 use cpu::{Access, prefetch};
 use flow::ExactKey;
 use std::sync::Arc;
@@ -43,35 +44,6 @@ type Set = [Slot; WAYS];
 
 /// One in this many insertions replaces a slot that is taken.
 const REPLACEMENT_INTERVAL: u32 = 32;
-
-/// Packets with one key, which are counted together.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Train {
-    /// Bytes of all frames.
-    pub bytes: u64,
-    /// Number of packets.
-    pub packets: u32,
-    /// TCP flags that any of them has.
-    pub tcp_flags: u16,
-}
-
-impl Train {
-    /// Appends a packet.
-    #[inline]
-    pub fn add(&mut self, frame_len: usize, tcp_flags: u16) {
-        self.packets += 1;
-        self.bytes += frame_len as u64;
-        self.tcp_flags |= tcp_flags;
-    }
-
-    /// Appends packets.
-    #[inline]
-    pub fn append(&mut self, other: &Train) {
-        self.packets += other.packets;
-        self.bytes += other.bytes;
-        self.tcp_flags |= other.tcp_flags;
-    }
-}
 
 /// The place of a decision in a cache, until the next insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,16 +2,17 @@
 //! cache.
 //!
 //! Most bits that a list notes are those of a connection, and lists are asked about few of a switch's
-//! packets: these bits are compared at a further look ([`crate::behind`]). But all packets of a sender agree in
-//! some fields, or are of few kinds. Such bits make few cache entries more, and are compared at the first look:
+//! packets: these bits are compared at a further look ([`crate::behind`]). But all packets of a sender agree
+//! in some fields, or are of few kinds. Such bits make few cache entries more, and are compared at the first
+//! look:
 //!
 //! | bits | in the union of |
 //! |---|---|
 //! | of kinds: Ethernet type, VLAN, protocol, fragment | each port whose packets may come to a list |
 //! | source addresses, MAC and IP | a port, once an ingress list has noted them for a packet from there |
 //!
-//! All decisions about a port's packets end when its ingress filters change, and those about packets to a port
-//! when its egress filters do. A union loses bits afterwards, so decisions may rely on it.
+//! All decisions about a port's packets end when its ingress filters change, and those about packets to a
+//! port when its egress filters do. A union loses bits afterwards, so decisions may rely on it.
 
 use flow::{FieldId, FlowMask};
 
@@ -34,7 +35,7 @@ pub(crate) fn of_kinds() -> FlowMask {
 pub(crate) struct Sources(pub u8);
 
 impl Sources {
-    /// Those of which the mask has a bit.
+    /// Fields of which the mask has a bit.
     pub fn in_mask(mask: &FlowMask) -> Sources {
         let fields = (0..).zip(SOURCES);
         let found = fields.filter(|(_, field)| field.field().get(&mask.0.words) != 0);

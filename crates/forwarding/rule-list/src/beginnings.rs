@@ -1,10 +1,10 @@
 //! Beginnings of values: an index of decisions by the values that sets are about.
 //!
-//! A decision holds for packets that agree in some first bits of their addresses, MACs or port ([`Beginning`]).
-//! A changed member of a set may concern those decisions whose beginnings the member has, or that begin with
-//! the member ([`SetChange::beginning`]); others stay right. An index of decisions by their beginnings finds the
-//! first kind by one look for each length of beginnings that there is. Decisions of the second kind are those
-//! about a single value where a member is a whole network.
+//! A decision holds for packets that agree in some first bits of their addresses, MACs or port
+//! ([`Beginning`]). A changed member of a set may concern those decisions whose beginnings the member has, or
+//! that begin with the member ([`SetChange::beginning`]); others stay right. An index of decisions by their
+//! beginnings finds the first kind by one look for each length of beginnings that there is. Decisions of the
+//! second kind are those about a single value where a member is a whole network.
 //!
 //! Safe direction of error: a beginning that is shorter than what is known costs looks at decisions that stay
 //! right. No decision may lack a beginning in a field of its list's sets.
@@ -52,8 +52,8 @@ impl SetFields {
         SetFields(Dimensions::from_bits(bits))
     }
 
-    /// The beginnings of values in these fields of packets that agree with `key` in the bits `noted`, if these
-    /// have a bit of the field.
+    /// The beginnings of values in these fields of packets that agree with `key` in the bits `noted`, if
+    /// these have a bit of the field.
     pub fn beginnings(self, key: &FlowKey, noted: &FlowMask) -> impl Iterator<Item = Beginning> {
         let knows_version = noted.is_exact(FieldId::EthType.field());
         let is_noted = |dimension: &Dimension| dimension.field().field().get(&noted.0.words) != 0;
@@ -171,7 +171,8 @@ mod tests {
         Member::Address(IpPrefix { address, len })
     }
 
-    /// For all lengths of members and of what is known: a decision that a change concerns is where it is sought.
+    /// For all lengths of members and of what is known: a decision that a change concerns is where it is
+    /// sought.
     #[test]
     fn what_a_change_concerns_is_at_one_of_the_beginnings() {
         let mut lists = RuleLists::default();
