@@ -252,7 +252,7 @@ fn kinds_of_packets_that_are_gone_take_no_memory() {
     let mut kinds = |from: u32| {
         for number in from..from + 5000 {
             all.decide(&key(address(number % 2000), number as u16));
-            if number % 50 == 0 {
+            if number.is_multiple_of(50) {
                 all.toggle(member(address(number), 32), true).finish();
                 all.toggle(member(address(number), 32), false).finish();
             }
@@ -281,12 +281,13 @@ fn speed_of_changes() {
         println!("{what}: {each:?} each, longest step {longest:?}, {lost} decisions lost in {often}");
         connections.retain(|decision| decision.is_live());
     };
-    let other = |all: &Setup, round: u32| all.toggle(member(address(COUNT + round / 2), 32), round % 2 == 0);
+    let other =
+        |all: &Setup, round: u32| all.toggle(member(address(COUNT + round / 2), 32), round.is_multiple_of(2));
     measure("a member comes or goes", &all, &other, 1000);
     let network =
-        |all: &Setup, round: u32| all.toggle(member(address(COUNT + round / 2), 20), round % 2 == 0);
+        |all: &Setup, round: u32| all.toggle(member(address(COUNT + round / 2), 20), round.is_multiple_of(2));
     measure("a network comes or goes", &all, &network, 10);
-    let rule = |all: &Setup, round: u32| all.change_rule(20_000 + round / 2, round % 2 == 0);
+    let rule = |all: &Setup, round: u32| all.change_rule(20_000 + round / 2, round.is_multiple_of(2));
     measure("a rule comes or goes", &all, &rule, 10);
     let exchange = |all: &Setup, round: u32| {
         let some = |from: u32| {

@@ -208,7 +208,7 @@ mod tests {
                 key.set_ip_src(u128::from(address));
                 noted
                     .0
-                    .set_eth_type(if known % 2 == 0 { u16::MAX } else { 0x00ff });
+                    .set_eth_type(if known.is_multiple_of(2) { u16::MAX } else { 0x00ff });
                 noted
                     .0
                     .set_ip_src(u128::from(u32::MAX.checked_shl(32 - known).unwrap_or(0)));
