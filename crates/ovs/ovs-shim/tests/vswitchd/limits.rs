@@ -162,7 +162,7 @@ fn deaths(world: &mut World, [mut a, mut b]: [Guest; 2]) -> [Guest; 2] {
     [a, b]
 }
 
-fn kill(world: &World, role: &str) {
+pub fn kill(world: &World, role: &str) {
     let pid = process(world, role)["pid"].as_u64().unwrap();
     // SAFETY: plain integers; the process is one of the product under test.
     let killed = unsafe { libc::kill(i32::try_from(pid).unwrap(), libc::SIGKILL) };

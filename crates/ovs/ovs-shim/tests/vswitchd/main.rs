@@ -20,6 +20,7 @@ mod listening;
 #[path = "../../../ovs-glue/tests/doubles/memory.rs"]
 mod memory;
 mod plane;
+mod policies;
 mod rates;
 mod restore;
 mod shares;
@@ -418,6 +419,19 @@ fn a_controller_decides() {
 fn inside_controller() {
     if let Some(mut world) = World::new() {
         controller::a_controller_decides(&mut world);
+    }
+}
+
+#[test]
+fn ports_have_the_policies_that_the_database_names() {
+    inside_with_product("inside_policies");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_policies() {
+    if let (Some(mut world), Some(program)) = (World::new(), product()) {
+        policies::ports_have_the_policies_that_the_database_names(&mut world, program);
     }
 }
 
