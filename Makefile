@@ -8,7 +8,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 # Compiling takes long and several cores are rare: one profile for everything that runs guests.
 RELEASE := $(TARGET)/release
 
-.PHONY: all setup build install deb demo demo-stop test test-unit test-loom test-p4 fuzz-p4 test-end-to-end test-attack test-kills test-distributions \
+.PHONY: all setup build install deb demo demo-stop test test-unit test-loom test-p4 fuzz-p4 test-end-to-end test-attack test-pipeline test-kills test-distributions \
 	test-package test-ovs test-ovs-guests test-openflow test-ovn test-kmod test-ovsdbapp soak lint bench bench-instructions bench-p4 mutants simulate clean
 
 all: build
@@ -105,6 +105,16 @@ test-attack: ## Guests and VMMs that break the rules beside two that do not: wha
 	$(CARGO) build --release --package hyperswitch --package ovs-shim
 	scripts/as-root env HYPERSWITCH_ATTACK=1 $(CARGO) test --release --package ovs-shim --test vswitchd leave_others_their_share \
 		-- --test-threads=1 --nocapture
+
+# `make test` has the parts without the programs of others.
+test-pipeline: ## Policies of ports with real guests, and with dnsmasq, radvd, scapy and arping as rogues
+	scripts/setup --pipeline
+	scripts/setup --ovs
+	$(CARGO) build --release --package hyperswitch --package ovs-shim
+	scripts/as-root env HYPERSWITCH_E2E=require $(CARGO) test --release --package testbed --test e2e -- \
+		--include-ignored --nocapture policies:: rogues::
+	scripts/as-root env HYPERSWITCH_OVS=require $(CARGO) test --release --package ovs-shim --test vswitchd \
+		ports_have_the_policies -- --nocapture
 
 # Takes twenty minutes, since the supervisor waits longer after each death; `make test` has a few of them.
 test-kills: ## 200 deaths of the data plane under mixed load, with real guests: no chain is lost, and none comes twice

@@ -119,6 +119,7 @@ fn examples_of_configurations_are_accepted() {
         ("README.md", 1),
         ("docs/configuration.md", 4),
         ("docs/policies.md", 2),
+        ("docs/policies-from-elsewhere.md", 4),
     ] {
         let text = std::fs::read_to_string(root().join(document)).unwrap();
         let examples = blocks(&text, "toml");

@@ -13,6 +13,7 @@ mod policies;
 mod polling;
 mod readme;
 mod rig;
+mod rogues;
 mod traffic;
 mod uplinks;
 mod vlans;

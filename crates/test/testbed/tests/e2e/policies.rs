@@ -14,7 +14,7 @@ use testbed::{Endpoint, Guest, Lab, Namespace, Output, QemuGuest, QemuOptions, S
 const RETURN: Duration = Duration::from_secs(30);
 
 /// A guest's port with all guards; `more` are further keys.
-fn guarded(name: &str, number: u8, more: &str) -> String {
+pub fn guarded(name: &str, number: u8, more: &str) -> String {
     format!(
         "[[switch.port]]\nname = \"{name}\"\nmac = \"{}\"\naddresses = [\"{}/24\", \"{}/64\"]\n\
          guards = [\"spoof\", \"dhcp\", \"router\", \"bpdu\"]\n{more}\n",
@@ -24,7 +24,7 @@ fn guarded(name: &str, number: u8, more: &str) -> String {
     )
 }
 
-fn mac(number: u8) -> String {
+pub fn mac(number: u8) -> String {
     format!("52:54:00:00:09:{number:02x}")
 }
 
@@ -74,7 +74,7 @@ fn boot(switch: &Switch) -> Result<(QemuGuest, Guest)> {
 }
 
 /// Connects to a TCP port.
-fn connect(address: &str, port: u16) -> String {
+pub fn connect(address: &str, port: u16) -> String {
     format!("busybox nc -w 2 {address} {port} </dev/null")
 }
 
@@ -97,7 +97,7 @@ fn answers(from: &dyn Endpoint, address: &str, port: u16) -> Result<()> {
 }
 
 /// Waits until all lists are in force.
-fn in_force(switch: &Switch) -> Result<()> {
+pub fn in_force(switch: &Switch) -> Result<()> {
     switch.wait(|| {
         let Ok(text) = switch.verb(&["policy", "list", "--json"]) else {
             return Ok(false);
@@ -108,7 +108,7 @@ fn in_force(switch: &Switch) -> Result<()> {
 }
 
 /// Packets that a rule of this origin has dropped.
-fn dropped_by(switch: &Switch, list: &str, origin: &str) -> Result<u64> {
+pub fn dropped_by(switch: &Switch, list: &str, origin: &str) -> Result<u64> {
     let shown = switch.verb(&["policy", "show", list, "--json"])?;
     let shown: PolicyRules = serde_json::from_str(&shown)?;
     let of = shown
@@ -119,10 +119,10 @@ fn dropped_by(switch: &Switch, list: &str, origin: &str) -> Result<u64> {
 }
 
 /// Lists with rules that drop, by origin, and what each of them has to drop.
-type Forbidden<'a> = [(&'static str, &'static str, &'a dyn Endpoint, String)];
+pub type Forbidden<'a> = [(&'static str, &'static str, &'a dyn Endpoint, String)];
 
 /// Tries at once what is forbidden: nothing of it succeeds, and the right rule has dropped it.
-fn dropped_and_named(switch: &Switch, forbidden: &Forbidden<'_>) -> Result<()> {
+pub fn dropped_and_named(switch: &Switch, forbidden: &Forbidden<'_>) -> Result<()> {
     let counts = || -> Result<Vec<u64>> {
         let lists = forbidden.iter();
         lists
