@@ -1,7 +1,8 @@
 //! Formats of frames: parsing into a flow key, the virtio-net header, checksums, segmentation.
 //!
 //! Everything here works on the private copy of a packet's head ([`Snapshot`]) and on numbers; nothing
-//! touches guest memory, allocates or keeps state, so any thread may call anything.
+//! touches guest memory or keeps state, and but for `rejection` nothing allocates, so any thread may call
+//! anything.
 //!
 //! | module | contents |
 //! |---|---|
@@ -11,6 +12,7 @@
 //! | `segment`, `tunnel` | software segmentation, also inside a tunnel |
 //! | `checksum`, `crc32c` | the Internet checksum; CRC32c of SCTP |
 //! | `set` | changes of header fields |
+//! | `rejection` | what the sender of a rejected packet is told |
 //!
 //! The path through the crate is the packet's: [`parse`] turns the head into a key and the offsets of its
 //! [`Layers`]; [`Offload::check`] compares what the sender's [`VnetHeader`] asks for with what was parsed; a
@@ -27,6 +29,7 @@ mod crc32c;
 mod layers;
 mod offload;
 mod parse;
+mod rejection;
 mod segment;
 mod set;
 mod snapshot;
@@ -37,6 +40,7 @@ pub use checksum::{Sum, finish_checksum, pseudo};
 pub use layers::{L3, L4, Layers};
 pub use offload::{BadOffload, MIN_GSO_SIZE, Offload};
 pub use parse::{MAX_HEADERS, Parsed, exact_key, parse};
+pub use rejection::rejection;
 pub use segment::{CannotSegment, Segment, Segments, segments};
 pub use set::{NoField, set_field};
 pub use snapshot::Snapshot;

@@ -43,7 +43,7 @@ const FRAG_FIRST: u8 = 1;
 const FRAG_LATER: u8 = 2;
 
 /// IP protocol numbers (IANA) that the parser knows.
-mod proto {
+pub(crate) mod proto {
     pub const HOP_BY_HOP: u8 = 0;
     pub const ICMP: u8 = 1;
     pub const TCP: u8 = 6;
