@@ -1,16 +1,18 @@
 //! The configuration of users: schema, checks and file.
 //!
-//! * `schema`: the same types describe a TOML file and the objects that requests add at run time, and they
-//!   check themselves: a value that exists is in range (`value`). [`Config::check`] makes the checks that
-//!   span several values (names that clash, an uplink that is missing).
-//! * `policy`, `policy_value`: the part of the schema about sets, rules and guards, and what a rule's
-//!   keys can be set to.
-//! * [`parse`] reads a file and puts file, line and column in front of every error.
+//! | module | contents |
+//! |---|---|
+//! | `schema` | types that describe a TOML file, and the objects that requests add at run time |
+//! | `policy`, `mirror` | the parts of the schema about sets, rules and guards; about copies of ports' packets |
+//! | `value`, `policy_value` | values that check themselves: one that exists is in range |
+//! | `check` | checks that span several values: names that clash, an uplink that is missing |
+//! | `file`, `wanted` | a file, with file, line and column in front of every error; what keys want, for users |
 
 #![forbid(unsafe_code)]
 
 mod check;
 mod file;
+mod mirror;
 mod policy;
 mod policy_value;
 mod schema;
@@ -19,6 +21,7 @@ mod wanted;
 
 pub use check::{CheckError, PathSegment};
 pub use file::{ConfigError, error_at, parse};
+pub use mirror::{MirrorConfig, MirroredPackets};
 pub use policy::{
     AclConfig, AllowedPair, ConnectionMatch, FragmentMatch, GroupConfig, Guard, PortPolicyConfig, RuleAction,
     RuleConfig, SetConfig,
@@ -32,6 +35,6 @@ pub use schema::{
     Trunk, VlanConfig,
 };
 pub use value::{
-    AgeingSeconds, InterfaceName, InvalidValue, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns,
-    StormControl, TableSize, UserId, VlanId,
+    AgeingSeconds, CopyLength, InterfaceName, InvalidValue, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name,
+    Netns, PortName, StormControl, TableSize, UserId, VlanId,
 };

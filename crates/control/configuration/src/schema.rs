@@ -4,6 +4,7 @@
 //! sensible one. Ports without `vlan` carry untagged frames only; that a guest can tag its way into a VLAN
 //! takes an explicit `trunk`, the safe direction of error.
 
+use crate::mirror::MirrorConfig;
 use crate::policy::{AclConfig, AllowedPair, GroupConfig, Guard, PortPolicyConfig, SetConfig};
 use crate::value::{
     AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns, StormControl,
@@ -33,6 +34,9 @@ pub struct Config {
     /// Policies with a name, which hosts, uplinks and ports of Open vSwitch have.
     #[serde(default, rename = "port-policy", skip_serializing_if = "Vec::is_empty")]
     pub port_policies: Vec<PortPolicyConfig>,
+    /// Copies of ports' packets for other ports.
+    #[serde(default, rename = "mirror", skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<MirrorConfig>,
     /// Which cores do the data plane's work. Changes take effect when the switch is started again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub placement: placement_config::Config,

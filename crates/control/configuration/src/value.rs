@@ -102,6 +102,11 @@ number! {
 }
 
 number! {
+    /// Bytes of a frame that a mirror copies, 14 (an Ethernet header) to 65553.
+    CopyLength(u32) = 14..=65_553, default 65_553, "a number of bytes, 14 to 65553"
+}
+
+number! {
     /// Largest IP packet in bytes, 68 (RFC 791) to 65535.
     Mtu(u16) = 68..=65535, default 1500, "an MTU in bytes, 68 to 65535"
 }
@@ -238,6 +243,17 @@ text! {
 string!(Name);
 
 text! {
+    /// Name of any port: one that users have named, or a switch's own ports to the host and the world.
+    PortName(String),
+    "the name of a port, SWITCH:host or SWITCH:uplink",
+    |text| {
+        let own = text.strip_suffix(":host").or_else(|| text.strip_suffix(":uplink"));
+        plain(own.unwrap_or(text), 63).then(|| text.to_owned())
+    }
+}
+string!(PortName);
+
+text! {
     /// Name of a network interface; the kernel keeps 15 bytes.
     InterfaceName(String),
     "an interface name: 1 to 15 of the characters a-z A-Z 0-9 . _ -, starting with a letter or digit",
@@ -347,6 +363,16 @@ mod tests {
         assert!("fifteen-bytes-x".parse::<InterfaceName>().is_ok());
         assert!("/proc/7/ns/net".parse::<Netns>().is_ok());
         assert!("../x".parse::<Netns>().is_err());
+    }
+
+    #[test]
+    fn names_of_ports() {
+        for good in ["a", "lan:host", "lan:uplink"] {
+            assert_eq!(good.parse::<PortName>().unwrap().as_str(), good);
+        }
+        for bad in ["", ":host", "lan:", "lan:guest", "lan:host:host"] {
+            assert!(bad.parse::<PortName>().is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(crate) struct Wrong {
 const OF_GROUP: &str = "a list of rules: [{ protocol = \"tcp\", destination-port = 443 }, ...]";
 
 /// Tables and lists of tables, and how they are written.
-const SHAPES: [(&str, Shape, &str); 12] = [
+const SHAPES: [(&str, Shape, &str); 13] = [
     (
         "switch",
         Shape::Tables,
@@ -57,6 +57,11 @@ const SHAPES: [(&str, Shape, &str); 12] = [
         "security-group",
         Shape::Tables,
         "a list of tables: each group begins with [[security-group]]",
+    ),
+    (
+        "mirror",
+        Shape::Tables,
+        "a list of tables: each mirror begins with [[mirror]]",
     ),
     ("to", Shape::Tables, OF_GROUP),
     ("from", Shape::Tables, OF_GROUP),
@@ -117,6 +122,8 @@ const PLAIN: &[(&str, &str, &str)] = &[
         "a list of MAC addresses and blocks like [\"52:54:00:00:00:00/24\"]",
     ),
     ("set", "ports", "a list of names of ports"),
+    ("mirror", "sources", "a list of names of ports"),
+    ("mirror", "packets", "a list of \"from\", \"to\" and \"dropped\""),
     ("acl", "default", ACTIONS),
     ("rule", "action", ACTIONS),
     ("rule", "priority", "a number from 0 to 65535"),
@@ -157,10 +164,10 @@ const FOREIGN: [&str; 9] = [
 pub(crate) fn misshapen(table: &DeTable<'_>) -> Option<Wrong> {
     table.iter().find_map(|(key, value)| {
         let key = key.get_ref().as_ref();
-        // Rules are about a tag, and have no tables.
-        let has_rules = matches!(key, "rule" | "to" | "from");
+        // Rules and mirrors are about a tag, and have no tables.
+        let has_no_tables = matches!(key, "rule" | "to" | "from" | "mirror");
         let below = |tables: Vec<_>| tables.into_iter().find_map(misshapen);
-        of_wrong_shape(key, value).or_else(|| (!has_rules).then(|| below(children(value)))?)
+        of_wrong_shape(key, value).or_else(|| (!has_no_tables).then(|| below(children(value)))?)
     })
 }
 

@@ -15,13 +15,13 @@ use crate::rules::{RuleAnswer, RuleRequest};
 use crate::work::WorkReport;
 use flow::{
     Action, Context, ControllerId, DropReason, Filters, Flow, FlowId, FlowKey, FlowMask, FlowStats, ListId,
-    MeterSpec, MeterStats, PortCounters, PortId, PutMode, Stage, SwitchId, Userspace,
+    MeterSpec, MeterStats, Mirror, PortCounters, PortId, PutMode, Stage, SwitchId, Userspace,
 };
 use rule_list::Verdict;
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +82,15 @@ pub enum Request {
         port: PortId,
         /// The filters; lists may be those of any controller, and need not exist.
         filters: Filters,
+    },
+    /// Puts mirrors in the place of those that a port has. Refused with E2BIG if there are more than
+    /// [`MAX_MIRRORS`](flow::MAX_MIRRORS), with EPERM if one names another controller's port, with EINVAL if
+    /// one cannot be at this port.
+    PortMirrors {
+        /// The port whose packets are copied.
+        port: PortId,
+        /// The mirrors; their ports and lists need not exist.
+        mirrors: Vec<Mirror>,
     },
     /// Sets the vCPU threads of a port's guest.
     PortThreads {
@@ -347,6 +356,8 @@ pub struct PortSpec {
     pub masked_features: u64,
     /// The port's filters, from its first packet on.
     pub filters: Filters,
+    /// The port's mirrors, from its first packet on.
+    pub mirrors: Vec<Mirror>,
 }
 
 /// Which side connects.

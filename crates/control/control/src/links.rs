@@ -39,6 +39,7 @@ impl Control {
             mac: port.mac,
             masked_features: 0,
             filters: self.filters(name),
+            mirrors: self.mirrors(name),
         })
     }
 
@@ -74,11 +75,12 @@ impl Control {
         let (Some(spec), true) = (self.port_spec(name), self.data_plane.numbered) else {
             return;
         };
-        let (id, filters) = (spec.port, spec.filters);
+        let (id, filters, mirrors) = (spec.port, spec.filters, spec.mirrors.clone());
         let asked = self.data_plane.ask_port(Request::PortAdd(spec), fds, name);
         if let Some(run) = self.ports.get_mut(name) {
             run.added = asked;
             run.filters = filters;
+            run.mirrors = mirrors;
             let rate = run.wanted.rules.storm_rate;
             self.data_plane.change_storm_rate(id, 0, rate);
         }

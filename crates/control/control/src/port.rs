@@ -6,7 +6,7 @@ use crate::state::{DesiredPort, Link};
 use control_protocol::data_plane::PortState;
 use control_protocol::driver::InterfaceState;
 use controller::Retry;
-use flow::{Filters, PortId};
+use flow::{Filters, Mirror, PortId};
 use rustix::fs::Mode;
 use socket_path::{Refusal, SocketPath};
 use std::os::fd::OwnedFd;
@@ -21,6 +21,8 @@ pub(crate) struct PortRun {
     pub added: bool,
     /// The filters that the data plane was told.
     pub filters: Filters,
+    /// The mirrors that the data plane was told.
+    pub mirrors: Vec<Mirror>,
     /// State of the port as the data plane reported it last.
     pub state: PortState,
     /// The process behind it, as the data plane reported it last.
@@ -45,6 +47,7 @@ impl PortRun {
             id: None,
             added: false,
             filters: Filters::default(),
+            mirrors: Vec::new(),
             state: PortState::Disconnected,
             peer: None,
             interface_up: false,

@@ -49,6 +49,7 @@ impl Control {
             self.data_plane.change_storm_rate(info.spec.port, 0, rate);
             // Filters that differ follow when their lists are there.
             run.filters = info.spec.filters;
+            run.mirrors = info.spec.mirrors;
             run.shortfall = info.shortfall;
             run.adopt(info.state, info.peer, now_ms);
             self.vcpus
@@ -125,6 +126,7 @@ fn can_become(is: &PortSpec, wanted: &PortSpec) -> bool {
         mtu: is.mtu,
         miss_rate: is.miss_rate,
         filters: is.filters,
+        mirrors: is.mirrors.clone(),
         ..wanted.clone()
     };
     changed == *is

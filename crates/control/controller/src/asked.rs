@@ -78,6 +78,7 @@ impl Kind {
             | Request::PortSet { .. }
             | Request::PortEnable { .. }
             | Request::PortFilters { .. }
+            | Request::PortMirrors { .. }
             | Request::PortThreads { .. }
             | Request::FlowFlush { .. }
             | Request::MeterFlush

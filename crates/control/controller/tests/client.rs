@@ -127,6 +127,7 @@ fn info(number: u32) -> PortInfo {
             mac: None,
             masked_features: 0,
             filters: Filters::default(),
+            mirrors: Vec::new(),
         },
         state: PortState::Disconnected,
         peer: None,

@@ -305,7 +305,8 @@ pub struct PortInfo {
     /// forward packets.
     #[serde(default)]
     pub costly: Vec<String>,
-    /// Rule lists that judge its packets, with their direction and state: `to: groups web (in force)`.
+    /// Rule lists that judge its packets, with their direction and state, and mirrors that copy them: `to:
+    /// groups web (in force)`, `mirror ids to watch: from, to`.
     #[serde(default)]
     pub policies: Vec<String>,
     /// MAC addresses learned or static on it.

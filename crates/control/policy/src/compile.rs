@@ -3,6 +3,7 @@
 use crate::groups;
 use crate::guards;
 use crate::lists::{Direction, List, Origin, Policies, PortLists, Rules, free_number};
+use crate::mirrors::mirrors;
 use crate::names::{Names, at};
 use crate::rules::{matches, verdict};
 use configuration::{
@@ -49,10 +50,15 @@ pub fn compile(config: &Config) -> Result<Policies, CheckError> {
             }
         }
     }
+    let mirrors = mirrors(config, |mirror, place| {
+        let list = mirror.filter.as_ref().map(|acl| compiler.mirrored(acl, place));
+        list.transpose()
+    })?;
     Ok(Policies {
         lists: compiler.lists,
         sets: compiler.names.into_sets(),
         ports,
+        mirrors,
     })
 }
 
@@ -236,19 +242,22 @@ impl Compiler<'_> {
             }
             groups::add_common(&mut rules, direction);
         }
-        let list = rules.into_list(name, default);
-        if list.rules.len() > MAX_RULES {
-            let message = format!(
-                "{} has {} rules; a list has at most {MAX_RULES}",
-                list.name,
-                list.rules.len()
-            );
-            return Err(CheckError {
-                path: place.to_vec(),
-                message,
-            });
+        Ok(Some(check_length(rules.into_list(name, default), place)?))
+    }
+
+    /// The list of an access control list for mirrors.
+    fn mirrored(&mut self, acl: &Name, place: &[PathSegment]) -> Result<ListId, CheckError> {
+        let name = format!("mirrors: acl {acl}");
+        if let Some(number) = self.numbers.get(&name) {
+            return Ok(*number);
         }
-        Ok(Some(list))
+        let Some(stated) = self.names.acl(acl) else {
+            return Err(at(place, "filter", format!("there is no acl {acl}")));
+        };
+        let mut rules = Rules::default();
+        // The port that a packet comes from is known.
+        add_acl(&mut rules, stated, Direction::To, &mut self.names)?;
+        check_length(rules.into_list(name, verdict(stated.1.default)), place).map(|list| self.number(list))
     }
 
     fn number(&mut self, list: List) -> ListId {
@@ -259,6 +268,17 @@ impl Compiler<'_> {
         self.lists.insert(number, list);
         number
     }
+}
+
+/// The list, unless it is too long.
+fn check_length(list: List, place: &[PathSegment]) -> Result<List, CheckError> {
+    let count = list.rules.len();
+    if count > MAX_RULES {
+        let message = format!("{} has {count} rules; a list has at most {MAX_RULES}", list.name);
+        let path = place.to_vec();
+        return Err(CheckError { path, message });
+    }
+    Ok(list)
 }
 
 /// The access control list of a port for a direction, and its key.

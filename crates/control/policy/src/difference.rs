@@ -1,6 +1,7 @@
 //! What changes from one state of policies to another, in words for users.
 
 use crate::lists::{List, Policies, SetMembers};
+use crate::mirrors::PortMirror;
 use rule_list::Rule;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,6 +40,33 @@ pub fn differences(old: &Policies, new: &Policies) -> Vec<String> {
         .iter()
         .filter(|(number, _)| !new.sets.contains_key(number));
     lines.extend(sets.map(|(_, set)| format!("set {} removed", set.name)));
+    lines.extend(mirrors(old, new));
+    lines
+}
+
+/// Mirrors that come, go or change, with the number of their sources.
+fn mirrors(old: &Policies, new: &Policies) -> Vec<String> {
+    let of = |policies: &Policies| {
+        let mut all: BTreeMap<String, Vec<(String, PortMirror)>> = BTreeMap::new();
+        for (source, mirrors) in &policies.mirrors {
+            for mirror in mirrors {
+                let sources = all.entry(mirror.name.clone()).or_default();
+                sources.push((source.clone(), mirror.clone()));
+            }
+        }
+        all
+    };
+    let (old, new) = (of(old), of(new));
+    let mut lines = Vec::new();
+    for (name, sources) in &new {
+        match old.get(name) {
+            None => lines.push(format!("mirror {name} added, sources {}", sources.len())),
+            Some(before) if before != sources => lines.push(format!("mirror {name} changed")),
+            Some(_) => {}
+        }
+    }
+    let gone = old.keys().filter(|name| !new.contains_key(*name));
+    lines.extend(gone.map(|name| format!("mirror {name} removed")));
     lines
 }
 

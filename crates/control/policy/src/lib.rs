@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | guards of a port, its `mac`, `addresses` and `allowed-pairs` | a list for packets from the port | [`GUARDS`] |
 //! | `acl-from`, `acl-to`, security groups | a list for each combination and direction, for all its ports | [`ACLS`] |
+//! | mirrors | mirrors of each source, and a list for mirrors of each access control list that they name | - |
 //! | sets; groups that rules name; addresses of a guarded port | sets, which change by member | - |
 //!
 //! | module | contents |
@@ -17,6 +18,7 @@
 //! | `rules` | one rule, and what contradicts itself in it |
 //! | `groups` | rules of a port's groups, replies included, and what every member may do |
 //! | `guards` | the list that guards a port |
+//! | `mirrors` | mirrors of ports, and what contradicts itself in them |
 //! | `file` | policies of a file, errors with its lines |
 //! | `shadow` | rules that can never match |
 //! | `text` | rules as users read them |
@@ -42,6 +44,7 @@ mod file;
 mod groups;
 mod guards;
 mod lists;
+mod mirrors;
 mod names;
 mod rules;
 mod shadow;
@@ -52,3 +55,4 @@ pub use difference::differences;
 pub use file::{findings, parse};
 pub use flow::{ACLS, GUARDS};
 pub use lists::{Direction, List, ListRule, Origin, Policies, PortLists, Set, SetMembers};
+pub use mirrors::PortMirror;

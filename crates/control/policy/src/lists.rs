@@ -1,5 +1,6 @@
 //! What a configuration's policies come to.
 
+use crate::mirrors::PortMirror;
 use configuration::{Guard, Name};
 use flow::NamedPolicy;
 use rule_list::{IpPrefix, ListId, MacPrefix, Match, Rule, SetId, Verdict};
@@ -15,6 +16,8 @@ pub struct Policies {
     pub sets: BTreeMap<SetId, Set>,
     /// Ports with policies, by name.
     pub ports: BTreeMap<String, PortLists>,
+    /// Mirrors of ports, by name.
+    pub mirrors: BTreeMap<String, Vec<PortMirror>>,
 }
 
 /// The lists that a port's packets meet.

@@ -7,6 +7,7 @@
 
 use crate::groups;
 use crate::lists::{Direction, SetMembers};
+use crate::mirrors;
 use crate::names::{Names, at};
 use crate::rules::{self, matches};
 use configuration::{CheckError, Config, PathSegment, RuleAction, RuleConfig};
@@ -54,6 +55,7 @@ pub(crate) fn findings(config: &Config) -> Vec<CheckError> {
             }
         }
     }
+    found.extend(mirrors::findings(config));
     found
 }
 

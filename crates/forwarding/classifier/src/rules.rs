@@ -116,7 +116,8 @@ impl State {
             let action = match found.verdict {
                 _ if found.trial => Action::Continue,
                 Verdict::Allow => Action::Continue,
-                Verdict::Drop | Verdict::Reject => Action::Drop(DropReason::Policy),
+                Verdict::Drop => Action::Drop(DropReason::Policy),
+                Verdict::Reject => Action::Drop(DropReason::Rejected),
             };
             Arc::new(FlowEntry::of_rule(action, Some(found), &self.dependents))
         };
@@ -215,6 +216,21 @@ impl Rules {
 
     fn change<R>(&self, owner: ControllerId, f: impl FnOnce(&mut Owned) -> R) -> Option<R> {
         self.tables.write().get_mut(usize::from(owner.0)).map(f)
+    }
+
+    /// Whether a list allows a packet of so many bytes, which counts for the rule that decides and for rules
+    /// on trial. Nothing is kept for later packets. May be called by a thread that looks up.
+    pub fn allows(&self, list: ListId, key: &FlowKey, bytes: u64, now_ms: u64) -> bool {
+        let reading = RulesReading {
+            rules: self,
+            tables: self.tables.read_recursive(),
+        };
+        let found = reading.look_up(list, key, &mut FlowMask::ANY.clone());
+        for entry in found.trials.iter().chain([&found.entry]) {
+            entry.record(1, bytes, key.tcp_flags(), now_ms);
+        }
+        let rule = found.entry.rule();
+        rule.is_some_and(|rule| rule.verdict == Verdict::Allow)
     }
 
     /// A list as it is.

@@ -23,6 +23,9 @@ pub(crate) trait Sink {
     fn missed(&mut self, stage: Stage, packet: &Packet, now: (&FlowKey, &Context));
     /// Asks a meter of the controller about the packet. `Err` is the reason for which the meter drops it.
     fn pass_meter(&mut self, meter: u32, packet: &Packet) -> Result<(), DropReason>;
+    /// A rule rejects the packet, which `is_alone` if it goes nowhere else. Returns the reason for which it
+    /// is [dropped](Self::dropped).
+    fn rejected(&mut self, packet: &Packet, is_alone: bool) -> DropReason;
     /// Nowhere.
     fn dropped(&mut self, packet: &Packet, reason: DropReason);
     /// Whether headers of one more packet that lie behind its head may be copied from the guest's memory.
@@ -110,6 +113,8 @@ pub(crate) fn apply<K: Sink>(
     let mut subject = OnPacket {
         current: Some(Current::Own(packet)),
         metadata,
+        aside: 0,
+        was_sent: false,
         tcp_flags: None,
         stopped,
         random,
@@ -128,6 +133,10 @@ struct OnPacket<'a, K> {
     /// None after the last output.
     current: Option<Current>,
     metadata: Metadata,
+    /// Packets that are set aside at present.
+    aside: usize,
+    /// The packet, or a copy, was sent to a port.
+    was_sent: bool,
     /// TCP flags of the packet at its first look-up.
     tcp_flags: Option<u16>,
     stopped: &'a mut Vec<usize>,
@@ -246,6 +255,7 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
     #[inline]
     fn output(&mut self, port: PortId, last: bool) {
         self.sink.applying(|| Action::Output(port));
+        self.was_sent = true;
         if !self.has_ethernet() {
             return self.dropped(DropReason::NoHeader);
         }
@@ -286,6 +296,12 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
 
     fn dropped(&mut self, reason: DropReason) {
         if let Some(current) = &self.current {
+            let reason = if reason == DropReason::Rejected {
+                let is_alone = self.aside == 0 && !self.was_sent;
+                self.sink.rejected(current.packet(), is_alone)
+            } else {
+                reason
+            };
             self.sink.dropped(current.packet(), reason);
         }
     }
@@ -367,6 +383,7 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
 
     fn save(&mut self) -> Aside {
         let metadata = self.metadata.clone();
+        self.aside += 1;
         Aside {
             packet: self.share(),
             metadata,
@@ -374,6 +391,7 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
     }
 
     fn restore(&mut self, Aside { packet, metadata }: Aside) {
+        self.aside -= 1;
         self.current = packet.map(Current::Shared);
         self.metadata = metadata;
     }

@@ -126,6 +126,7 @@ fn spec(number: u32) -> PortSpec {
         mac: None,
         masked_features: 0,
         filters: Filters::default(),
+        mirrors: Vec::new(),
     }
 }
 

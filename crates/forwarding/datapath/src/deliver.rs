@@ -2,9 +2,10 @@
 //! receive queue.
 
 use crate::burst::PortSet;
+use crate::mirror::Reach;
 use crate::port::Port;
 use crate::sinks::{Delivery, enqueue};
-use crate::state::{Ports, transmit_ring};
+use crate::state::{Ports, receive_ring, transmit_ring};
 use cpu::Deadline;
 use flow::PortId;
 use lock_free::{Guard, Unique};
@@ -62,8 +63,13 @@ impl Step<'_> {
         if packets.is_empty() {
             return;
         }
+        let mut reach = Reach {
+            ports,
+            receivers: &mut *self.receivers,
+            now_ms: self.now_ms,
+        };
         for packet in packets.drain(..) {
-            enqueue(packet.share(), port, to, ports, &mut *self.receivers);
+            enqueue(packet.share(), port, to, &mut reach);
         }
         if let (Some(receiver), Copier::Elsewhere(_, executor)) = (receiver, copier)
             && self.schedule.tell_copier(&receiver.home, &executor)
@@ -141,7 +147,7 @@ impl Step<'_> {
         let Some(mut receive) = port.vnic.receive.try_claim() else {
             return;
         };
-        let mut observer = Delivery::at(port);
+        let mut observer = Delivery::at(port, self.ports, self.now_ms);
         let (result, wait, watch_us, call_at) = receive.with(|side| {
             let mut result = if guest_memory::fault_count() > 0 && side.is_broken() {
                 side.stop();
@@ -163,7 +169,7 @@ impl Step<'_> {
             self.schedule.set_timer(at_ns, port.receive_ring(), Due::Notify);
         }
         self.schedule.progress.delivered += observer.delivered;
-        let origins = observer.origins;
+        let (origins, copied_to) = (observer.origins, observer.copied_to);
         if port.vnic.is_stalled() != (wait == Wait::Stalled) {
             port.vnic.set_stalled(wait == Wait::Stalled);
         }
@@ -182,6 +188,9 @@ impl Step<'_> {
         });
         if wanted || more {
             self.schedule.later(port.receive_ring());
+        }
+        for mirror in copied_to.0 {
+            self.schedule.later(receive_ring(mirror));
         }
         for origin in origins.0.into_iter().filter(|&origin| Some(origin) != held) {
             self.schedule.later(transmit_ring(origin));
@@ -217,7 +226,8 @@ impl Step<'_> {
 /// Drops all that is queued for a port that was taken out of the table; returns whose packets they were.
 /// Waits for a thread that holds the queue, which will not find the port again.
 pub(crate) fn empty(port: &Port) -> PortSet {
-    let mut observer = Delivery::at(port);
+    let no_ports = Ports::new();
+    let mut observer = Delivery::at(port, &no_ports, 0);
     port.vnic.receive.claim_blocking().with(|side| {
         side.stop();
         let turn = || Turn::new(DELIVERY_BUDGET, Deadline::after_us(PIECE_US));

@@ -6,7 +6,9 @@
 //! | `burst`, `look_up` | packets that are switched together; which decision holds for each |
 //! | `police`, `meter` | how many packets of a flow may pass |
 //! | `actions`, `sinks` | what a decision does to a packet; where packets end |
-//! | `deliver`, `capture` | how packets reach receivers; copies for `hyperswitch capture` |
+//! | `reject` | what the senders of rejected packets are told |
+//! | `deliver` | how packets reach receivers |
+//! | `copies`, `mirror` | copies of a port's packets for `hyperswitch capture`, and for its mirrors |
 //! | `port`, `peer` | a port with its guest interface; the process at its other end |
 //! | `state`, `report` | ports, switches and flow tables, which all threads share; the work of forwarding threads |
 //! | `channel`, `controller` | the channel thread, which serves controllers in turn; answers and events for one of them |
@@ -33,9 +35,9 @@ extern crate self as datapath;
 
 mod actions;
 mod burst;
-mod capture;
 mod channel;
 mod controller;
+mod copies;
 #[cfg(test)]
 mod cycles;
 #[cfg(test)]
@@ -47,6 +49,7 @@ mod grace;
 mod injection;
 mod look_up;
 mod meter;
+mod mirror;
 mod miss;
 mod notices;
 mod ownership;
@@ -55,6 +58,7 @@ pub mod pipeline;
 mod police;
 mod port;
 mod refusal;
+mod reject;
 mod report;
 mod requests;
 mod rule_requests;

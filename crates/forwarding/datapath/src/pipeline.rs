@@ -31,7 +31,7 @@ use crate::state::{Datapath, Ports, transmit_ring};
 use classifier::{Decision, NoTables, Start, Tables, Train};
 use control_protocol::data_plane::CaptureDirection;
 use cpu::Deadline;
-use flow::{Action, Context, DropReason, ExactKey, FlowKey, Op, PortId, Program, Stage};
+use flow::{Action, Context, DropReason, ExactKey, FlowKey, MirrorPoint, Op, PortId, Program, Stage};
 use lock_free::Unique;
 use scheduler::{Due, RingId, Rings, Schedule};
 use std::sync::Arc;
@@ -242,8 +242,10 @@ impl Pipeline {
     /// [`deliver_executed`](Self::deliver_executed) empties. `slots` gives some for copies of its head.
     pub fn execute(&mut self, injected: Injected<'_>, slots: &mut Injection, schedule: &mut Schedule) {
         self.refresh();
+        let came = ExactKey::of(&injected.key);
         self.in_step(schedule, |walk, step| {
             let mut forward = Forward {
+                came: Some(&came),
                 ports: step.ports,
                 port: injected.port,
                 now_ms: step.now_ms,
@@ -346,7 +348,7 @@ impl Walk {
             return self.refuse(port, |_, _| Some(DropReason::PortDisabled));
         }
         self.look_up.find_verdicts(&mut self.burst, port, step.now_ms);
-        let common = if port.captures.active() {
+        let common = if port.is_copied() {
             None
         } else {
             (self.burst.common_output()).or_else(|| self.burst.edit_alike())
@@ -414,7 +416,7 @@ impl Walk {
                 continue;
             };
             port.vnic.account.dropped(reason, 1);
-            if port.captures.active() {
+            if port.is_copied() {
                 record(port, &packets[at], Some(reason));
             }
         }
@@ -433,8 +435,9 @@ impl Walk {
             ..
         } = &mut self.burst;
         let port = sender.port;
-        let capturing = port.captures.active();
+        let copying = port.is_copied();
         let mut forward = Forward {
+            came: None,
             ports: step.ports,
             port,
             now_ms: step.now_ms,
@@ -443,7 +446,8 @@ impl Walk {
             spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
         };
         for ((mut packet, verdict), key) in packets.drain(..).zip(*verdicts).zip(keys.iter()) {
-            if capturing {
+            if copying {
+                forward.mirror(&packet, MirrorPoint::From);
                 capture(port, &packet, verdict, decisions);
             }
             match verdict {
@@ -452,13 +456,14 @@ impl Walk {
                     let decision = &decisions[decision as usize];
                     match decision.shape.edited() {
                         Some(edited) if change(&mut packet, edited) => outgoing.add(edited.port, packet),
+                        Some(_) if copying => forward.mirror(&packet, MirrorPoint::DroppedFrom),
                         Some(_) => {}
                         None => forward.run(decision, packet, key, &mut self.means),
                     }
                 }
                 Verdict::Walk => forward.walk(packet, key, &mut self.means),
                 Verdict::Metered(reason) => forward.dropped(&packet, reason),
-                Verdict::Miss => forward.miss_first(&packet, capturing),
+                Verdict::Miss => forward.miss_first(&packet, copying),
             }
         }
         let used = std::mem::take(&mut outgoing.used);
@@ -469,9 +474,10 @@ impl Walk {
     }
 }
 
-impl<S: FnMut() -> Option<Unique<Packet>>> Forward<'_, S> {
+impl<'a, S: FnMut() -> Option<Unique<Packet>>> Forward<'a, S> {
     /// Runs a decision's program on a packet.
-    fn run(&mut self, decision: &Decision, packet: Unique<Packet>, key: &ExactKey, means: &mut Means) {
+    fn run(&mut self, decision: &Decision, packet: Unique<Packet>, key: &'a ExactKey, means: &mut Means) {
+        self.came = Some(key);
         let mut train = Train::default();
         train.add(packet.frame_len(), key.tcp_flags());
         let start = Start::Program(decision.program());
@@ -482,7 +488,8 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Forward<'_, S> {
     }
 
     /// Takes a packet from flow to flow.
-    fn walk(&mut self, packet: Unique<Packet>, key: &ExactKey, means: &mut Means) {
+    fn walk(&mut self, packet: Unique<Packet>, key: &'a ExactKey, means: &mut Means) {
+        self.came = Some(key);
         let flows = self.port.flows.read();
         let start = Start::LookUp(Stage::first(&flows.filters(self.port.id())));
         // Fields that were not looked at before may be now.
@@ -491,11 +498,11 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Forward<'_, S> {
     }
 
     /// Queues a packet that no flow of its first stage matches for the controller.
-    fn miss_first(&mut self, packet: &Packet, capturing: bool) {
+    fn miss_first(&mut self, packet: &Packet, copying: bool) {
         let key = packet.key();
         let stage = first_stage(self.port);
         let dropped = self.miss(stage, packet, (key.as_ref(), &Context::NONE)).err();
-        if capturing {
+        if copying {
             record(self.port, packet, dropped);
         }
     }
@@ -517,7 +524,7 @@ fn capture(port: &Port, packet: &Packet, verdict: Verdict, decisions: &[Arc<Deci
 }
 
 fn record(port: &Port, packet: &Packet, dropped: Option<DropReason>) {
-    port.captures.record(packet, CaptureDirection::FromGuest, dropped);
+    port.record(packet, CaptureDirection::FromGuest, dropped);
 }
 
 /// Where packets that come from the port are looked up first.

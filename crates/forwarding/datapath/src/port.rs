@@ -1,26 +1,35 @@
-//! A port: its guest interface, flows, misses and captures, its place among executors, and the peer at its
+//! A port: its guest interface, flows, misses and copies, its place among executors, and the peer at its
 //! other end.
 
-use crate::capture::Captures;
+use crate::copies::Copies;
 use crate::miss::MissQueue;
 use crate::notices::Notices;
 use crate::peer::Peer;
-use classifier::{MegaflowTable, PortFlows};
-use control_protocol::data_plane::{Connection, Costly, GuestState, PortInfo, PortSpec, PortState};
-use flow::{Filters, PortId, SwitchId};
+use crate::refusal::Refusal;
+use classifier::{MegaflowTable, PortFlows, Rules};
+use control_protocol::Channel;
+use control_protocol::data_plane::{
+    CaptureDirection, Connection, Costly, GuestState, PortInfo, PortSpec, PortState,
+};
+use flow::{DropReason, Filters, Mirror, PortId, SwitchId};
 use pacing::TokenBucket;
 use parking_lot::Mutex;
 use rustix::fd::BorrowedFd;
 use scheduler::{Executor, ForwardingThreads, Home, RingId};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use vm_state::{Slot, ThreadState};
-use vnic::{DeviceConfig, Host, RECEIVE_QUEUE, Vnic};
+use vnic::{DeviceConfig, Host, Packet, RECEIVE_QUEUE, Vnic};
 
 /// Packets of a port per second whose headers are looked for behind their heads: each costs an allocation and
 /// a copy of up to 4 KiB.
 const DEEP_HEADERS_PER_SECOND: u32 = 20_000;
+
+/// Answers to rejected packets of a port per second, as many as the kernel's ICMP errors at most
+/// (`icmp_msgs_per_sec`).
+const ANSWERS_PER_SECOND: u32 = 1000;
 
 /// A switch's flow table.
 pub(crate) struct Switch {
@@ -39,6 +48,30 @@ struct Properties {
     masked_features: u64,
 }
 
+/// Parts that most ports never need.
+#[derive(Default)]
+struct Rare {
+    copies: Copies,
+    bounds: Mutex<Bounds>,
+}
+
+/// Costly work for packets of a port that may still be done.
+struct Bounds {
+    /// Headers copied from behind packets' heads.
+    header_copies: TokenBucket,
+    /// Answers to rejected packets.
+    answers: TokenBucket,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Bounds {
+            header_copies: TokenBucket::new(DEEP_HEADERS_PER_SECOND, DEEP_HEADERS_PER_SECOND),
+            answers: TokenBucket::new(ANSWERS_PER_SECOND, ANSWERS_PER_SECOND),
+        }
+    }
+}
+
 /// A port of the data plane.
 pub(crate) struct Port {
     pub vnic: Arc<Vnic>,
@@ -46,9 +79,9 @@ pub(crate) struct Port {
     /// Flows of the switch that are for this port's packets.
     pub flows: PortFlows,
     pub misses: MissQueue,
-    /// Packets whose headers may still be copied from behind their heads.
-    deep_headers: Mutex<TokenBucket>,
-    pub captures: Captures,
+    /// A capture or mirror copies packets of the port.
+    is_copied: AtomicBool,
+    rare: OnceLock<Box<Rare>>,
     pub home: Home,
     pub peer: Arc<Peer>,
     properties: Mutex<Properties>,
@@ -82,8 +115,8 @@ impl Port {
             switch,
             flows,
             misses: MissQueue::new(spec.miss_rate),
-            deep_headers: Mutex::new(TokenBucket::new(DEEP_HEADERS_PER_SECOND, DEEP_HEADERS_PER_SECOND)),
-            captures: Captures::default(),
+            is_copied: AtomicBool::new(false),
+            rare: OnceLock::new(),
             home: Home::new(placement::VnicId(spec.port.0), own),
             properties: Mutex::new(Properties {
                 name: spec.name,
@@ -157,6 +190,7 @@ impl Port {
             mac: properties.mac,
             masked_features: properties.masked_features,
             filters,
+            mirrors: self.mirrors(),
         }
     }
 
@@ -208,16 +242,73 @@ impl Port {
         Arc::ptr_eq(&self.switch, &other.switch)
     }
 
-    /// Whether packets of `sender` may be copied here at once: the port receives, and no capture has to see
-    /// them.
+    /// Whether packets of `sender` may be copied here at once: the port receives, and no capture or mirror
+    /// has to see them.
     #[inline]
     pub fn takes_at_once_from(&self, sender: &Port) -> bool {
-        self.is_beside(sender) && self.vnic.is_open() && !self.vnic.is_stalled() && !self.captures.active()
+        self.is_beside(sender) && self.vnic.is_open() && !self.vnic.is_stalled() && !self.is_copied()
+    }
+
+    fn rare(&self) -> &Rare {
+        self.rare.get_or_init(Box::default)
+    }
+
+    /// Captures and mirrors.
+    pub fn copies(&self) -> &Copies {
+        &self.rare().copies
+    }
+
+    /// Whether a capture or mirror copies packets of the port.
+    #[inline]
+    pub fn is_copied(&self) -> bool {
+        self.is_copied.load(Ordering::Relaxed)
+    }
+
+    fn set_copied(&self, is_copied: bool) {
+        self.is_copied.store(is_copied, Ordering::Release);
+    }
+
+    /// Adds a capture; errors when there are too many.
+    pub fn capture(&self, channel: Channel, snap_length: u32) -> Result<(), Refusal> {
+        self.copies().capture(channel, snap_length)?;
+        self.set_copied(true);
+        Ok(())
+    }
+
+    /// Puts mirrors in the place of those that there are. Packets that are forwarded afterwards meet them.
+    pub fn set_mirrors(&self, mirrors: Vec<Mirror>, rules: &Arc<Rules>) {
+        if !mirrors.is_empty() || self.is_copied() {
+            self.copies()
+                .set_mirrors(mirrors, rules, |are_made| self.set_copied(are_made));
+        }
+    }
+
+    /// The mirrors as they were given.
+    fn mirrors(&self) -> Vec<Mirror> {
+        if self.is_copied() {
+            self.copies().mirrors.read().all.to_vec()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Sends a copy of a packet to all captures.
+    #[cold]
+    pub fn record(&self, packet: &Packet, direction: CaptureDirection, dropped: Option<DropReason>) {
+        self.copies()
+            .record(packet, direction, dropped, |are_made| self.set_copied(are_made));
     }
 
     /// Whether the headers of one more packet may be copied from behind its head.
     pub fn admit_header_copy(&self, now_ms: u64) -> bool {
-        self.deep_headers.lock().take(Duration::from_millis(now_ms))
+        let now = Duration::from_millis(now_ms);
+        self.rare().bounds.lock().header_copies.take(now)
+    }
+
+    /// Whether one more rejected packet may be answered.
+    pub fn admit_answer(&self, now_ms: u64) -> bool {
+        let now = Duration::from_millis(now_ms);
+        self.rare().bounds.lock().answers.take(now)
     }
 
     /// Stops serving a guest that broke the rules, until it sets its rings up again.

@@ -48,6 +48,8 @@ pub(crate) enum Refusal {
     BadFrame,
     #[error("the port is captured {0} times already")]
     Captures(usize),
+    #[error("a mirror copies at least 14 bytes, with a VLAN from 1 to 4094, to another port than its own")]
+    Mirror,
     #[error(transparent)]
     Flow(#[from] classifier::Refused),
     #[error(transparent)]
@@ -60,9 +62,11 @@ impl Refusal {
     fn errno(&self) -> Errno {
         match self {
             Refusal::Version(_) => Errno::PROTO,
-            Refusal::PortNumber(_) | Refusal::BadFrame | Refusal::Actions(_) | Refusal::MeterRate => {
-                Errno::INVAL
-            }
+            Refusal::PortNumber(_)
+            | Refusal::BadFrame
+            | Refusal::Actions(_)
+            | Refusal::MeterRate
+            | Refusal::Mirror => Errno::INVAL,
             Refusal::Meters => Errno::FBIG,
             Refusal::NoDraft(_) | Refusal::NoRule(_) => Errno::NOENT,
             Refusal::Drafts => Errno::NOSPC,

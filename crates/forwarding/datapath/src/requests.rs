@@ -17,7 +17,9 @@ use control_protocol::data_plane::{
 };
 use control_protocol::{Channel, MAX_MESSAGE, encoded_len};
 use cpu::Deadline;
-use flow::{ControllerId, DropReason, Filters, Flow, FlowId, PortId, PutMode, Stage, SwitchId};
+use flow::{
+    ControllerId, DropReason, Filters, Flow, FlowId, MAX_MIRRORS, Mirror, PortId, PutMode, Stage, SwitchId,
+};
 use rustix::fd::OwnedFd;
 use scheduler::{Account, Scheduler, start_own};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -129,6 +131,7 @@ impl Serving<'_> {
             Request::PortFilters { port, filters } => {
                 self.change_port(port, |port| port.set_filters(filters))
             }
+            Request::PortMirrors { port, mirrors } => self.set_mirrors(port, mirrors).map(|()| Answer::Done),
             Request::PortThreads { port, slots } => self.any_port(port).map(|port| {
                 port.set_threads(slots.into_iter().map(Slot).collect());
                 Answer::Done
@@ -241,7 +244,8 @@ impl Serving<'_> {
         };
         let switch = self.controller.switches.get_or_new(spec.switch)?.clone();
         let datapath = &self.engine.datapath;
-        let filters = spec.filters;
+        check_mirrors(self.controller.id, id, &spec.mirrors)?;
+        let (filters, mirrors) = (spec.filters, spec.mirrors.clone());
         let port = datapath.make_port(spec, switch)?;
         let forwarder = datapath.clone();
         start_own(&datapath.shared, &port.home, move || Pipeline::new(forwarder))?;
@@ -249,7 +253,15 @@ impl Serving<'_> {
             port.listen(listener).inspect_err(|_| port.home.end_own())?;
         }
         port.set_filters(filters);
+        port.set_mirrors(mirrors, &datapath.rules);
         datapath.set_port(id, Some(port));
+        Ok(())
+    }
+
+    fn set_mirrors(&self, id: PortId, mirrors: Vec<Mirror>) -> Result<(), Refusal> {
+        let port = self.port(id)?;
+        check_mirrors(self.controller.id, id, &mirrors)?;
+        port.set_mirrors(mirrors, &self.engine.datapath.rules);
         Ok(())
     }
 
@@ -268,6 +280,8 @@ impl Serving<'_> {
         port.home.end_own();
         // The next port of this number has none.
         port.switch.flows.lock().set_filters(id, Filters::default());
+        // What is dropped now is copied nowhere.
+        port.set_mirrors(Vec::new(), &datapath.rules);
         let Scheduler { rings, schedule } = scheduler;
         rings.empty(&port, schedule);
         let lost = port.misses.clear() + port.misses.write_off();
@@ -439,8 +453,24 @@ impl Serving<'_> {
 
     fn capture(&mut self, port: PortId, snap_length: u32, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         let fd = fds.into_iter().next().ok_or(Refusal::NoDescriptor("a capture"))?;
-        self.port(port)?.captures.add(Channel::from(fd), snap_length)
+        self.port(port)?.capture(Channel::from(fd), snap_length)
     }
+}
+
+/// Whether a controller's port may have these mirrors.
+fn check_mirrors(owner: ControllerId, port: PortId, mirrors: &[Mirror]) -> Result<(), Refusal> {
+    if mirrors.len() > MAX_MIRRORS {
+        return Err(Refusal::TooMany(mirrors.len(), MAX_MIRRORS));
+    }
+    for mirror in mirrors {
+        if !owner.owns(mirror.to) {
+            return Err(Refusal::ForeignPort(mirror.to));
+        }
+        if !mirror.is_valid_at(port) {
+            return Err(Refusal::Mirror);
+        }
+    }
+    Ok(())
 }
 
 /// The page of a switch that has no flows, or does not exist.

@@ -1,14 +1,15 @@
-//! The ends of packets, where they are counted and captured.
+//! The ends of packets, where they are counted, captured and mirrored.
 
 use crate::actions::Sink;
 use crate::burst::PortSet;
 use crate::meter::KnownMeters;
+use crate::mirror::Reach;
 use crate::miss::Queued;
 use crate::port::Port;
 use crate::state::Ports;
 use classifier::{FlowEntry, Train, Walked};
 use control_protocol::data_plane::{CaptureDirection, UpcallCause};
-use flow::{Context, DropReason, FlowKey, PortId, Stage, Userspace};
+use flow::{Context, DropReason, ExactKey, FlowKey, MirrorPoint, PortId, Stage, Userspace};
 use lock_free::{Shared, Unique};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -56,18 +57,39 @@ pub(crate) struct Forward<'a, S> {
     pub receivers: &'a mut PortSet,
     pub meters: &'a mut KnownMeters,
     pub spare: S,
+    /// The key of the present packet as it came.
+    pub came: Option<&'a ExactKey>,
 }
 
 impl<S> Forward<'_, S> {
+    /// Gives the mirrors of the sender's port a packet.
+    #[cold]
+    pub(crate) fn mirror(&mut self, packet: &Packet, point: MirrorPoint) {
+        let mut reach = Reach {
+            ports: self.ports,
+            receivers: &mut *self.receivers,
+            now_ms: self.now_ms,
+        };
+        self.port.mirror(packet, point, &mut reach);
+    }
+
+    /// Counts a packet of the sender that is dropped.
+    fn drop_packet(&mut self, packet: &Packet, reason: DropReason) {
+        packet.account.dropped(reason, 1);
+        if self.port.is_copied() {
+            self.mirror(packet, MirrorPoint::DroppedFrom);
+        }
+    }
+
     pub(crate) fn miss(
-        &self,
+        &mut self,
         stage: Stage,
         packet: &Packet,
         now: (Option<&FlowKey>, &Context),
     ) -> Result<(), DropReason> {
         let result = upcall(self.port, packet, UpcallCause::Miss { stage }, now, self.now_ms);
         if let Err(reason) = result {
-            packet.account.dropped(reason, 1);
+            self.drop_packet(packet, reason);
         }
         result
     }
@@ -102,27 +124,35 @@ fn upcall(
 /// Puts a packet into the internal receive queue of port `to`, if that is one of the sender's switch, and the
 /// port into the set of receivers.
 #[inline]
-pub(crate) fn enqueue(
-    packet: Shared<Packet>,
-    sender: &Port,
-    to: PortId,
-    ports: &Ports,
-    receivers: &mut PortSet,
-) {
-    let Some(receiver) = ports.get(to).filter(|receiver| receiver.is_beside(sender)) else {
-        return packet.account.dropped(DropReason::NoSuchPort, 1);
+pub(crate) fn enqueue(packet: Shared<Packet>, sender: &Port, to: PortId, reach: &mut Reach<'_>) {
+    let beside = |receiver: &&Arc<Port>| receiver.is_beside(sender);
+    let Some(receiver) = reach.ports.get(to).filter(beside) else {
+        packet.account.dropped(DropReason::NoSuchPort, 1);
+        if sender.is_copied() {
+            let point = MirrorPoint::DroppedFrom;
+            sender.mirror(&packet, point, reach);
+        }
+        return;
     };
     match receiver.vnic.enqueue(packet) {
-        Ok(()) => receivers.add(to),
+        Ok(()) => reach.receivers.add(to),
         Err((reason, packet)) => {
             receiver.vnic.account.egress_dropped(reason, 1);
-            if receiver.captures.active() {
-                receiver
-                    .captures
-                    .record(&packet, CaptureDirection::ToGuest, Some(reason));
-            }
             packet.account.dropped(reason, 1);
+            if receiver.is_copied() {
+                copy_dropped(receiver, &packet, reason, reach);
+            }
         }
+    }
+}
+
+/// Copies a packet that was dropped at its receiver's side.
+#[cold]
+fn copy_dropped(receiver: &Port, packet: &Packet, reason: DropReason, reach: &mut Reach<'_>) {
+    let direction = CaptureDirection::ToGuest;
+    receiver.record(packet, direction, Some(reason));
+    if !packet.is_mirrored {
+        receiver.mirror(packet, MirrorPoint::DroppedTo, reach);
     }
 }
 
@@ -130,7 +160,12 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
     #[inline]
     fn output(&mut self, port: PortId, packet: Shared<Packet>) {
         self.port.vnic.account.lender.sends_to(port, self.now_ms);
-        enqueue(packet, self.port, port, self.ports, self.receivers);
+        let mut reach = Reach {
+            ports: self.ports,
+            receivers: &mut *self.receivers,
+            now_ms: self.now_ms,
+        };
+        enqueue(packet, self.port, port, &mut reach);
     }
 
     fn userspace(&mut self, to: &Userspace, packet: &Packet, (key, context): (&FlowKey, &Context)) {
@@ -162,8 +197,12 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
         entry.record(1, packet.frame_len() as u64, tcp_flags, self.now_ms);
     }
 
+    fn rejected(&mut self, packet: &Packet, is_alone: bool) -> DropReason {
+        self.reject(packet, is_alone)
+    }
+
     fn dropped(&mut self, packet: &Packet, reason: DropReason) {
-        packet.account.dropped(reason, 1);
+        self.drop_packet(packet, reason);
     }
 
     fn spare(&mut self) -> Option<Unique<Packet>> {
@@ -171,21 +210,36 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
     }
 }
 
-/// Notes whose packets were delivered, and captures.
+/// Notes whose packets were delivered, and makes the port's copies.
 pub(crate) struct Delivery<'a> {
     pub port: &'a Port,
-    pub capturing: bool,
+    ports: &'a Ports,
+    now_ms: u64,
+    copying: bool,
     pub delivered: u64,
     pub origins: PortSet,
+    /// Ports of mirrors that got copies.
+    pub copied_to: PortSet,
 }
 
 impl<'a> Delivery<'a> {
-    pub(crate) fn at(port: &'a Port) -> Delivery<'a> {
+    pub(crate) fn at(port: &'a Port, ports: &'a Ports, now_ms: u64) -> Delivery<'a> {
         Delivery {
             port,
-            capturing: port.captures.active(),
+            ports,
+            now_ms,
+            copying: port.is_copied(),
             delivered: 0,
             origins: PortSet::default(),
+            copied_to: PortSet::default(),
+        }
+    }
+
+    fn reach(&mut self) -> Reach<'_> {
+        Reach {
+            ports: self.ports,
+            receivers: &mut self.copied_to,
+            now_ms: self.now_ms,
         }
     }
 }
@@ -195,17 +249,19 @@ impl Observer for Delivery<'_> {
     fn delivered(&mut self, packet: &Packet) {
         self.delivered += 1;
         self.origins.add(packet.origin);
-        if self.capturing {
-            self.port.captures.record(packet, CaptureDirection::ToGuest, None);
+        if self.copying {
+            let port = self.port;
+            port.record(packet, CaptureDirection::ToGuest, None);
+            if !packet.is_mirrored {
+                port.mirror(packet, MirrorPoint::To, &mut self.reach());
+            }
         }
     }
 
     fn dropped(&mut self, packet: &Packet, reason: DropReason) {
         self.origins.add(packet.origin);
-        if self.capturing {
-            self.port
-                .captures
-                .record(packet, CaptureDirection::ToGuest, Some(reason));
+        if self.copying {
+            copy_dropped(self.port, packet, reason, &mut self.reach());
         }
     }
 }

@@ -81,6 +81,12 @@ impl Homes for Ports {
     }
 }
 
+/// The number of a port's receive ring.
+#[inline]
+pub(crate) fn receive_ring(port: PortId) -> RingId {
+    RingId::receive(VnicId(port.0))
+}
+
 /// The number of a port's transmit ring.
 #[inline]
 pub(crate) fn transmit_ring(port: PortId) -> RingId {

@@ -49,6 +49,7 @@ pub(crate) fn trace(
         None => Start::LookUp(first),
     };
     let mut notes = Notes {
+        came: key,
         flows: &flows,
         ports: &ports,
         port,
@@ -79,6 +80,8 @@ fn found_rule(rule: Option<&RuleOrigin>) -> FoundRule {
 }
 
 struct Notes<'a> {
+    /// The packet's key as it came.
+    came: FlowKey,
     flows: &'a Reading<'a>,
     ports: &'a Ports,
     port: &'a Port,
@@ -139,6 +142,16 @@ impl Sink for Notes<'_> {
             },
             Filter::Absent | Filter::Flows => TraceStep::Matched(entry.flow.clone()),
         });
+    }
+
+    /// Nobody is told.
+    fn rejected(&mut self, packet: &Packet, is_alone: bool) -> DropReason {
+        let answer = wire::rejection(packet.head.bytes(), packet.frame_len(), &self.came);
+        if is_alone && answer.is_some() {
+            DropReason::Rejected
+        } else {
+            DropReason::Policy
+        }
     }
 
     fn dropped(&mut self, _packet: &Packet, reason: DropReason) {

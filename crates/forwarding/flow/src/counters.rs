@@ -14,9 +14,11 @@ pub struct PortCounters {
     pub received: u64,
     /// Bytes of those packets, Ethernet header included, without virtio-net header.
     pub received_bytes: u64,
-    /// Packets of this port that the control process sent back into the data plane.
+    /// Packets of this port that the control process sent back into the data plane, and answers to this
+    /// port's packets that a rule rejected.
     pub injected: u64,
-    /// Additional copies made of this port's packets: a packet with n outputs counts n - 1 here.
+    /// Additional copies made of this port's packets: a packet with n outputs counts n - 1 here, and each
+    /// copy for a mirror one.
     pub copies: u64,
     /// Packets (and copies) of this port that reached a receiver's ring.
     pub delivered: u64,

@@ -50,7 +50,8 @@ drop_reasons! {
     FloodDisabled "flood-disabled" "The destination is unknown and the switch or port does not flood."
     Contested "contested" "The destination address is used on several ports, and the switch has `contested-macs = \"drop\"`."
     NoDestination "no-destination" "No other port could take the packet, or the destination is the port it came from."
-    Policy "policy" "A rule of the control plane, or a rule list of the sender's or the receiver's port, drops the packet."
+    Policy "policy" "A rule of the control plane, or a rule list of the sender's or the receiver's port, drops the packet, or rejects it and must not or cannot tell the sender."
+    Rejected "rejected" "A rule list of the sender's or the receiver's port rejects the packet, and the sender was told by TCP RST or ICMP."
     NoRules "no-rules" "A filter of the sender's or the receiver's port is a rule list that does not exist, so nothing passes."
     BadActions "bad-actions" "The control process sent the packet back with actions that are too long or invalid."
     NoHeader "no-header" "The flow changes a field or header that the packet does not have, or not within its first 128 bytes, or sends it to a port without an Ethernet header."
@@ -68,6 +69,7 @@ drop_reasons! {
     CannotSegment "cannot-segment" "The receiver lacks an offload and the headers are too deep to segment in software."
     ReceiverBroken "receiver-broken" "The receiver's ring is malformed; the port was stopped."
     SenderGone "sender-gone" "The sender's memory vanished before the packet was copied."
+    MirrorLost "mirror-lost" "A mirror's copy of the packet was lost: the mirror's port is not connected, has too few buffers, or is not there. The packet itself is another one, and went its way."
     PortRemoved "port-removed" "The port was removed or stopped with the packet queued."
 }
 

@@ -12,6 +12,7 @@
 //! | `field`, `context`, `unseen` | the table of fields; metadata that few packets have; fields that a parser could not see |
 //! | `action`, `edit`, `program`, `meter` | actions; changes of a packet; actions as they run; meters |
 //! | `stage`, `id` | stages of look-up; identifiers that cross process boundaries |
+//! | `mirror` | copies of a port's packets for another port |
 //! | `named_policy` | rule lists that any controller may give to its ports |
 //! | `counters`, `drop_reason` | counters of a port; every way a packet can end undelivered |
 //!
@@ -31,6 +32,7 @@ mod id;
 mod key;
 mod key_format;
 mod meter;
+mod mirror;
 mod named_policy;
 mod program;
 mod stage;
@@ -46,6 +48,7 @@ pub use field::{FIELDS, Field, FieldId, Layer, is_mpls, is_vlan};
 pub use id::{ControllerId, FlowId, ListId, PortId, ProviderId, SwitchId};
 pub use key::{FlowKey, FlowMask, KEY_WORDS, VLAN_PRESENT};
 pub use meter::{MAX_METERS, MeterBand, MeterSpec, MeterStats, MeterUnit};
+pub use mirror::{MAX_MIRRORS, Mirror, MirrorPoint, Mirrored};
 pub use named_policy::{ACLS, GUARDS, NamedPolicy};
 pub use program::{BadActions, Builder, MAX_BYTES, MAX_NESTING, MAX_OPS, Op, Program};
 pub use stage::{Filter, Filters, MAX_FILTERS, Stage};

@@ -16,6 +16,18 @@ use wire::{
 /// Largest frame in bytes: the largest IP packet with Ethernet header and one VLAN tag.
 pub const MAX_FRAME: u32 = 65_535 + 18;
 
+/// Type of the tag that a mirror's copies get.
+pub(crate) const COPY_TPID: u16 = 0x8100;
+
+/// How a mirror's copy differs from its packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyForm {
+    /// Bytes of the frame that are copied, at least an Ethernet header's; all if `None`.
+    pub length: Option<u32>,
+    /// VLAN of a tag that the copy has in front of the packet's own.
+    pub vlan: Option<u16>,
+}
+
 /// A packet slot. `head` and `tail` together are the frame; decisions are made on `head` only, which no guest
 /// can change. What every packet needs lies together.
 #[derive(Debug)]
@@ -38,6 +50,8 @@ pub struct Packet {
     pub(crate) in_chain: InChain,
     /// The tail, or its front, lies `elsewhere`.
     is_copy: bool,
+    /// The packet is a mirror's copy, which no mirror copies again.
+    pub is_mirrored: bool,
     /// Place of `chain` in the origin's ring.
     pub(crate) place: u16,
     pub(crate) tail_start: u32,
@@ -95,6 +109,7 @@ impl Packet {
             place: 0,
             in_chain: InChain::Nothing,
             is_copy: false,
+            is_mirrored: false,
             chain: Chain::default(),
             memory,
             elsewhere: Elsewhere::None,
@@ -413,6 +428,7 @@ impl Packet {
         self.head = other.head.clone();
         self.layers = other.layers;
         self.offload = other.offload;
+        self.is_mirrored = other.is_mirrored;
         self.tail_len = other.tail_len;
         self.elsewhere = if other.tail_len == 0 {
             Elsewhere::None
@@ -456,6 +472,25 @@ impl Packet {
         self.elsewhere = Elsewhere::Copied;
         (self.in_chain, self.is_copy) = (InChain::Nothing, true);
         done
+    }
+
+    /// A mirror's copy of a packet, in a slot that belongs to no pool and memory of its own. `None` if it
+    /// cannot have that form.
+    pub fn mirrored(&self, form: &CopyForm) -> Option<Shared<Packet>> {
+        let no_memory = Arc::new(GuestMemory::new());
+        let mut pool = PoolOwner::new(1, || {
+            Packet::new(self.origin, self.account.clone(), no_memory.clone())
+        });
+        let mut slot = pool.take()?;
+        let kept = form.length.map_or(usize::MAX, |length| length as usize);
+        slot.fill(self.origin, self.account.clone(), self.to_bytes(kept));
+        slot.layers = self.layers;
+        if kept >= self.frame_len() {
+            slot.offload = self.offload;
+        }
+        slot.is_mirrored = true;
+        let is_tagged = form.vlan.is_none_or(|vlan| slot.push_vlan(COPY_TPID, vlan));
+        is_tagged.then(|| slot.share())
     }
 
     /// The slot that has the tail.

@@ -18,10 +18,12 @@
 //!   write    one frame into as many buffers as it needs
 //!   posted   buffers found in advance
 //!   wait     for how long packets wait for buffers
+//!   copy     copies for mirrors, which do not wait
 //!   cursor   a place in the buffers, and copying to it
 //! ```
 
 mod burst;
+mod copy;
 mod cursor;
 mod offload;
 mod posted;
@@ -37,6 +39,7 @@ use crate::features::Features;
 use crate::packet::Packet;
 use crate::transmit::{RingSetup, TransmitSide};
 use crate::turn::{BURST_WORK, Turn};
+pub use copy::Copied;
 use flow::DropReason;
 use guest_memory::GuestMemory;
 use lock_free::{Receiver, Shared, Unique};
@@ -173,6 +176,11 @@ fn now(ms: u64) -> Now {
 }
 
 fn drop_packet(account: &Counters, packet: &Packet, reason: DropReason, observer: &mut impl Observer) {
+    let reason = if packet.is_mirrored {
+        DropReason::MirrorLost
+    } else {
+        reason
+    };
     account.egress_dropped(reason, 1);
     packet.account.dropped(reason, 1);
     observer.dropped(packet, reason);

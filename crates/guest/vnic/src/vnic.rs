@@ -35,6 +35,9 @@ const INBOX: usize = 2048;
 /// now and then.
 const INBOX_OF_MANY: usize = 1024;
 
+/// Places of it for copies of mirrors, each of which takes as many bytes of our memory as the frame has.
+const INBOX_OF_COPIES: usize = 64;
+
 /// In [`Vnic::open`]: the receive ring runs.
 const RECEIVES: u8 = 1;
 /// The port was taken down.
@@ -158,6 +161,12 @@ impl Vnic {
             self.inbox.push(packet)
         };
         queued.map_err(|packet| (DropReason::QueueFull, packet))
+    }
+
+    /// Appends a mirror's copy; false if there are others enough. The caller goes on as after
+    /// [`enqueue`](Self::enqueue).
+    pub fn enqueue_copy(&self, copy: Shared<Packet>) -> bool {
+        self.is_open() && !self.is_stalled() && self.inbox.push_below(INBOX_OF_COPIES, copy).is_ok()
     }
 
     /// The reason for which this packet would not arrive, if one is known without reading the ring.

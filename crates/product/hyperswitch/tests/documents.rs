@@ -175,6 +175,7 @@ fn every_key_is_documented() {
         rows("Rule"),
         known("[[acl]]\nname = \"a\"\ndefault = \"drop\"\nrule = [{ nonsense = 1 }]\n")
     );
+    assert_eq!(rows("Mirror"), known("[[mirror]]\nnonsense = 1\n"));
     assert_eq!(rows("Placement"), known("[placement]\nnonsense = 1\n"));
     assert_eq!(rows("Open vSwitch"), known("[ovs]\nnonsense = 1\n"));
 }

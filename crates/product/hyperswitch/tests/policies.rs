@@ -3,121 +3,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+mod containers;
 
-/// How long a condition is waited for.
-const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// A network namespace, gone when dropped.
-struct Namespace(String);
-
-impl Namespace {
-    fn new(name: &str) -> Namespace {
-        let name = format!("hs-{name}-{}", std::process::id());
-        assert!(run(&format!("ip netns add {name}")).0);
-        Namespace(name)
-    }
-
-    /// Whether a command succeeds there, and all that it says.
-    fn run(&self, line: &str) -> (bool, String) {
-        run(&format!("ip netns exec {} {line}", self.0))
-    }
-
-    fn pings(&self, options: &str) -> bool {
-        self.run(&format!("ping -c 1 -W 1 {options}")).0
-    }
-
-    /// Whether a host answers at a TCP port, be it that nobody listens.
-    fn reaches(&self, address: &str, port: u16) -> bool {
-        let connect = format!("</dev/tcp/{address}/{port}");
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.0, "timeout", "2", "bash", "-c", &connect]);
-        let said = command.output().unwrap();
-        let text = String::from_utf8_lossy(&said.stderr).into_owned();
-        said.status.success() || text.contains("Connection refused")
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        run(&format!("ip netns del {}", self.0));
-    }
-}
-
-fn run(line: &str) -> (bool, String) {
-    let mut words = line.split(' ');
-    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
-    let text = [output.stdout, output.stderr].concat();
-    (
-        output.status.success(),
-        String::from_utf8_lossy(&text).into_owned(),
-    )
-}
-
-fn eventually(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + TIMEOUT;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not yet: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// `hyperswitch run`, ended when dropped.
-struct Instance {
-    process: Child,
-    run_dir: PathBuf,
-}
+use containers::{Instance, Namespace, eventually};
+use std::path::Path;
 
 impl Instance {
-    fn start(run_dir: &Path, config: &Path) -> Instance {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hyperswitch"));
-        command
-            .arg("--run-dir")
-            .arg(run_dir)
-            .args(["run", "--config"])
-            .arg(config);
-        let process = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Instance {
-            process,
-            run_dir: run_dir.into(),
-        }
-    }
-
-    fn verb(&self, arguments: &[&str]) -> Result<Value, String> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hyperswitch"));
-        let output = command
-            .args(["--json", "--run-dir"])
-            .arg(&self.run_dir)
-            .args(arguments)
-            .output()
-            .unwrap();
-        let said = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        if output.status.success() {
-            Ok(said)
-        } else {
-            Err(String::from_utf8_lossy(&output.stderr).into_owned())
-        }
-    }
-
-    fn is_running(&self, port: &str) -> bool {
-        self.verb(&["port", "show", port])
-            .is_ok_and(|ports| ports[0]["state"] == "running")
-    }
-
-    /// Whether all lists are in force.
-    fn is_in_force(&self) -> bool {
-        let lists = self.verb(&["policy", "list"]).unwrap_or_default();
-        let lists = lists.as_array().cloned().unwrap_or_default();
-        !lists.is_empty() && lists.iter().all(|list| list["state"] == "in force")
-    }
-
     /// Packets that rules of this origin and action decided about.
     fn counted(&self, list: &str, origin: &str, action: &str) -> u64 {
         let shown = self.verb(&["policy", "show", list]).unwrap_or_default();
@@ -133,28 +24,6 @@ impl Instance {
         stats["ports"][0]["counters"]["dropped"]["policy"]
             .as_u64()
             .unwrap_or(0)
-    }
-
-    fn kill(&self, role: &str) {
-        let status = self.verb(&["status"]).unwrap();
-        let processes = status["processes"].as_array().unwrap();
-        let process = processes.iter().find(|process| process["role"] == role).unwrap();
-        let pid = process["pid"].as_u64().unwrap();
-        assert!(run(&format!("kill -KILL {pid}")).0);
-        let is_another = || {
-            let status = self.verb(&["status"]).unwrap_or_default();
-            let processes = status["processes"].as_array().cloned().unwrap_or_default();
-            let now = processes.iter().find(|process| process["role"] == role);
-            now.is_some_and(|now| now["pid"].as_u64().is_some_and(|now| now != pid))
-        };
-        eventually("another process", is_another);
-    }
-}
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        run(&format!("kill -TERM {}", self.process.id()));
-        let _ = self.process.wait();
     }
 }
 

@@ -130,6 +130,7 @@ impl Controlled {
             mac: None,
             masked_features: 0,
             filters: Filters::default(),
+            mirrors: Vec::new(),
         };
         self.ask(Request::PortAdd(spec), vec![listener.into()]).map(drop)
     }

@@ -7,9 +7,9 @@ use crate::pending::{Pending, Question};
 use crate::users::Token;
 use control_protocol::data_plane::{Answer, Request};
 use controller::Answered;
-use flow::{Filter, Filters, PortId};
+use flow::{Filter, Filters, Mirror, PortId};
 use management::{Reply, Response};
-use policy::{ACLS, GUARDS};
+use policy::{ACLS, GUARDS, PortMirror};
 use rule_list::ListId;
 use std::collections::HashMap;
 
@@ -24,6 +24,7 @@ impl Control {
         let wanted = Wanted::of(&self.state.policies, &numbers);
         self.policies.want(wanted);
         self.advance_policies();
+        self.send_mirrors();
     }
 
     /// Sends what is to be sent, and answers users who wait for it.
@@ -102,6 +103,41 @@ impl Control {
         put(&mut filters.ingress[ACLS], lists.from);
         put(&mut filters.egress[ACLS], lists.to);
         filters
+    }
+
+    /// The mirrors that a port should have. Those to ports without a number are left out.
+    pub fn mirrors(&self, name: &str) -> Vec<Mirror> {
+        let wanted = self.state.policies.mirrors.get(name);
+        let mirror = |mirror: &PortMirror| {
+            Some(Mirror {
+                to: self.ports.get(&mirror.destination)?.id?,
+                packets: mirror.packets,
+                list: mirror.list,
+                length: mirror.length,
+                vlan: mirror.vlan,
+            })
+        };
+        wanted.into_iter().flatten().filter_map(mirror).collect()
+    }
+
+    /// Gives ports of the data plane the mirrors that they should have.
+    fn send_mirrors(&mut self) {
+        if !self.data_plane.is_numbered() {
+            return;
+        }
+        let names = self.ports.keys().cloned().collect::<Vec<_>>();
+        for name in names {
+            let mirrors = self.mirrors(&name);
+            let Some(run) = self.ports.get_mut(&name).filter(|run| run.added) else {
+                continue;
+            };
+            if let Some(port) = run.id.filter(|_| run.mirrors != mirrors) {
+                run.mirrors = mirrors.clone();
+                self.data_plane
+                    .client
+                    .tell(Request::PortMirrors { port, mirrors });
+            }
+        }
     }
 
     /// Gives ports of the data plane the filters that they should have. Returns how many requests that took.

@@ -43,7 +43,7 @@ impl Control {
         }
     }
 
-    /// The lists that judge a port's packets, for users.
+    /// The lists that judge a port's packets, and its mirrors, for users.
     pub fn policies_of(&self, port: &str) -> Vec<String> {
         let lists = self.state.policies.ports.get(port).copied().unwrap_or_default();
         let lists = [lists.guards, lists.from, lists.to].into_iter().flatten();
@@ -51,7 +51,8 @@ impl Control {
             let list = self.state.policies.lists.get(&number)?;
             Some(format!("{} ({})", list.name, self.policies.state_of(number)))
         });
-        named.collect()
+        let mirrors = self.state.policies.mirrors.get(port).into_iter().flatten();
+        named.chain(mirrors.map(ToString::to_string)).collect()
     }
 
     /// The name of a list, or what is known of one that is not wanted.

@@ -113,6 +113,7 @@ impl Plane {
             Request::PortGet { .. }
             | Request::PortEnable { .. }
             | Request::PortFilters { .. }
+            | Request::PortMirrors { .. }
             | Request::FlowGet { .. }
             | Request::MeterGet { .. }
             | Request::MeterFlush

@@ -117,6 +117,7 @@ fn info((port, switch): (PortId, SwitchId)) -> PortInfo {
             mac: None,
             masked_features: 0,
             filters: Filters::default(),
+            mirrors: Vec::new(),
         },
         state: PortState::Disconnected,
         peer: None,

@@ -257,7 +257,8 @@ impl Twin {
         }
         match judgement.verdict {
             Verdict::Allow => self.list(&[Action::Continue], stage, frame, looks + 1),
-            Verdict::Drop | Verdict::Reject => self.outcomes.push(Outcome::Dropped(DropReason::Policy)),
+            Verdict::Drop => self.outcomes.push(Outcome::Dropped(DropReason::Policy)),
+            Verdict::Reject => self.outcomes.push(Outcome::Dropped(DropReason::Rejected)),
         }
     }
 

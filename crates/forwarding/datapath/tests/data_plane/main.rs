@@ -20,7 +20,8 @@
 //! * `statistics`: what flows have counted;
 //! * `vm_state`: what guests do;
 //! * `shortfall`: what a VMM wants and its port does not have;
-//! * `rules`: rule lists as filters;
+//! * `rules`: rule lists as filters; `rejects`: what senders of rejected packets are told;
+//! * `mirrors`: copies of a port's packets for another port;
 //! * `restart`: rings that go on after the data plane was gone; `resets`: rings that begin anew with chains
 //!   out;
 //! * `random_guest`: anything in any order.
@@ -45,9 +46,11 @@ mod forwarding;
 mod known_failures;
 mod layouts;
 mod meters;
+mod mirrors;
 mod offloads;
 mod ownership;
 mod random_guest;
+mod rejects;
 mod resets;
 mod restart;
 mod rules;

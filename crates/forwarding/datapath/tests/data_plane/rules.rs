@@ -202,7 +202,7 @@ fn rules_count_what_they_decide_about_and_go_on_in_the_next_version() {
         a.send(&udp(1, to));
     }
     (0..3).for_each(|_| drop(b.receive()));
-    switch.until_dropped(1, DropReason::Policy, 1);
+    switch.until_dropped(1, DropReason::Rejected, 1);
     // The list is asked twice about packets that pass.
     let expected = (0, vec![(1, 4), (2, 6), (3, 1)]);
     crate::support::eventually("all is counted", || switch.counted(LIST) == expected);
@@ -220,7 +220,7 @@ fn rules_count_what_they_decide_about_and_go_on_in_the_next_version() {
     switch.rules(commit(LIST));
     assert_eq!(switch.counted(LIST), (0, vec![(1, 4), (2, 6), (9, 0)]));
     a.send(&udp(1, 61));
-    switch.until_dropped(1, DropReason::Policy, 2);
+    switch.until_dropped(1, DropReason::Policy, 1);
     a.send(&udp(1, 70));
     b.expect_plain(&udp(1, 70));
     let expected = (1, vec![(1, 4), (2, 6), (9, 2)]);

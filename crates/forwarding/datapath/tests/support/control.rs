@@ -173,6 +173,7 @@ impl Switch {
             mac: Some([2, 0, 0, 0, 0, port as u8]),
             masked_features: 0,
             filters: Filters::default(),
+            mirrors: Vec::new(),
         }
     }
 

@@ -21,7 +21,7 @@ impl ReceiveRing {
                 || self.features.has(NET_GUEST_CSUM) && self.can_take_segmented(packet))
     }
 
-    fn can_take_segmented(&self, packet: &Packet) -> bool {
+    pub(super) fn can_take_segmented(&self, packet: &Packet) -> bool {
         let Some(kind) = packet.offload.segmentation() else {
             return true;
         };
@@ -126,7 +126,11 @@ impl ReceiveRing {
 
     /// The header for the receiver, and for one that does not complete checksums, the start and offset of the
     /// checksum to be completed here.
-    fn split_checksum(&self, header: VnetHeader, needed: bool) -> (VnetHeader, Option<(usize, usize)>) {
+    pub(super) fn split_checksum(
+        &self,
+        header: VnetHeader,
+        needed: bool,
+    ) -> (VnetHeader, Option<(usize, usize)>) {
         if !needed || self.features.has(NET_GUEST_CSUM) {
             return (header, None);
         }

@@ -217,6 +217,7 @@ impl Plane {
             mac: None,
             masked_features: 0,
             filters: self.policy_filters(number, &Filters::default()),
+            mirrors: Vec::new(),
         };
         if let Some(told) = self.ports.told.remove(&id) {
             let is_same = told.spec.name == wanted.name && told.spec.connection == wanted.connection;

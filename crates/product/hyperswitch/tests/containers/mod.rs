@@ -1,0 +1,151 @@
+//! Containers on a running switch: network namespaces, and the command as users run it.
+
+#![allow(dead_code, reason = "shared by several test programs")]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a condition is waited for.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A network namespace, gone when dropped.
+pub struct Namespace(pub String);
+
+impl Namespace {
+    pub fn new(name: &str) -> Namespace {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("hs-{name}-{}-{count}", std::process::id());
+        assert!(run(&format!("ip netns add {name}")).0);
+        Namespace(name)
+    }
+
+    /// Whether a command succeeds there, and all that it says.
+    pub fn run(&self, line: &str) -> (bool, String) {
+        run(&format!("ip netns exec {} {line}", self.0))
+    }
+
+    pub fn pings(&self, options: &str) -> bool {
+        self.run(&format!("ping -c 1 -W 1 {options}")).0
+    }
+
+    /// Whether a host answers at a TCP port, be it that nobody listens.
+    pub fn reaches(&self, address: &str, port: u16) -> bool {
+        let connect = format!("</dev/tcp/{address}/{port}");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0, "timeout", "2", "bash", "-c", &connect]);
+        let said = command.output().unwrap();
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        said.status.success() || text.contains("Connection refused")
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        run(&format!("ip netns del {}", self.0));
+    }
+}
+
+pub fn run(line: &str) -> (bool, String) {
+    let mut words = line.split(' ');
+    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+pub fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not yet: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// `hyperswitch run`, ended when dropped.
+pub struct Instance {
+    process: Child,
+    run_dir: PathBuf,
+}
+
+impl Instance {
+    pub fn start(run_dir: &Path, config: &Path) -> Instance {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hyperswitch"));
+        command
+            .arg("--run-dir")
+            .arg(run_dir)
+            .args(["run", "--config"])
+            .arg(config);
+        let process = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Instance {
+            process,
+            run_dir: run_dir.into(),
+        }
+    }
+
+    pub fn verb(&self, arguments: &[&str]) -> Result<Value, String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hyperswitch"));
+        let output = command
+            .args(["--json", "--run-dir"])
+            .arg(&self.run_dir)
+            .args(arguments)
+            .output()
+            .unwrap();
+        let said = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        if output.status.success() {
+            Ok(said)
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
+    pub fn is_running(&self, port: &str) -> bool {
+        self.verb(&["port", "show", port])
+            .is_ok_and(|ports| ports[0]["state"] == "running")
+    }
+
+    /// Whether all lists are in force.
+    pub fn is_in_force(&self) -> bool {
+        let lists = self.verb(&["policy", "list"]).unwrap_or_default();
+        let lists = lists.as_array().cloned().unwrap_or_default();
+        !lists.is_empty() && lists.iter().all(|list| list["state"] == "in force")
+    }
+
+    /// A counter of a port; of drops for a reason, `dropped/REASON`.
+    pub fn counter(&self, port: &str, path: &str) -> u64 {
+        let stats = self.verb(&["stats", port]).unwrap_or_default();
+        let counter = stats.pointer(&format!("/ports/0/counters/{path}"));
+        counter.and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    pub fn kill(&self, role: &str) {
+        let status = self.verb(&["status"]).unwrap();
+        let processes = status["processes"].as_array().unwrap();
+        let process = processes.iter().find(|process| process["role"] == role).unwrap();
+        let pid = process["pid"].as_u64().unwrap();
+        assert!(run(&format!("kill -KILL {pid}")).0);
+        let is_another = || {
+            let status = self.verb(&["status"]).unwrap_or_default();
+            let processes = status["processes"].as_array().cloned().unwrap_or_default();
+            let now = processes.iter().find(|process| process["role"] == role);
+            now.is_some_and(|now| now["pid"].as_u64().is_some_and(|now| now != pid))
+        };
+        eventually("another process", is_another);
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        run(&format!("kill -TERM {}", self.process.id()));
+        let _ = self.process.wait();
+    }
+}
