@@ -3,7 +3,7 @@
 //! Errors carry the path to the offending value, which makes sense for a file and for a request alike.
 
 use crate::schema::{Config, HostConfig, PortConfig, PortKind, SwitchConfig, SwitchKind};
-use crate::value::{IpPrefix, MacAddr, Mtu};
+use crate::value::{IpPrefix, MacAddr, MaxRate, Mtu};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
@@ -197,6 +197,11 @@ fn check_port(
                 format!("{mac} is already a static address of port {earlier}"),
             )
         })?;
+    }
+    let rates = [port.max_rate_from, port.max_rate_to];
+    if port.max_burst.get().is_some() && rates == [MaxRate::NONE; 2] {
+        let message = format!("`max-burst` needs `max-rate-from` or `max-rate-to`; {name} has neither");
+        return Err(error(place, "max-burst", message));
     }
     match port.kind {
         PortKind::VhostUser => check_vhost_user(port, place, seen),

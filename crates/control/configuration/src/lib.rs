@@ -35,6 +35,6 @@ pub use schema::{
     Trunk, VlanConfig,
 };
 pub use value::{
-    AgeingSeconds, CopyLength, InterfaceName, InvalidValue, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name,
-    Netns, PortName, StormControl, TableSize, UserId, VlanId,
+    AgeingSeconds, CopyLength, InterfaceName, InvalidValue, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate,
+    MissRate, Mtu, Name, Netns, PortName, StormControl, TableSize, UserId, VlanId,
 };

@@ -7,8 +7,8 @@
 use crate::mirror::MirrorConfig;
 use crate::policy::{AclConfig, AllowedPair, GroupConfig, Guard, PortPolicyConfig, SetConfig};
 use crate::value::{
-    AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns, StormControl,
-    TableSize, UserId, VlanId, kebab_text,
+    AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, Netns,
+    StormControl, TableSize, UserId, VlanId, kebab_text,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -189,6 +189,16 @@ pub struct PortConfig {
     /// unicast addresses; further ones are dropped (`storm-control`). 0: no limit.
     #[serde(default)]
     pub storm_control: StormControl,
+    /// Bits per second that the port may send; what is over stays in its guest's ring.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub max_rate_from: MaxRate,
+    /// Bits per second that the port may receive; what is over waits, and is dropped (`max-rate`) if there is no
+    /// more room.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub max_rate_to: MaxRate,
+    /// Bytes that pass at once after a pause, in each direction; default: those of 10 ms.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub max_burst: MaxBurst,
     /// Addresses that are on this port and nowhere else; they neither age nor move, nor count to `mac-limit`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub static_macs: Vec<MacAddr>,
@@ -439,6 +449,9 @@ impl PortConfig {
             mac_limit: MacLimit::default(),
             miss_rate: MissRate::default(),
             storm_control: StormControl::default(),
+            max_rate_from: MaxRate::NONE,
+            max_rate_to: MaxRate::NONE,
+            max_burst: MaxBurst::DEFAULT,
             static_macs: Vec::new(),
             isolated: false,
             flood: true,

@@ -5,6 +5,7 @@ use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 /// A text that is not a value of the wanted type.
@@ -346,9 +347,156 @@ fn parse_prefix(text: &str) -> Option<(IpAddr, u8)> {
     (length <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, length))
 }
 
+text! {
+    /// A bandwidth in bits per second, 100k to 100G; or none.
+    MaxRate(Option<u64>),
+    "a bandwidth in bits per second like \"100M\", \"100k\" to \"100G\", or \"none\"",
+    |text| match text {
+        "none" => Some(None),
+        _ => parse_amount(text).filter(|rate| MaxRate::RANGE.contains(rate)).map(Some),
+    }
+}
+
+impl Copy for MaxRate {}
+
+impl MaxRate {
+    /// Bits per second that are allowed.
+    pub const RANGE: RangeInclusive<u64> = 100_000..=100_000_000_000;
+
+    /// No limit.
+    pub const NONE: MaxRate = MaxRate(None);
+
+    /// Bits per second.
+    pub fn get(self) -> Option<u64> {
+        self.0
+    }
+}
+
+impl Default for MaxRate {
+    fn default() -> Self {
+        MaxRate::NONE
+    }
+}
+
+impl fmt::Display for MaxRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(rate) => f.pad(&amount(rate)),
+            None => f.pad("none"),
+        }
+    }
+}
+
+text! {
+    /// Bytes that pass at once after a pause, 1600 to 100M; or as many as 10 ms of the rate bring.
+    MaxBurst(Option<u32>),
+    "a number of bytes like \"64k\", \"1600\" to \"100M\", or \"default\"",
+    |text| match text {
+        "default" => Some(None),
+        _ => {
+            let bytes = parse_amount(text).and_then(|bytes| u32::try_from(bytes).ok());
+            bytes.filter(|bytes| MaxBurst::RANGE.contains(bytes)).map(Some)
+        }
+    }
+}
+
+impl Copy for MaxBurst {}
+
+impl MaxBurst {
+    /// Bytes that are allowed.
+    pub const RANGE: RangeInclusive<u32> = 1600..=100_000_000;
+
+    /// As many bytes as 10 ms of the rate bring.
+    pub const DEFAULT: MaxBurst = MaxBurst(None);
+
+    /// Bytes, if a number was given.
+    pub fn get(self) -> Option<u32> {
+        self.0
+    }
+}
+
+impl Default for MaxBurst {
+    fn default() -> Self {
+        MaxBurst::DEFAULT
+    }
+}
+
+impl fmt::Display for MaxBurst {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(bytes) => f.pad(&amount(bytes.into())),
+            None => f.pad("default"),
+        }
+    }
+}
+
+/// Suffixes of large numbers.
+const SUFFIXES: [(char, u64); 3] = [('G', 1_000_000_000), ('M', 1_000_000), ('k', 1000)];
+
+/// A number like `1500`, `64k`, `100M` or `5G`.
+fn parse_amount(text: &str) -> Option<u64> {
+    let suffix = SUFFIXES.into_iter().find(|(suffix, _)| text.ends_with(*suffix));
+    let (digits, factor) = suffix.map_or((text, 1), |(suffix, factor)| {
+        (text.trim_end_matches(suffix), factor)
+    });
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// The shortest text of a number, as [`parse_amount`] reads it.
+fn amount(number: u64) -> String {
+    let suffix = SUFFIXES
+        .into_iter()
+        .find(|(_, factor)| number > 0 && number.is_multiple_of(*factor));
+    suffix.map_or(number.to_string(), |(suffix, factor)| {
+        format!("{}{suffix}", number / factor)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bandwidths() {
+        for (text, rate) in [
+            ("100k", 100_000),
+            ("1500k", 1_500_000),
+            ("5G", 5_000_000_000),
+            ("1000000", 1_000_000),
+        ] {
+            assert_eq!(text.parse::<MaxRate>().unwrap().get(), Some(rate));
+        }
+        assert_eq!("1500k".parse::<MaxRate>().unwrap().to_string(), "1500k");
+        assert_eq!("1000000".parse::<MaxRate>().unwrap().to_string(), "1M");
+        assert_eq!("none".parse::<MaxRate>(), Ok(MaxRate::NONE));
+        for bad in [
+            "",
+            "0",
+            "1",
+            "99k",
+            "101G",
+            "k",
+            "1kk",
+            "-1M",
+            "+1M",
+            "1.5M",
+            "18446744073709551615G",
+            "1 M",
+            "1m",
+        ] {
+            let error = bad.parse::<MaxRate>().unwrap_err().to_string();
+            assert!(error.contains("\"100k\" to \"100G\""), "{bad}: {error}");
+        }
+        for bad in ["0", "1", "1599", "101M", "5G"] {
+            let error = bad.parse::<MaxBurst>().unwrap_err().to_string();
+            assert!(error.contains("\"1600\" to \"100M\""), "{bad}: {error}");
+        }
+        let burst = |text: &str| text.parse::<MaxBurst>().unwrap().get();
+        assert_eq!((burst("64k"), burst("default")), (Some(64_000), None));
+    }
 
     #[test]
     fn names() {

@@ -15,7 +15,7 @@ use crate::rules::{RuleAnswer, RuleRequest};
 use crate::work::WorkReport;
 use flow::{
     Action, Context, ControllerId, DropReason, Filters, Flow, FlowId, FlowKey, FlowMask, FlowStats, ListId,
-    MeterSpec, MeterStats, Mirror, PortCounters, PortId, PutMode, Stage, SwitchId, Userspace,
+    MeterSpec, MeterStats, Mirror, PortCounters, PortId, PortRates, PutMode, Stage, SwitchId, Userspace,
 };
 use rule_list::Verdict;
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,13 @@ pub enum Request {
         mtu: u16,
         /// New rate of misses, per second.
         miss_rate: u32,
+    },
+    /// Changes the bandwidths of a port, which has none at first. Refused with EINVAL if one is out of range.
+    PortRates {
+        /// The port.
+        port: PortId,
+        /// The bandwidths.
+        rates: PortRates,
     },
     /// Takes a port down, or up again. Ports are up at first. While one is down, its packets and packets for
     /// it are dropped as [`DropReason::PortDisabled`]; its guest stays connected.

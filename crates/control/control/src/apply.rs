@@ -83,6 +83,7 @@ impl Control {
             return;
         };
         let before = std::mem::replace(&mut run.wanted, port.clone());
+        let rates_before = before.rates;
         let changed = (before.mtu, before.miss_rate) != (port.mtu, port.miss_rate);
         if let (Some(id), true, true) = (run.id, run.added, changed) {
             self.data_plane.client.tell(Request::PortSet {
@@ -94,6 +95,9 @@ impl Control {
         if let (Some(id), true) = (run.id, run.added) {
             let (before, rate) = (before.rules.storm_rate, port.rules.storm_rate);
             self.data_plane.change_storm_rate(id, before, rate);
+        }
+        if let (Some(id), true, true) = (run.id, run.added, rates_before != port.rates) {
+            self.data_plane.change_rates(id, port.rates);
         }
         if let (Some(id), Link::Interface(spec)) = (run.id, &port.link)
             && before.link != port.link

@@ -11,7 +11,7 @@ use crate::provider::FlowChange;
 use crate::users::Token;
 use control_protocol::data_plane::Request;
 use controller::{Client, MAX_LISTS};
-use flow::{PortId, PutMode, Statistics, SwitchId};
+use flow::{PortId, PortRates, PutMode, Statistics, SwitchId};
 use std::os::fd::OwnedFd;
 
 /// The data plane, or that there is none at the moment.
@@ -44,6 +44,11 @@ impl DataPlane {
                 None => Request::MeterDel { meter },
             });
         }
+    }
+
+    /// Changes the bandwidths of a port.
+    pub fn change_rates(&mut self, port: PortId, rates: PortRates) {
+        self.client.tell(Request::PortRates { port, rates });
     }
 
     /// Sends a request whose failure is shown as a port's problem.

@@ -16,7 +16,7 @@ use control_protocol::Channel;
 use control_protocol::data_plane::{Connection, PortSpec, PortState, Request};
 use control_protocol::driver::{InterfaceSpec, InterfaceState};
 use controller::DriverEvent;
-use flow::PortId;
+use flow::{PortId, PortRates};
 use std::os::fd::OwnedFd;
 
 impl Control {
@@ -83,6 +83,9 @@ impl Control {
             run.mirrors = mirrors;
             let rate = run.wanted.rules.storm_rate;
             self.data_plane.change_storm_rate(id, 0, rate);
+            if run.wanted.rates != PortRates::default() {
+                self.data_plane.change_rates(id, run.wanted.rates);
+            }
         }
     }
 

@@ -66,7 +66,7 @@ impl Control {
             }
             Request::SwitchList => Reply::Switches(self.switch_list()),
             Request::PortAdd { switch, config } => {
-                let done = self.port_add(&switch, config)?;
+                let done = self.port_add(&switch, *config)?;
                 return self.reply_when_made(token, done);
             }
             Request::PortDel { port } => {
@@ -307,7 +307,7 @@ impl Control {
     fn stats_reply(&self, names: &[String], listed: &[DataPlanePort]) -> Reply {
         let mut stats = Stats {
             ports: Vec::new(),
-            total: Counters::default(),
+            total: Box::default(),
         };
         for info in listed.iter().filter(|info| names.contains(&info.spec.name)) {
             let counters = Counters::from(&info.counters);

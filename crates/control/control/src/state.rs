@@ -8,9 +8,10 @@ use crate::l2::{PortRules, Readiness, SwitchRules};
 use crate::mac::initial_mac;
 use crate::refusal::Refusal;
 use control_protocol::driver::{InterfaceKind, InterfaceSpec};
+use flow::{PortRates, RateLimit};
 use management::{
-    Config, MissRate, Origin, PortChanges, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind, UserId,
-    VlanConfig,
+    Config, MaxRate, MissRate, Origin, PortChanges, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind,
+    UserId, VlanConfig,
 };
 use serde::{Deserialize, Serialize};
 use socket_path::SocketPath;
@@ -65,6 +66,8 @@ pub struct DesiredPort {
     pub mtu: u16,
     /// Packets per second that may need a decision.
     pub miss_rate: u32,
+    /// Bandwidths.
+    pub rates: PortRates,
     /// MAC address offered to a vhost-user guest.
     pub mac: Option<[u8; 6]>,
     /// Rules of the learning switch; `readiness` is not part of the desired state.
@@ -261,6 +264,7 @@ fn host_port(
         }),
         mtu,
         miss_rate: MissRate::default().get(),
+        rates: PortRates::default(),
         mac: None,
         rules: open_rules(host.vlan, 1024, mac.or(initial_mac)),
     }
@@ -278,6 +282,7 @@ fn uplink_port(switch: &SwitchConfig, interface: String, origin: Origin) -> Desi
         }),
         mtu: switch.mtu.get(),
         miss_rate: MissRate::default().get(),
+        rates: PortRates::default(),
         mac: None,
         rules: open_rules(
             VlanConfig::Trunk {
@@ -321,6 +326,7 @@ fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, option
         link,
         mtu,
         miss_rate: port.miss_rate.get(),
+        rates: rates(port),
         rules: PortRules {
             vlan: port.vlan.clone(),
             isolated: port.isolated,
@@ -331,6 +337,19 @@ fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, option
             mac: mac.or(initial_mac).map(number),
             readiness: Readiness::Disconnected,
         },
+    }
+}
+
+fn rates(port: &PortConfig) -> PortRates {
+    let limit = |rate: MaxRate| {
+        rate.get().map(|bits_per_second| RateLimit {
+            bits_per_second,
+            burst: (port.max_burst.get()).unwrap_or(RateLimit::usual_burst(bits_per_second)),
+        })
+    };
+    PortRates {
+        from: limit(port.max_rate_from),
+        to: limit(port.max_rate_to),
     }
 }
 
@@ -365,4 +384,26 @@ fn check_sockets(state: &State, run_dir: &Path) -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use management::MaxBurst;
+
+    /// What the configuration allows, the data plane does not refuse.
+    #[test]
+    fn bandwidths_have_one_range() {
+        assert_eq!(MaxRate::RANGE, RateLimit::RATES);
+        assert_eq!(*MaxBurst::RANGE.start(), RateLimit::LEAST_BURST);
+        let name = "web".parse().expect("a name");
+        let mut port = PortConfig::new(name, PortKind::Tap);
+        assert_eq!(rates(&port), PortRates::default());
+        port.max_rate_to = "1G".parse().expect("a rate");
+        let to = rates(&port).to.expect("a limit");
+        assert_eq!((rates(&port).from, to.burst), (None, 1_250_000));
+        port.max_burst = "64k".parse().expect("a burst");
+        assert_eq!(rates(&port).to.map(|to| to.burst), Some(64_000));
+        assert!(rates(&port).are_valid());
+    }
 }

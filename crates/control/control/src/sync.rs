@@ -47,6 +47,7 @@ impl Control {
         if let Some(run) = self.ports.get_mut(&name) {
             let rate = run.wanted.rules.storm_rate;
             self.data_plane.change_storm_rate(info.spec.port, 0, rate);
+            self.data_plane.change_rates(info.spec.port, run.wanted.rates);
             // Filters that differ follow when their lists are there.
             run.filters = info.spec.filters;
             run.mirrors = info.spec.mirrors;

@@ -76,6 +76,7 @@ impl Kind {
             | Request::PortAttach { .. }
             | Request::PortDel { .. }
             | Request::PortSet { .. }
+            | Request::PortRates { .. }
             | Request::PortEnable { .. }
             | Request::PortFilters { .. }
             | Request::PortMirrors { .. }

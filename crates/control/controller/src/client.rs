@@ -216,6 +216,7 @@ impl<P> Client<P> {
         let purpose = match request {
             Request::PortDel { .. } => Purpose::Told("removing a port"),
             Request::PortSet { .. } => Purpose::Told("changing a port"),
+            Request::PortRates { .. } => Purpose::Told("changing a port's bandwidth"),
             Request::FlowDel { .. } => Purpose::Told("removing a flow"),
             Request::FlowFlush { .. } => Purpose::Told("removing the flows of a switch"),
             Request::MeterSet { .. } => Purpose::Told("limiting a port"),
@@ -335,6 +336,7 @@ fn subject(request: &Request) -> Option<Subject> {
         Request::PortSet { port, .. } => Some((0, port.0)),
         Request::PortEnable { port, .. } => Some((1, port.0)),
         Request::PortThreads { port, .. } => Some((2, port.0)),
+        Request::PortRates { port, .. } => Some((3, port.0)),
         _ => None,
     }
 }

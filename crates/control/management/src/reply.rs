@@ -415,7 +415,7 @@ pub struct Stats {
     /// Per port.
     pub ports: Vec<PortStats>,
     /// Sum over those ports.
-    pub total: Counters,
+    pub total: Box<Counters>,
 }
 
 /// Counters of a port.
@@ -495,7 +495,9 @@ counters! {
     /// Notifications from the guest.
     kicks,
     /// Times a ring's kicks were not received for a millisecond, since too many of them had led to nothing.
-    kick_pauses;
+    kick_pauses,
+    /// Times packets from or to this port began to wait for its bandwidth.
+    bandwidth_waits;
     /// Packets from the port that were dropped, wherever that was.
     dropped,
     /// Packets the control process decided to drop.

@@ -1,7 +1,8 @@
 //! Requests of users.
 
 use configuration::{
-    Guard, MacAddr, MacLimit, MissRate, Mtu, Name, PortConfig, StormControl, SwitchConfig, VlanConfig,
+    Guard, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, PortConfig, StormControl, SwitchConfig,
+    VlanConfig,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -41,7 +42,7 @@ pub enum Request {
         /// The switch's name.
         switch: String,
         /// The port.
-        config: PortConfig,
+        config: Box<PortConfig>,
     },
     /// Deletes a port that was added at run time.
     PortDel {
@@ -170,6 +171,15 @@ pub struct PortChanges {
     /// Packets per second of each class that goes to all ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storm_control: Option<StormControl>,
+    /// Bits per second that the port may send.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_rate_from: Option<MaxRate>,
+    /// Bits per second that the port may receive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_rate_to: Option<MaxRate>,
+    /// Bytes that pass at once after a pause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_burst: Option<MaxBurst>,
     /// Static addresses; replaces the whole list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub static_macs: Option<Vec<MacAddr>>,
@@ -227,6 +237,9 @@ impl PortChanges {
         set(&mut port.mac_limit, &self.mac_limit);
         set(&mut port.miss_rate, &self.miss_rate);
         set(&mut port.storm_control, &self.storm_control);
+        set(&mut port.max_rate_from, &self.max_rate_from);
+        set(&mut port.max_rate_to, &self.max_rate_to);
+        set(&mut port.max_burst, &self.max_burst);
         set(&mut port.static_macs, &self.static_macs);
         set(&mut port.isolated, &self.isolated);
         set(&mut port.flood, &self.flood);
@@ -244,6 +257,9 @@ impl PortChanges {
             mac_limit: later.mac_limit.or(self.mac_limit),
             miss_rate: later.miss_rate.or(self.miss_rate),
             storm_control: later.storm_control.or(self.storm_control),
+            max_rate_from: later.max_rate_from.or(self.max_rate_from),
+            max_rate_to: later.max_rate_to.or(self.max_rate_to),
+            max_burst: later.max_burst.or(self.max_burst),
             static_macs: later.static_macs.or(self.static_macs),
             isolated: later.isolated.or(self.isolated),
             flood: later.flood.or(self.flood),

@@ -8,7 +8,7 @@ use management::*;
 fn requests_are_lines_that_people_can_write() {
     let request: Request =
         serde_json::from_str(r#"{"verb":"port-add","switch":"sw0","config":{"name":"vm1"}}"#).unwrap();
-    let config = PortConfig::new("vm1".parse().unwrap(), PortKind::VhostUser);
+    let config = Box::new(PortConfig::new("vm1".parse().unwrap(), PortKind::VhostUser));
     assert_eq!(
         request,
         Request::PortAdd {

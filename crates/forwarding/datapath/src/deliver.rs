@@ -154,7 +154,7 @@ impl Step<'_> {
                 Err(vanished())
             } else {
                 if side.wait() == Wait::Stalled && side.look_for_buffers() {
-                    port.vnic.set_stalled(false);
+                    port.vnic.set_detour(false, side.is_limited());
                 }
                 side.run(self.now_ms, Turn::new(DELIVERY_BUDGET, self.ends), &mut observer)
             };
@@ -162,6 +162,8 @@ impl Step<'_> {
                 port.home.set_copier(None);
                 result = Ok(side.has_queued());
             }
+            port.vnic
+                .set_detour(side.wait() == Wait::Stalled, side.is_limited());
             let call_at = self.call_if_owed(side, port);
             (result, side.wait(), side.watch_us(self.now_ms), call_at)
         });
@@ -170,9 +172,6 @@ impl Step<'_> {
         }
         self.schedule.progress.delivered += observer.delivered;
         let (origins, copied_to) = (observer.origins, observer.copied_to);
-        if port.vnic.is_stalled() != (wait == Wait::Stalled) {
-            port.vnic.set_stalled(wait == Wait::Stalled);
-        }
         if let Some(until_ms) = wait.until() {
             let at_ns = (until_ms + TICK_MS) * NS_PER_MS;
             self.schedule.set_timer(at_ns, port.receive_ring(), Due::Stall);

@@ -317,6 +317,9 @@ impl Walk {
                 .with(|side| finish_round(side.as_mut(), end, port, step));
             if idle {
                 more = false;
+                if end == Fetched::Waits {
+                    break;
+                }
                 let fresh = step.schedule.progress.packets > before;
                 step.schedule.poll_from_now(port.transmit_ring(), fresh);
                 break;
@@ -567,7 +570,20 @@ fn finish_round(side: Option<&mut TransmitSide>, end: Fetched, port: &Port, step
             side.disable_kicks();
             true
         }
+        Fetched::Waits => {
+            wait_for_bandwidth(side, port, step);
+            true
+        }
     }
+}
+
+/// The guest has sent as much as it may: nothing is asked of it, nor of its ring, until it may send more.
+#[cold]
+fn wait_for_bandwidth(side: &mut TransmitSide, port: &Port, step: &mut Step<'_>) {
+    side.disable_kicks();
+    let at_ns = step.schedule.now_ns() + side.wait_ns();
+    step.schedule
+        .set_timer(at_ns, port.transmit_ring(), Due::Bandwidth);
 }
 
 /// Calls a driver that is owed a call for sent frames, or sees to it that it is called later.

@@ -202,7 +202,7 @@ impl Port {
             shortfall: self.vnic.shortfall(),
             guest: self.guest(),
             features: self.vnic.features(),
-            counters: self.vnic.account.read(),
+            counters: self.vnic.counters(),
             costly: Costly {
                 call_us: self.vnic.costly_call_ns().map(|ns| ns / 1000),
                 kick_us: self.home.costly_kick_ns().map(|ns| ns / 1000),
@@ -242,11 +242,11 @@ impl Port {
         Arc::ptr_eq(&self.switch, &other.switch)
     }
 
-    /// Whether packets of `sender` may be copied here at once: the port receives, and no capture or mirror
-    /// has to see them.
+    /// Whether packets of `sender` may be copied here at once: the port receives, without a bound on its
+    /// bandwidth, and no capture or mirror has to see them.
     #[inline]
     pub fn takes_at_once_from(&self, sender: &Port) -> bool {
-        self.is_beside(sender) && self.vnic.is_open() && !self.vnic.is_stalled() && !self.is_copied()
+        self.is_beside(sender) && self.vnic.is_open() && self.vnic.takes_at_once() && !self.is_copied()
     }
 
     fn rare(&self) -> &Rare {

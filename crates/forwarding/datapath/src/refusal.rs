@@ -22,6 +22,8 @@ pub(crate) enum Refusal {
     Meters,
     #[error("a meter's rate is not 0")]
     MeterRate,
+    #[error("a bandwidth is out of range")]
+    Rate,
     #[error("list {0} is another controller's")]
     ForeignList(ListId),
     #[error("list {0} has no draft")]
@@ -66,7 +68,8 @@ impl Refusal {
             | Refusal::BadFrame
             | Refusal::Actions(_)
             | Refusal::MeterRate
-            | Refusal::Mirror => Errno::INVAL,
+            | Refusal::Mirror
+            | Refusal::Rate => Errno::INVAL,
             Refusal::Meters => Errno::FBIG,
             Refusal::NoDraft(_) | Refusal::NoRule(_) => Errno::NOENT,
             Refusal::Drafts => Errno::NOSPC,

@@ -127,6 +127,11 @@ impl Serving<'_> {
                 port.set(mtu, miss_rate);
                 port.schedule();
             }),
+            Request::PortRates { rates, .. } if !rates.are_valid() => Err(Refusal::Rate),
+            Request::PortRates { port, rates } => self.change_port(port, |port| {
+                port.vnic.set_rates(rates);
+                port.schedule();
+            }),
             Request::PortEnable { port, up } => self.change_port(port, |port| port.vnic.set_disabled(!up)),
             Request::PortFilters { port, filters } => {
                 self.change_port(port, |port| port.set_filters(filters))

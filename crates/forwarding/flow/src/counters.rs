@@ -53,6 +53,8 @@ pub struct PortCounters {
     pub kicks: u64,
     /// Times a ring's kicks were not received for a millisecond, since too many of them had led to nothing.
     pub kick_pauses: u64,
+    /// Times packets from or to this port began to wait for its bandwidth (`max-rate-from`, `max-rate-to`).
+    pub bandwidth_waits: u64,
 }
 
 impl PortCounters {

@@ -63,6 +63,7 @@ drop_reasons! {
     PortDisabled "port-disabled" "The port that the packet came from, or that it is for, was taken down."
     QueueFull "queue-full" "The receiver's internal receive queue is full."
     ReceiverStalled "receiver-stalled" "The receiver posted no buffers for too long."
+    MaxRate "max-rate" "Packets for the receiver exceed its `max-rate-to`, and as many wait already as may."
     ReceiverSlow "receiver-slow" "The receiver posts buffers too slowly, and the sender serves others as well."
     BufferTooSmall "buffer-too-small" "The receiver's buffers cannot hold the frame: it did not negotiate mergeable buffers, or would need more than 256 of them."
     ExceedsMtu "exceeds-mtu" "The frame, or each of its segments, is longer than the receiver's MTU allows."

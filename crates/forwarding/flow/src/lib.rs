@@ -11,6 +11,7 @@
 //! | `key`, `exact`, `key_format` | the flow key; its shortest form for exact matches; keys as text |
 //! | `field`, `context`, `unseen` | the table of fields; metadata that few packets have; fields that a parser could not see |
 //! | `action`, `edit`, `program`, `meter` | actions; changes of a packet; actions as they run; meters |
+//! | `rate_limit` | bandwidths of ports |
 //! | `stage`, `id` | stages of look-up; identifiers that cross process boundaries |
 //! | `mirror` | copies of a port's packets for another port |
 //! | `named_policy` | rule lists that any controller may give to its ports |
@@ -35,6 +36,7 @@ mod meter;
 mod mirror;
 mod named_policy;
 mod program;
+mod rate_limit;
 mod stage;
 mod unseen;
 
@@ -51,6 +53,7 @@ pub use meter::{MAX_METERS, MeterBand, MeterSpec, MeterStats, MeterUnit};
 pub use mirror::{MAX_MIRRORS, Mirror, MirrorPoint, Mirrored};
 pub use named_policy::{ACLS, GUARDS, NamedPolicy};
 pub use program::{BadActions, Builder, MAX_BYTES, MAX_NESTING, MAX_OPS, Op, Program};
+pub use rate_limit::{PortRates, RateLimit};
 pub use stage::{Filter, Filters, MAX_FILTERS, Stage};
 pub use unseen::Unseen;
 

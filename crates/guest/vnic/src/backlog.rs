@@ -39,7 +39,7 @@ mod fair_queue;
 
 use crate::Packet;
 use crate::turn::MAX_SLOTS;
-use fair_queue::{FairQueue, Waiting};
+pub(crate) use fair_queue::{FairQueue, Waiting};
 use flow::DropReason;
 use lock_free::Shared;
 
@@ -162,7 +162,7 @@ impl Backlog {
     /// as well. `is_copy`: the oldest packet was copied.
     pub fn watch_us(&self, oldest: &Packet, is_copy: bool, now: Now) -> Option<u64> {
         let is_oldest_shared = is_shared(oldest, now);
-        let lends = is_oldest_shared && !is_copy || self.has_lent && self.queue.copied() < COPIED_MOST;
+        let lends = is_oldest_shared && !is_copy || self.has_lent && self.queue.bytes() < COPIED_MOST;
         let wait_us = if lends { LENT_US } else { self.patience_us };
         (lends || (is_oldest_shared || self.has_shared) && !self.is_slow(now))
             .then_some(wait_us + wait_us / 8)
@@ -186,7 +186,7 @@ impl Backlog {
         let mut waiting = Waiting {
             packet,
             since_us: now.map(|now| now.us),
-            copied: 0,
+            bytes: 0,
         };
         match now {
             Some(now) if !self.keep_or_refuse(&mut waiting, now, 0, &mut refuse) => {
@@ -207,34 +207,34 @@ impl Backlog {
         refuse: &mut impl FnMut(Shared<Packet>, DropReason),
     ) -> bool {
         let (is_shared, is_slow) = (is_shared(&waiting.packet, now), self.is_slow(now));
-        let is_copy = waiting.copied > 0;
+        let is_copy = waiting.bytes > 0;
         let is_due = is_slow
             || waiting
                 .since_us
                 .is_some_and(|since_us| now.since(since_us) >= LENT_US);
         if is_copy || is_shared && is_due {
             let size = if is_copy {
-                waiting.copied
+                waiting.bytes
             } else {
                 size_of::<Packet>() + waiting.packet.frame_len()
             };
             let has_room = if is_slow {
                 let refuse = |packet| refuse(packet, DropReason::ReceiverSlow);
                 self.queue
-                    .make_room_for_copy(waiting.packet.origin, size, COPIED_MOST, refuse)
+                    .make_room_for_bytes(waiting.packet.origin, size, COPIED_MOST, refuse)
             } else {
-                is_copy || self.queue.copied() + reserved + size <= COPIED_MOST
+                is_copy || self.queue.bytes() + reserved + size <= COPIED_MOST
             };
             if has_room && !is_copy {
                 self.copy_out(&mut waiting.packet);
-                waiting.copied = size;
+                waiting.bytes = size;
             } else if !has_room && is_slow {
                 return false;
             }
             self.is_short |= !has_room;
         }
         self.has_shared |= is_shared;
-        self.has_lent |= is_shared && waiting.copied == 0;
+        self.has_lent |= is_shared && waiting.bytes == 0;
         true
     }
 
@@ -278,7 +278,12 @@ impl Backlog {
         if self.queue.is_empty() {
             (self.has_shared, self.has_lent) = (false, false);
         }
-        Some((waiting.packet, waiting.since_us, waiting.copied > 0))
+        Some((waiting.packet, waiting.since_us, waiting.bytes > 0))
+    }
+
+    /// Counts tails' bytes that were copied elsewhere.
+    pub fn add_moved(&mut self, bytes: usize) {
+        self.moved += bytes as u64;
     }
 
     /// Takes the number of tails' bytes that were copied.
@@ -304,7 +309,7 @@ impl Backlog {
         while let Some(mut waiting) = packets.pop() {
             let since_us = *waiting.since_us.get_or_insert(now.us);
             let is_overdue = self.is_overdue(&waiting.packet, since_us, last_us, now);
-            if !is_overdue && self.keep_or_refuse(&mut waiting, now, packets.copied(), &mut refuse) {
+            if !is_overdue && self.keep_or_refuse(&mut waiting, now, packets.bytes(), &mut refuse) {
                 self.queue.push(waiting);
             } else {
                 refuse(waiting.packet, DropReason::ReceiverSlow);
@@ -403,7 +408,7 @@ mod tests {
         assert!(review(&mut backlog, later(3 * LENT_US)).is_empty());
         assert_eq!(source.free(), Source::SLOTS - 1 - (1256 - MOST_SMALL));
         while backlog.pop().is_some() {}
-        assert_eq!((backlog.queue.copied(), source.free()), (0, Source::SLOTS - 1));
+        assert_eq!((backlog.queue.bytes(), source.free()), (0, Source::SLOTS - 1));
     }
 
     #[test]
@@ -474,7 +479,7 @@ mod tests {
             .collect();
         left.sort();
         assert_eq!(left, [[1; 5].as_slice(), &[3; 10]].concat());
-        assert_eq!(backlog.queue.copied(), 0);
+        assert_eq!(backlog.queue.bytes(), 0);
     }
 
     /// A sender that begins to serve others while its packets wait.

@@ -20,6 +20,7 @@
 //!   wait     for how long packets wait for buffers
 //!   copy     copies for mirrors, which do not wait
 //!   cursor   a place in the buffers, and copying to it
+//!   receive_limit  the bandwidth, and packets that wait for it
 //! ```
 
 mod burst;
@@ -27,6 +28,7 @@ mod copy;
 mod cursor;
 mod offload;
 mod posted;
+mod receive_limit;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -44,6 +46,7 @@ use flow::DropReason;
 use guest_memory::GuestMemory;
 use lock_free::{Receiver, Shared, Unique};
 use posted::Posted;
+use receive_limit::ReceiveLimit;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use virtqueue::{Chain, DeviceQueue, QueueError};
@@ -70,6 +73,8 @@ pub struct ReceiveSide {
     pending: Option<Pending>,
     /// The packets behind it, by sender, if they wait for buffers or are many.
     backlog: Backlog,
+    /// The bandwidth if it is bounded, or was until now.
+    limit: Option<Box<ReceiveLimit>>,
     wait: Wait,
     /// When `wait` began, by [`cpu::now_us`], and how many packets had been delivered then.
     wait_us: u64,
@@ -193,6 +198,7 @@ impl ReceiveSide {
             inbox,
             pending: None,
             backlog: Backlog::default(),
+            limit: None,
             wait: Wait::No,
             wait_us: 0,
             taken: 0,
@@ -309,64 +315,93 @@ impl ReceiveSide {
         mut turn: Turn,
         observer: &mut impl Observer,
     ) -> Result<bool, QueueError> {
+        if self.limit.is_some() {
+            return self.run_limited(now_ms, turn, observer);
+        }
         let mut waits = false;
         let mut result = Ok(());
         while !turn.is_over() {
             if !self.backlog.is_empty() || self.inbox.has_more_than(SHORT) {
                 self.sort_inbox(now_ms, observer);
             }
-            let Some(mut next) = self.next() else { break };
-            let packet = &next.packet;
-            let outcome = match &mut self.ring {
-                None => Outcome::Dropped(DropReason::PortRemoved),
-                Some(_) if packet.is_broken() => Outcome::Dropped(DropReason::SenderGone),
-                Some(ring) => ring.deliver(packet, next.done),
-            };
-            match outcome {
-                Outcome::Delivered { segments } => {
-                    self.count_delivered(packet, segments, observer);
-                    if let Some(since_us) = next.since_us {
-                        self.backlog.record_wait(since_us, now(now_ms));
-                    }
+            let Some(next) = self.next() else { break };
+            match self.attempt(next, now_ms, observer) {
+                Ok(false) => {}
+                Ok(true) => {
+                    waits = true;
+                    self.queue_up(now(now_ms), observer);
+                    break;
                 }
-                Outcome::Partly { done } => {
-                    self.wait_no_more();
-                    next.done = done;
-                    self.pending = Some(next);
-                }
-                Outcome::Dropped(reason) => self.give_up(packet, reason, observer),
-                Outcome::NoBuffers { done } => {
-                    next.done = done;
-                    match self.decide_wait(now(now_ms), &mut next) {
-                        Ok(MustWait::Never(reason)) => self.give_up(&next.packet, reason, observer),
-                        Ok(wait) => {
-                            waits = matches!(wait, MustWait::Yes);
-                            self.pending = Some(next);
-                        }
-                        Err(error) => result = self.break_down(&next.packet, error, observer),
-                    }
-                }
-                Outcome::Broken(error) => result = self.break_down(packet, error, observer),
-            }
-            if waits {
-                self.queue_up(now(now_ms), observer);
-                break;
+                Err(error) => result = Err(error),
             }
             // Attempts count as well: a driver could post too few buffers again and again, faster than they
             // are examined.
-            turn.spend(
-                self.ring
-                    .as_mut()
-                    .map_or(0, |ring| std::mem::take(&mut ring.work)),
-            );
+            turn.spend(self.take_work());
         }
+        self.end_run();
+        result.map(|()| !waits && (self.pending.is_some() || self.has_others()))
+    }
+
+    /// Work since it was taken last.
+    fn take_work(&mut self) -> u64 {
+        self.ring
+            .as_mut()
+            .map_or(0, |ring| std::mem::take(&mut ring.work))
+    }
+
+    /// Tries to deliver a packet; true if it waits for buffers. On an error the ring is gone.
+    #[inline]
+    fn attempt(
+        &mut self,
+        mut next: Pending,
+        now_ms: u64,
+        observer: &mut impl Observer,
+    ) -> Result<bool, QueueError> {
+        let packet = &next.packet;
+        let outcome = match &mut self.ring {
+            None => Outcome::Dropped(DropReason::PortRemoved),
+            Some(_) if packet.is_broken() => Outcome::Dropped(DropReason::SenderGone),
+            Some(ring) => ring.deliver(packet, next.done),
+        };
+        let mut waits = false;
+        match outcome {
+            Outcome::Delivered { segments } => {
+                self.count_delivered(packet, segments, observer);
+                if let Some(since_us) = next.since_us {
+                    self.backlog.record_wait(since_us, now(now_ms));
+                }
+            }
+            Outcome::Partly { done } => {
+                self.wait_no_more();
+                next.done = done;
+                self.pending = Some(next);
+            }
+            Outcome::Dropped(reason) => self.give_up(packet, reason, observer),
+            Outcome::NoBuffers { done } => {
+                next.done = done;
+                match self.decide_wait(now(now_ms), &mut next) {
+                    Ok(MustWait::Never(reason)) => self.give_up(&next.packet, reason, observer),
+                    Ok(wait) => {
+                        waits = matches!(wait, MustWait::Yes);
+                        self.pending = Some(next);
+                    }
+                    Err(error) => self.break_down(&next.packet, error, observer)?,
+                }
+            }
+            Outcome::Broken(error) => self.break_down(packet, error, observer)?,
+        }
+        Ok(waits)
+    }
+
+    /// Counts and publishes what was delivered.
+    #[inline]
+    fn end_run(&mut self) {
         add_alone(&self.account.copied_out, self.backlog.take_moved());
         self.publish();
         // No packet waits any more if the one that waited was dropped for another reason.
         if self.pending.is_none() && self.wait != Wait::Stalled {
             self.wait_no_more();
         }
-        result.map(|()| !waits && (self.pending.is_some() || self.has_others()))
     }
 
     /// The packet to be delivered next.
@@ -417,11 +452,20 @@ impl ReceiveSide {
         }
     }
 
-    /// In how many microseconds the receive side should run even if no buffers come, because the receiver may
-    /// be slow by then and hold up others.
+    /// In how many microseconds the receive side should run even if no buffers come: the receiver may be slow
+    /// by then and hold up others, or its bandwidth lets a packet pass.
     pub fn watch_us(&self, now_ms: u64) -> Option<u64> {
-        let oldest = self.pending.as_ref().filter(|_| self.wait.until().is_some())?;
-        self.backlog.watch_us(&oldest.packet, oldest.is_copy, now(now_ms))
+        let oldest = self.pending.as_ref().filter(|_| self.wait.until().is_some());
+        match oldest {
+            Some(oldest) => self.backlog.watch_us(&oldest.packet, oldest.is_copy, now(now_ms)),
+            None if self.limit.is_some() => self.limit_us(),
+            None => None,
+        }
+    }
+
+    /// Whether packets go through the queue that bounds the bandwidth.
+    pub fn is_limited(&self) -> bool {
+        self.limit.is_some()
     }
 
     /// After a failed delivery: asks for a kick if there are still no buffers, and advances `wait`. Returns

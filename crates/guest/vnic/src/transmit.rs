@@ -16,10 +16,12 @@ use completion::Completion;
 use flow::{DropReason, PortId};
 use guest_memory::GuestMemory;
 use lock_free::{PoolOwner, Unique};
+pub(crate) use send_limit::SendLimit;
+use send_limit::{Fetching, counted_bytes};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use virtqueue::{ChainError, DeviceQueue, Direction, QueueAddresses, QueueError};
-use wire::{Snapshot, VnetHeader};
+use wire::{GSO_NONE, Snapshot, VnetHeader};
 
 /// Slots kept for copies with another head.
 const EXTRA_SLOTS: u32 = 64;
@@ -39,6 +41,8 @@ pub enum Fetched {
     Empty,
     /// All slots are under way; go on after some have come back.
     NoSlots,
+    /// The port has sent as much as it may; go on after [`TransmitSide::wait_ns`].
+    Waits,
 }
 
 /// A guest's running transmit ring.
@@ -50,8 +54,8 @@ pub struct TransmitSide {
     call: Call,
     port: PortId,
     account: Arc<Counters>,
-    /// No packets are fetched any more.
-    draining: bool,
+    fetching: Fetching,
+    limit: Option<Arc<SendLimit>>,
     /// Chains were given back without the call the guest wanted.
     owes_call: bool,
     completion: Completion,
@@ -97,7 +101,8 @@ impl TransmitSide {
             call: setup.call,
             port,
             account,
-            draining: false,
+            fetching: Fetching::Free,
+            limit: None,
             completion: Completion::default(),
         })
     }
@@ -106,13 +111,21 @@ impl TransmitSide {
         self.call = call;
     }
 
+    /// Bounds what is fetched from now on, or no longer. The caller then has a worker serve the port.
+    pub(crate) fn set_limit(&mut self, limit: Option<Arc<SendLimit>>) {
+        if self.fetching != Fetching::Draining {
+            self.fetching = Fetching::start(limit.as_ref());
+        }
+        self.limit = limit;
+    }
+
     pub(crate) fn base(&self) -> u16 {
         self.queue.base()
     }
 
     /// Stops fetching. Returns whether all packets fetched before have been delivered or dropped.
     pub(crate) fn drain(&mut self) -> bool {
-        self.draining = true;
+        self.fetching = Fetching::Draining;
         self.reclaim();
         // Calling may wait for the VMM, and this may be the thread that has to end its session: left to a
         // worker.
@@ -126,16 +139,66 @@ impl TransmitSide {
         self.queue.rewind_all();
         self.queue.move_to(memory)?;
         self.pool = new_pool(&self.queue, self.port, &self.account);
-        self.draining = false;
+        self.fetching = Fetching::start(self.limit.as_ref());
         Ok(())
     }
 
     /// Fills `burst`, which is empty and has room for [`BURST`] packets, from the ring. Chains that cannot
     /// become packets are counted and given back.
     pub fn fetch(&mut self, burst: &mut Vec<Unique<Packet>>) -> Result<Fetched, QueueError> {
-        if self.draining {
-            return Ok(Fetched::Empty);
+        if self.fetching != Fetching::Free {
+            return self.fetch_limited(burst, cpu::now_ns());
         }
+        self.fetch_while(burst, |_| true)
+    }
+
+    /// As [`fetch`](Self::fetch), up to the packet with which the port has sent as much as it may.
+    #[cold]
+    #[inline(never)]
+    fn fetch_limited(&mut self, burst: &mut Vec<Unique<Packet>>, now_ns: u64) -> Result<Fetched, QueueError> {
+        let limit = match &self.limit {
+            Some(limit) if self.fetching != Fetching::Draining => limit.clone(),
+            _ => return Ok(Fetched::Empty),
+        };
+        let Some(available) = limit.available(now_ns) else {
+            self.fetching = Fetching::Waiting;
+            return Ok(Fetched::Waits);
+        };
+        self.fetching = Fetching::Limited;
+        let mut bytes = 0;
+        let fetched = self.fetch_while(burst, |chain_len| {
+            bytes += u64::from(chain_len);
+            bytes < available
+        });
+        let counted = burst.iter().map(|packet| {
+            let header = VnetHeader::from_bytes(&packet.header);
+            counted_bytes(
+                packet.frame_len(),
+                if header.gso_type == GSO_NONE {
+                    0
+                } else {
+                    header.gso_size
+                },
+            )
+        });
+        limit.charge(counted.sum(), now_ns);
+        fetched
+    }
+
+    /// How long fetching waits, after [`Fetched::Waits`].
+    pub fn wait_ns(&self) -> u64 {
+        self.limit
+            .as_ref()
+            .map_or(0, |limit| limit.left_ns(cpu::now_ns()))
+    }
+
+    /// Fetches packets until `goes_on`, which is called with the length of each chain, says no after one.
+    #[inline(always)]
+    fn fetch_while(
+        &mut self,
+        burst: &mut Vec<Unique<Packet>>,
+        goes_on: impl FnMut(u32) -> bool,
+    ) -> Result<Fetched, QueueError> {
         let slots = self.pool.available().saturating_sub(EXTRA_SLOTS as usize);
         if slots == 0 {
             return Ok(Fetched::NoSlots);
@@ -145,7 +208,7 @@ impl TransmitSide {
         let mut heads = [0; BURST];
         let first = self.queue.next_place();
         let count = self.queue.take_heads(&mut heads[..room])?;
-        let translated = self.translate(first, &heads[..count], burst);
+        let translated = self.translate(first, &heads[..count], burst, goes_on);
         if translated < count {
             self.queue.rewind((count - translated) as u16);
         }
@@ -168,7 +231,13 @@ impl TransmitSide {
     /// First pass: translates the chains, the first of which has that place. Returns how many of them; much
     /// work ends the pass early.
     #[inline(never)]
-    fn translate(&mut self, first: u16, heads: &[u16], burst: &mut Vec<Unique<Packet>>) -> usize {
+    fn translate(
+        &mut self,
+        first: u16,
+        heads: &[u16],
+        burst: &mut Vec<Unique<Packet>>,
+        mut goes_on: impl FnMut(u32) -> bool,
+    ) -> usize {
         let mut work = 0;
         for (done, &head) in heads.iter().enumerate() {
             if work >= BURST_WORK {
@@ -181,11 +250,15 @@ impl TransmitSide {
             let result = self
                 .queue
                 .chain(head, Direction::FromDriver, HEAD_PREFETCH, &mut slot.chain);
-            work += u64::from(slot.chain.len()) + DESCRIPTOR_WORK * u64::from(slot.chain.walked());
+            let len = slot.chain.len();
+            work += u64::from(len) + DESCRIPTOR_WORK * u64::from(slot.chain.walked());
             match result {
                 Ok(()) => burst.push(slot),
                 Err(ChainError::Malformed) => self.refuse(slot, DropReason::MalformedChain),
                 Err(ChainError::TooLong) => self.refuse(slot, DropReason::ChainTooLong),
+            }
+            if !goes_on(len) {
+                return done + 1;
             }
         }
         heads.len()
@@ -299,7 +372,13 @@ impl TransmitSide {
 
     /// Whether there are packets to fetch or chains to give back. A broken ring is work: fetching finds out.
     pub fn has_work(&mut self) -> bool {
-        self.pool.has_returned() || !self.draining && self.has_slots() && self.queue.look().unwrap_or(1) > 0
+        self.pool.has_returned()
+            || self.is_fetching() && self.has_slots() && self.queue.look().unwrap_or(1) > 0
+    }
+
+    /// Whether the ring may be looked at for packets.
+    fn is_fetching(&self) -> bool {
+        self.fetching < Fetching::Waiting
     }
 
     /// Whether a packet could be fetched.
@@ -383,7 +462,7 @@ impl TransmitSide {
 
     /// Asks for a kick at the next packet; true if one is there already.
     pub fn enable_kicks(&mut self) -> Result<bool, QueueError> {
-        if self.draining {
+        if !self.is_fetching() {
             return Ok(false);
         }
         self.queue.enable_kicks()
@@ -408,5 +487,6 @@ fn new_pool(queue: &DeviceQueue, port: PortId, account: &Arc<Counters>) -> PoolO
 }
 
 mod completion;
+mod send_limit;
 #[cfg(test)]
 mod tests;

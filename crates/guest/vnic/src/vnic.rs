@@ -2,11 +2,11 @@
 
 use crate::call_cost::CallCost;
 use crate::pause::{Forgiven, LONG_WORK, Pace};
-use crate::receive::ReceiveSide;
+use crate::receive::{ReceiveSide, Wait};
 use crate::shortfall::Shortfalls;
-use crate::transmit::{RingSetup, TransmitSide};
+use crate::transmit::{RingSetup, SendLimit, TransmitSide};
 use crate::{Call, Counters, Packet};
-use flow::{DropReason, PortId};
+use flow::{DropReason, PortCounters, PortId, PortRates};
 use guest_memory::{Account, GuestMemory, MapError, Region};
 use lock_free::{Claim, Guard, Queue, Shared};
 use std::fmt;
@@ -43,6 +43,26 @@ const RECEIVES: u8 = 1;
 /// The port was taken down.
 const DISABLED: u8 = 2;
 
+/// In [`Vnic::detour`]: nothing can be queued because the receiver stalls.
+const STALLED: u8 = 1;
+/// The bandwidth of the receiver is bounded, so everything is queued.
+const LIMITED: u8 = 2;
+
+/// What few ports have.
+#[derive(Default)]
+struct Rare {
+    broken: Option<Box<str>>,
+    limits: Option<Box<Limits>>,
+}
+
+/// Bandwidths.
+#[derive(Default)]
+struct Limits {
+    from: Option<Arc<SendLimit>>,
+    /// How often packets for the guest began to wait.
+    waits_to: Arc<AtomicU64>,
+}
+
 /// The reason for which a queue refuses a packet, and the packet.
 pub type Refused = (DropReason, Shared<Packet>);
 
@@ -72,12 +92,32 @@ pub struct Vnic {
     transmitting: AtomicBool,
     /// The connection is being ended, and the thread that does so waits.
     ending: AtomicBool,
-    /// Nothing can be queued because the receiver stalls.
-    stalled: AtomicBool,
+    /// Why nothing is copied to the receiver at once: [`STALLED`], [`LIMITED`].
+    detour: AtomicU8,
     mtu: AtomicU16,
     features: AtomicU64,
-    broken: Mutex<Option<String>>,
+    rare: Mutex<Rare>,
     pub(crate) shortfalls: Shortfalls,
+}
+
+impl Rare {
+    /// Changes the limits; returns that of packets from the guest, and the counter for those to it.
+    fn set_rates(&mut self, rates: PortRates) -> (Option<Arc<SendLimit>>, Arc<AtomicU64>) {
+        if rates == PortRates::default() && self.limits.is_none() {
+            return Default::default();
+        }
+        let limits = self.limits.get_or_insert_default();
+        match (rates.from, &limits.from) {
+            (Some(limit), Some(state)) => state.set(limit),
+            (Some(limit), None) => limits.from = Some(Arc::new(SendLimit::new(limit, cpu::now_ns()))),
+            (None, _) => limits.from = None,
+        }
+        (limits.from.clone(), limits.waits_to.clone())
+    }
+
+    fn from(&self) -> Option<Arc<SendLimit>> {
+        self.limits.as_ref()?.from.clone()
+    }
 }
 
 impl fmt::Debug for Vnic {
@@ -103,10 +143,10 @@ impl Vnic {
             open: AtomicU8::new(0),
             transmitting: AtomicBool::new(false),
             ending: AtomicBool::new(false),
-            stalled: AtomicBool::new(false),
+            detour: AtomicU8::new(0),
             mtu: AtomicU16::new(mtu),
             features: AtomicU64::new(0),
-            broken: Mutex::new(None),
+            rare: Mutex::default(),
             shortfalls: Shortfalls::default(),
         }
     }
@@ -152,7 +192,7 @@ impl Vnic {
         if !self.is_open() {
             return Err((self.why_closed(), packet));
         }
-        if self.stalled.load(Ordering::Relaxed) {
+        if self.is_stalled() {
             return Err((DropReason::ReceiverStalled, packet));
         }
         let queued = if packet.account.lender.has_many() {
@@ -216,15 +256,60 @@ impl Vnic {
         self.ending.load(Ordering::Relaxed)
     }
 
-    /// Makes [`enqueue`](Self::enqueue) refuse, or accept again.
-    pub fn set_stalled(&self, stalled: bool) {
-        self.stalled.store(stalled, Ordering::Relaxed);
+    /// Says what packets for the guest meet, from the receive side's state: [`enqueue`](Self::enqueue) refuses
+    /// while the receiver stalls, and nothing is copied at once while its bandwidth is bounded.
+    #[inline]
+    pub fn set_detour(&self, stalled: bool, limited: bool) {
+        let detour = (u8::from(stalled) * STALLED) | (u8::from(limited) * LIMITED);
+        if self.detour.load(Ordering::Relaxed) != detour {
+            self.detour.store(detour, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether packets may be copied to the guest without a detour through the queue.
+    #[inline]
+    pub fn takes_at_once(&self) -> bool {
+        self.detour.load(Ordering::Relaxed) == 0
     }
 
     /// Whether the receiver is known to stall.
     #[inline]
     pub fn is_stalled(&self) -> bool {
-        self.stalled.load(Ordering::Relaxed)
+        self.detour.load(Ordering::Relaxed) & STALLED != 0
+    }
+
+    /// Bounds the bandwidth of what the guest sends and receives, or no longer. The caller then has a worker
+    /// serve the port.
+    pub fn set_rates(&self, rates: PortRates) {
+        let (from, waits_to) = self.rare().set_rates(rates);
+        self.transmit.claim_blocking().with(|side| {
+            if let Some(side) = side {
+                side.set_limit(from);
+            }
+        });
+        // Without the claim, a thread that ends a limit at this moment would win.
+        let mut receive = self.receive.claim_blocking();
+        receive.with(|side| {
+            side.set_limit(rates.to, &waits_to);
+            self.set_detour(side.wait() == Wait::Stalled, side.is_limited());
+        });
+    }
+
+    /// The port's counters now. Not atomic as a whole while packets flow.
+    pub fn counters(&self) -> PortCounters {
+        let rare = self.rare();
+        let waits = rare.limits.as_deref().map_or(0, |limits| {
+            let from = limits.from.as_ref().map_or(0, |limit| limit.waits());
+            from + limits.waits_to.load(Ordering::Relaxed)
+        });
+        PortCounters {
+            bandwidth_waits: waits,
+            ..self.account.read()
+        }
+    }
+
+    fn rare(&self) -> MutexGuard<'_, Rare> {
+        self.rare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Largest IP packet the guest takes.
@@ -249,7 +334,7 @@ impl Vnic {
 
     /// The guest's error for which its rings were stopped, if any.
     pub fn broken(&self) -> Option<String> {
-        self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.rare().broken.as_deref().map(str::to_owned)
     }
 
     /// What its VMM wants and the port does not have, and what to do, for users.
@@ -259,7 +344,7 @@ impl Vnic {
 
     /// Notes that a ring was stopped, or cannot be started, for `error`, until the guest starts anew.
     pub fn set_broken<E: fmt::Display>(&self, error: Option<E>) {
-        *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = error.map(|error| error.to_string());
+        self.rare().broken = error.map(|error| error.to_string().into());
     }
 
     /// Stops both rings at once because of `error`, from the side that found it.
@@ -276,10 +361,11 @@ impl Vnic {
     }
 
     pub(crate) fn start_transmit(&self, setup: RingSetup) -> Result<(), QueueError> {
-        let side = TransmitSide::new(setup, self.port, self.account.clone())?;
-        self.transmit
-            .claim_blocking()
-            .with(|transmit| *transmit = Some(side));
+        let mut side = TransmitSide::new(setup, self.port, self.account.clone())?;
+        self.transmit.claim_blocking().with(|transmit| {
+            side.set_limit(self.rare().from());
+            *transmit = Some(side);
+        });
         self.transmitting.store(true, Ordering::Relaxed);
         // Both were closed if the other ring was the malformed one.
         let receiving = self.receive.claim_blocking().with(|side| side.is_running());
@@ -288,10 +374,11 @@ impl Vnic {
     }
 
     pub(crate) fn start_receive(&self, setup: RingSetup) -> Result<(), QueueError> {
-        self.receive
-            .claim_blocking()
-            .with(|side| side.start(setup, self.mtu()))?;
-        self.set_stalled(false);
+        self.receive.claim_blocking().with(|side| {
+            let started = side.start(setup, self.mtu());
+            self.set_detour(false, side.is_limited());
+            started
+        })?;
         self.set_open(RECEIVES, true);
         let transmitting = self.transmit.claim_blocking().with(|side| side.is_some());
         self.transmitting.store(transmitting, Ordering::Relaxed);

@@ -3,8 +3,8 @@
 
 use clap::{Args, Parser, Subcommand};
 use management::{
-    AgeingSeconds, Guard, InterfaceName, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns, PortKind,
-    PortMode, StormControl, SwitchKind, TableSize, UserId, VlanId,
+    AgeingSeconds, Guard, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name,
+    Netns, PortKind, PortMode, StormControl, SwitchKind, TableSize, UserId, VlanId,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -353,6 +353,8 @@ pub struct PortArgs {
     /// 10000]
     #[arg(long, value_name = "N")]
     pub storm_control: Option<StormControl>,
+    #[command(flatten)]
+    pub bandwidth: BandwidthArgs,
     /// Address that is on this port and nowhere else; may be given several times
     #[arg(long = "static-mac", value_name = "MAC")]
     pub static_macs: Vec<MacAddr>,
@@ -384,6 +386,20 @@ pub struct PortArgs {
     /// Security group that the port is a member of; may be given several times
     #[arg(long = "security-group", value_name = "GROUP")]
     pub security_groups: Vec<Name>,
+}
+
+/// Bandwidth of a port.
+#[derive(Args, Debug, Default)]
+pub struct BandwidthArgs {
+    /// Bits per second that it may send, like 100M; what is over stays with its guest; none: no limit
+    #[arg(long, value_name = "RATE")]
+    pub max_rate_from: Option<MaxRate>,
+    /// Bits per second that it may receive; what is over waits, or is dropped; none: no limit
+    #[arg(long, value_name = "RATE")]
+    pub max_rate_to: Option<MaxRate>,
+    /// Bytes that pass at once after a pause [default: those of 10 ms]
+    #[arg(long, value_name = "BYTES")]
+    pub max_burst: Option<MaxBurst>,
 }
 
 /// VLANs of a port; none of these: untagged frames only.
@@ -437,6 +453,8 @@ pub struct PortSetArgs {
     /// Broadcasts per second, and as many multicasts and frames to unknown addresses; 0: no limit
     #[arg(long, value_name = "N")]
     pub storm_control: Option<StormControl>,
+    #[command(flatten)]
+    pub bandwidth: BandwidthArgs,
     /// Addresses that are on this port and nowhere else, in place of its present ones
     #[arg(long = "static-mac", value_name = "MAC")]
     pub static_macs: Vec<MacAddr>,

@@ -17,6 +17,8 @@ pub enum Due {
     Notify,
     /// The ring's kicks are received again then.
     Kicks,
+    /// The port has sent as much as its bandwidth allows, and may go on then.
+    Bandwidth,
 }
 
 /// Times are in nanoseconds of any one clock.

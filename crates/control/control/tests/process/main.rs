@@ -4,6 +4,7 @@
 // The lint spares test functions, not the functions that they share.
 #![allow(clippy::unwrap_used)]
 
+mod bandwidth;
 mod changes;
 mod crowd;
 mod hostile;
@@ -137,7 +138,7 @@ fn bad_requests_change_nothing_and_say_why() {
     let before = rig.plane.lock().unwrap().ports.clone();
     let add = |switch: &str, config| Verb::PortAdd {
         switch: switch.into(),
-        config,
+        config: Box::new(config),
     };
     for (request, expected) in [
         (add("s", port("a", None)), "already a port a on switch s"),
@@ -322,7 +323,11 @@ fn a_new_control_process_takes_over() {
     let touching = |request: &&Request| {
         !matches!(
             request,
-            Request::Hello { .. } | Request::PortList | Request::FlowList { .. } | Request::MeterSet { .. }
+            Request::Hello { .. }
+                | Request::PortList
+                | Request::FlowList { .. }
+                | Request::MeterSet { .. }
+                | Request::PortRates { .. }
         )
     };
     assert_eq!(plane.log.iter().find(touching), None);
@@ -415,7 +420,7 @@ fn a_file_that_contradicts_what_was_added_is_refused_with_its_place() {
     let mut config = PortConfig::new("extra".parse().unwrap(), PortKind::VhostUser);
     config.static_macs = vec![mac.parse().unwrap()];
     config.socket = Some("/tmp/hs-contradicted".into());
-    let (switch, config) = ("s".to_owned(), config);
+    let (switch, config) = ("s".to_owned(), Box::new(config));
     rig.call(Verb::PortAdd { switch, config });
     let mut added = SwitchConfig::new("added".parse().unwrap(), SwitchKind::Private);
     added
@@ -507,7 +512,7 @@ fn a_client_port_connects_as_soon_as_somebody_listens_and_again() {
     };
     rig.call(Verb::PortAdd {
         switch: "sw0".into(),
-        config,
+        config: Box::new(config),
     });
     let number = rig.number("vm");
     wait("the reason", || {

@@ -6,7 +6,7 @@ use control_protocol::work::WorkReport;
 use control_protocol::{Channel, RequestError};
 use flow::{
     Action, ControllerId, DropReason, Flow, FlowId, FlowKey, FlowStats, MeterSpec, PortCounters, PortId,
-    Stage,
+    PortRates, Stage,
 };
 use management::{Client, ClientError, PortConfig, PortKind, Reply, Request as Verb};
 use std::collections::BTreeMap;
@@ -33,6 +33,7 @@ pub struct Plane {
     pub capture: Option<OwnedFd>,
     pub threads: BTreeMap<PortId, Vec<u16>>,
     pub meters: BTreeMap<u32, MeterSpec>,
+    pub rates: BTreeMap<PortId, PortRates>,
 }
 
 /// Answer to a hello.
@@ -100,6 +101,10 @@ impl Plane {
             Request::PortSet { port, mtu, miss_rate } => {
                 let spec = &mut self.ports.get_mut(&port).unwrap().spec;
                 (spec.mtu, spec.miss_rate) = (mtu, miss_rate);
+                Answer::Done
+            }
+            Request::PortRates { port, rates } => {
+                self.rates.insert(port, rates);
                 Answer::Done
             }
             Request::PortThreads { port, slots } => {
@@ -314,7 +319,7 @@ impl Rig {
         assert_eq!(
             self.call(Verb::PortAdd {
                 switch: switch.into(),
-                config
+                config: Box::new(config),
             }),
             Reply::Done
         );

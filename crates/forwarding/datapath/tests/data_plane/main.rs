@@ -6,6 +6,7 @@
 //! * `layouts`: chains, ring sizes and notifications;
 //! * `stages`: misses of filters, and packets that go on there;
 //! * `meters`: meters, ports that were taken down, and what a packet bears on its way;
+//! * `bandwidth`: ports with a bandwidth;
 //! * `stall`: receivers that post no buffers; `slow`: receivers that post few;
 //! * `control_lost`: forwarding outlives control; misses are bounded;
 //! * `controllers`: several of them, each with ports and flows of its own;
@@ -36,6 +37,7 @@ mod bad_descriptors;
 mod bad_memory;
 mod bad_messages;
 mod bad_rings;
+mod bandwidth;
 mod control_lost;
 mod controllers;
 mod costly;

@@ -9,7 +9,7 @@
 //!
 //! When all places are taken, a sender that has an equal share of them or more gets no further one. For any
 //! other sender, the one with most packets loses its newest. So a sender that has less than an equal share
-//! loses nothing. Bytes of copies are shared alike.
+//! loses nothing. Bytes are shared alike.
 
 use crate::Packet;
 use crate::turn::DESCRIPTOR_WORK;
@@ -22,12 +22,13 @@ const QUANTUM: i64 = 3 * DESCRIPTOR_WORK as i64;
 
 /// A packet that waits for its turn.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     pub packet: Shared<Packet>,
     /// When it was found to lack buffers, or came behind one that did, by [`cpu::now_us`].
     pub since_us: Option<u64>,
-    /// Memory of ours that it takes, in bytes; 0 while its sender lends it.
-    pub copied: usize,
+    /// Bytes that it takes of those that are shared: memory of ours, 0 while its sender lends it; or, where the
+    /// bandwidth is bounded, of all that waits.
+    pub bytes: usize,
 }
 
 /// One sender's packets, oldest first.
@@ -35,8 +36,8 @@ pub(super) struct Waiting {
 struct Sender {
     packets: VecDeque<Waiting>,
     credit: i64,
-    /// Bytes that copies take.
-    copied: usize,
+    /// Bytes that its packets take.
+    bytes: usize,
 }
 
 impl Sender {
@@ -45,21 +46,21 @@ impl Sender {
         Sender {
             packets: VecDeque::new(),
             credit,
-            copied: 0,
+            bytes: 0,
         }
     }
 }
 
 /// A queue per sender, and whose turn it is. See the module's description.
 #[derive(Debug, Default)]
-pub(super) struct FairQueue {
+pub(crate) struct FairQueue {
     /// Senders with packets or debts.
     senders: BTreeMap<PortId, Sender>,
     /// Whose turn it is, and then the others.
     turns: VecDeque<PortId>,
     packets: usize,
-    /// Bytes that copies of all senders take.
-    copied: usize,
+    /// Bytes that packets of all senders take.
+    bytes: usize,
 }
 
 impl FairQueue {
@@ -67,8 +68,8 @@ impl FairQueue {
         self.packets == 0
     }
 
-    pub fn copied(&self) -> usize {
-        self.copied
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Whether a sender may have one more packet, of `most` for all; that may cost the newest one of another.
@@ -86,22 +87,22 @@ impl FairQueue {
         true
     }
 
-    /// Whether copies of a sender may take `size` bytes more, of `most` for all; that may cost the newest
+    /// Whether packets of a sender may take `size` bytes more, of `most` for all; that may cost the newest
     /// packets of others.
-    pub fn make_room_for_copy(
+    pub fn make_room_for_bytes(
         &mut self,
         sender: PortId,
         size: usize,
         most: usize,
         mut refuse: impl FnMut(Shared<Packet>),
     ) -> bool {
-        let own = self.senders.get(&sender).map_or(0, |own| own.copied);
+        let own = self.senders.get(&sender).map_or(0, |own| own.bytes);
         let others = self.senders.len() - usize::from(self.senders.contains_key(&sender));
-        while self.copied + size > most {
+        while self.bytes + size > most {
             if (own + size) * (others + 1) > most {
                 return false;
             }
-            match self.pop_newest_of_most(|other| other.copied) {
+            match self.pop_newest_of_most(|other| other.bytes) {
                 Some(newest) => refuse(newest.packet),
                 None => return false,
             }
@@ -113,8 +114,8 @@ impl FairQueue {
     fn pop_newest_of_most(&mut self, measure: impl Fn(&Sender) -> usize) -> Option<Waiting> {
         let sender = self.senders.values_mut().max_by_key(|sender| measure(sender))?;
         let newest = sender.packets.pop_back()?;
-        sender.copied -= newest.copied;
-        self.copied -= newest.copied;
+        sender.bytes -= newest.bytes;
+        self.bytes -= newest.bytes;
         self.packets -= 1;
         Some(newest)
     }
@@ -126,8 +127,8 @@ impl FairQueue {
             self.turns.push_back(port);
             Sender::with_credit(QUANTUM)
         });
-        sender.copied += waiting.copied;
-        self.copied += waiting.copied;
+        sender.bytes += waiting.bytes;
+        self.bytes += waiting.bytes;
         self.packets += 1;
         sender.packets.push_back(waiting);
     }
@@ -143,8 +144,8 @@ impl FairQueue {
                 self.turns.rotate_left(1);
             } else if let Some(oldest) = sender.packets.pop_front() {
                 sender.credit -= (oldest.packet.frame_len() as u64 + DESCRIPTOR_WORK) as i64;
-                sender.copied -= oldest.copied;
-                self.copied -= oldest.copied;
+                sender.bytes -= oldest.bytes;
+                self.bytes -= oldest.bytes;
                 self.packets -= 1;
                 return Some(oldest);
             } else {
@@ -199,7 +200,7 @@ mod tests {
         Waiting {
             packet: source.packet(&frame).share(),
             since_us: None,
-            copied: 0,
+            bytes: 0,
         }
     }
 
@@ -209,8 +210,8 @@ mod tests {
     /// How much each sender has, by a measure of its packets.
     fn shares(twin: &Twin, measure: fn(usize) -> usize) -> BTreeMap<PortId, usize> {
         let mut shares = BTreeMap::new();
-        for (port, _, copied) in twin {
-            *shares.entry(*port).or_default() += measure(*copied);
+        for (port, _, bytes) in twin {
+            *shares.entry(*port).or_default() += measure(*bytes);
         }
         shares
     }
@@ -290,7 +291,7 @@ mod tests {
                 }
                 let port = PortId(sender as u32);
                 let own = shares(&twin, |bytes| bytes).get(&port).copied().unwrap_or_default();
-                let has_room = queue.make_room_for_copy(port, size, MOST, |packet| {
+                let has_room = queue.make_room_for_bytes(port, size, MOST, |packet| {
                     let now = shares(&twin, |bytes| bytes);
                     assert!(packet.origin != port && now.get(&packet.origin) == now.values().max());
                     remove(&mut twin, &packet, false);
@@ -298,12 +299,12 @@ mod tests {
                 prop_assert!(has_room || (own + size) * SENDERS > MOST);
                 if has_room {
                     let mut waiting = packet(&mut sources[sender], number as u32, 60);
-                    waiting.copied = size;
+                    waiting.bytes = size;
                     queue.push(waiting);
                     twin.push((port, number as u32, size));
                 }
-                prop_assert_eq!(queue.copied(), twin.iter().map(|(.., bytes)| bytes).sum::<usize>());
-                prop_assert!(queue.copied() <= MOST);
+                prop_assert_eq!(queue.bytes(), twin.iter().map(|(.., bytes)| bytes).sum::<usize>());
+                prop_assert!(queue.bytes() <= MOST);
             }
         }
 

@@ -2,8 +2,9 @@ use super::*;
 use crate::features::{NET_MRG_RXBUF, VERSION_1};
 use crate::testing::{DATA, Driver, Source, WRITE};
 use cpu::Deadline;
-use flow::PortId;
+use flow::{PortId, RateLimit};
 use lock_free::{Queue, Unique};
+use std::sync::atomic::AtomicU64;
 use wire::{GSO_TCPV4, NEEDS_CSUM, VnetHeader};
 
 const MERGED: u64 = VERSION_1 | NET_MRG_RXBUF;
@@ -306,4 +307,141 @@ fn a_queue_that_waits_makes_room() {
     scene.driver.post(0..16, 2048);
     assert!(!scene.run(64));
     assert_eq!(other.free(), Source::SLOTS, "it was among the first");
+}
+
+/// A bandwidth at which the test sees next to nothing pass after the burst: a frame per second.
+fn slow() -> RateLimit {
+    RateLimit {
+        bits_per_second: 100_000,
+        burst: 10_000,
+    }
+}
+
+fn limited(limit: RateLimit) -> (Scene, Arc<AtomicU64>) {
+    let mut scene = Scene::new(MERGED);
+    let waits = Arc::default();
+    scene.side.set_limit(Some(limit), &waits);
+    scene.driver.post(0..512, 20_000);
+    (scene, waits)
+}
+
+#[test]
+fn what_exceeds_the_bandwidth_waits_and_what_has_no_room_is_dropped() {
+    let (mut scene, waits) = limited(slow());
+    let mut source = Source::new(1);
+    // Twelve frames of 1,000 bytes pass, the last of them in debt; the others wait, as far as there is room.
+    for _ in 0..256 {
+        scene.inbox.push(source.packet(&frame(1000)).share()).unwrap();
+    }
+    assert!(!scene.run(1000), "nothing is to be done at once");
+    let passed = scene.used().len();
+    assert!((10..=12).contains(&passed), "{passed}");
+    assert_eq!(waits.load(Relaxed), 1);
+    let refused = scene.seen.dropped.len();
+    assert!(
+        scene
+            .seen
+            .dropped
+            .iter()
+            .all(|(_, reason)| *reason == DropReason::MaxRate)
+    );
+    let waiting = 256 - passed - refused;
+    assert_eq!(waiting, (128 << 10) / 1000);
+    // It runs again when the debt is paid, and not for the 100 ms of a stall.
+    let watch_us = scene.side.watch_us(scene.now_ms).unwrap();
+    assert!((1..=2_000_000).contains(&watch_us), "{watch_us}");
+    assert_eq!(scene.side.wait(), Wait::No);
+    // Without the limit all that waits is delivered, in one go, and the queue is as it was.
+    scene.side.set_limit(None, &waits);
+    assert!(
+        scene.side.is_limited(),
+        "packets that come now go behind those that wait"
+    );
+    assert!(!scene.run(1000));
+    assert_eq!(scene.used().len(), waiting);
+    assert!(!scene.side.is_limited() && scene.side.watch_us(scene.now_ms).is_none());
+}
+
+#[test]
+fn senders_that_serve_others_lend_nothing_to_a_limited_receiver() {
+    let (mut scene, _) = limited(slow());
+    let mut gateway = Source::new(1);
+    gateway.account.lender.sends_to(PortId(8), scene.now_ms);
+    gateway.account.lender.sends_to(PortId(9), scene.now_ms);
+    for _ in 0..64 {
+        scene.inbox.push(gateway.packet(&frame(1000)).share()).unwrap();
+    }
+    assert!(!scene.run(1000));
+    assert_eq!(gateway.free(), Source::SLOTS, "all slots are back");
+    let mut other = Source::new(2);
+    for _ in 0..16 {
+        scene.inbox.push(other.packet(&frame(1000)).share()).unwrap();
+    }
+    assert!(!scene.run(1000));
+    assert_eq!(
+        other.free(),
+        Source::SLOTS - 16,
+        "these wait in their sender's memory"
+    );
+    assert!(scene.seen.dropped.is_empty());
+}
+
+/// The sender with most packets loses them, and not one that has few.
+#[test]
+fn room_at_a_limited_receiver_is_shared() {
+    let (mut scene, _) = limited(slow());
+    let (mut many, mut few) = (Source::new(1), Source::new(2));
+    for _ in 0..300 {
+        scene.inbox.push(many.packet(&frame(1000)).share()).unwrap();
+    }
+    assert!(!scene.run(1000));
+    for _ in 0..20 {
+        scene.inbox.push(few.packet(&frame(1000)).share()).unwrap();
+    }
+    assert!(!scene.run(1000));
+    assert!(scene.seen.dropped.iter().all(|(port, _)| *port == PortId(1)));
+}
+
+/// Where the receiver lacks buffers, packets wait for those, by the rules of the backlog.
+#[test]
+fn a_limited_receiver_without_buffers_stalls_like_any_other() {
+    let mut scene = Scene::new(MERGED);
+    scene.side.set_limit(Some(slow()), &Arc::default());
+    let mut source = Source::new(1);
+    for _ in 0..8 {
+        scene.inbox.push(source.packet(&frame(1000)).share()).unwrap();
+    }
+    assert!(!scene.run(1000));
+    assert!(matches!(scene.side.wait(), Wait::First(_)));
+    for _ in 0..20 {
+        scene.now_ms += STALL_TIMEOUT_MS / 5;
+        scene.run(1000);
+    }
+    assert_eq!(scene.side.wait(), Wait::Stalled);
+    assert_eq!(
+        scene.seen.dropped.len(),
+        8,
+        "dropped at once, and not at the bandwidth"
+    );
+    assert_eq!(source.free(), Source::SLOTS);
+}
+
+#[test]
+fn a_limited_receiver_that_stops_drops_what_waits() {
+    let (mut scene, _) = limited(slow());
+    let mut source = Source::new(1);
+    for _ in 0..64 {
+        scene.inbox.push(source.packet(&frame(1000)).share()).unwrap();
+    }
+    scene.run(1000);
+    scene.side.stop();
+    assert!(!scene.run(1000));
+    assert_eq!(source.free(), Source::SLOTS);
+    assert!(
+        scene
+            .seen
+            .dropped
+            .iter()
+            .all(|(_, reason)| *reason == DropReason::PortRemoved)
+    );
 }

@@ -2,6 +2,7 @@ use super::*;
 use crate::features::VERSION_1;
 use crate::packet::Piece;
 use crate::testing::{DATA, Driver};
+use flow::RateLimit;
 
 const INDIRECT: u64 = RING_INDIRECT_DESC | VERSION_1;
 
@@ -180,4 +181,136 @@ fn what_cannot_be_read_shows_nothing_of_earlier_packets() {
         side.finish(burst.drain(..));
         side.publish();
     }
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A ring that offers frames of `len` bytes without end, and a port with such a bandwidth.
+struct Limited {
+    driver: Driver,
+    side: TransmitSide,
+    head: u16,
+    offered: u64,
+    sent: u64,
+}
+
+impl Limited {
+    fn new(limit: RateLimit, len: u32, now_ns: u64) -> Limited {
+        let mut driver = Driver::new();
+        let features = INDIRECT;
+        let mut side = TransmitSide::new(driver.setup(features), PortId(1), Arc::default()).unwrap();
+        side.set_limit(Some(Arc::new(SendLimit::new(limit, now_ns))));
+        for head in 0..128 {
+            driver.descriptor(0, head, DATA, len, 0);
+            driver.offer(head);
+        }
+        Limited {
+            driver,
+            side,
+            head: 0,
+            offered: 128,
+            sent: 0,
+        }
+    }
+
+    /// Fetches all that may pass at that time, and has the driver offer as many again. Returns how many bytes
+    /// they have, and how long the ring waits.
+    fn fetch_all(&mut self, now_ns: u64) -> (u64, u64) {
+        let (mut burst, mut bytes) = (Vec::with_capacity(BURST), 0);
+        loop {
+            let end = self.side.fetch_limited(&mut burst, now_ns).unwrap();
+            bytes += burst.iter().map(|packet| packet.frame_len() as u64).sum::<u64>();
+            self.sent += burst.len() as u64;
+            self.side.finish(burst.drain(..));
+            self.side.publish();
+            while self.driver.take_used().is_some() {
+                self.driver.offer(self.head % 128);
+                self.head = self.head.wrapping_add(1);
+                self.offered += 1;
+            }
+            if end == Fetched::Waits {
+                return (bytes, self.side.limit.as_ref().unwrap().left_ns(now_ns));
+            }
+        }
+    }
+}
+
+/// By a clock of the test: a ring that is looked at when its time has come, or somewhat later.
+#[test]
+fn a_ring_gives_what_its_bandwidth_allows_and_loses_nothing() {
+    for bits_per_second in [1_000_000, 100_000_000, 5_000_000_000_u64] {
+        for (len, late_ns) in [(72, 0), (1526, 3_000_000), (65_000, 50_000)] {
+            let limit = RateLimit {
+                bits_per_second,
+                burst: RateLimit::usual_burst(bits_per_second),
+            };
+            let (mut now_ns, mut bytes) = (SECOND, 0);
+            let mut ring = Limited::new(limit, len, now_ns);
+            // What was saved before.
+            ring.fetch_all(now_ns);
+            // As long as a second, or many frames, take.
+            let frames_ns = 8 * u64::from(len) * (200_000 * SECOND / bits_per_second);
+            let end_ns = now_ns + SECOND.min(frames_ns);
+            while now_ns < end_ns {
+                let (passed, wait_ns) = ring.fetch_all(now_ns);
+                bytes += passed;
+                assert!(!ring.side.has_work(), "the ring is not looked at meanwhile");
+                assert!(
+                    !ring.side.enable_kicks().unwrap(),
+                    "nor is the guest asked to kick"
+                );
+                now_ns += wait_ns.max(1) + late_ns;
+            }
+            let expected = bits_per_second as f64 / 8.0 * (end_ns - SECOND) as f64 / SECOND as f64;
+            let off = (bytes as f64 - expected).abs();
+            // A look that comes late finds what was saved, up to the burst.
+            let late = bits_per_second as f64 / 8.0 * (late_ns + 1_000_000) as f64 / SECOND as f64;
+            assert!(
+                off < 0.001 * expected + f64::from(len) + late,
+                "{bits_per_second} {len}: {bytes} {expected}"
+            );
+            assert_eq!(ring.offered - ring.sent, 128, "what did not pass is in the ring");
+        }
+    }
+}
+
+/// A frame that costs half a second passes at once, and only the next one waits for it.
+#[test]
+fn a_long_frame_passes_at_a_low_rate() {
+    let limit = RateLimit {
+        bits_per_second: 1_000_000,
+        burst: RateLimit::LEAST_BURST,
+    };
+    let mut ring = Limited::new(limit, 65_000, SECOND);
+    let (bytes, wait_ns) = ring.fetch_all(SECOND);
+    assert_eq!(bytes, 64_988);
+    assert!((500_000_000..530_000_000).contains(&wait_ns), "{wait_ns}");
+    assert_eq!(ring.fetch_all(SECOND + wait_ns / 2).0, 0);
+    assert_eq!(ring.fetch_all(SECOND + wait_ns).0, 64_988);
+}
+
+/// Changes hold at once, and a ring that stops is not kept from doing so.
+#[test]
+fn a_limit_comes_and_goes_while_the_ring_runs() {
+    let limit = RateLimit {
+        bits_per_second: 1_000_000,
+        burst: RateLimit::LEAST_BURST,
+    };
+    let mut ring = Limited::new(limit, 1526, SECOND);
+    ring.fetch_all(SECOND);
+    assert!(!ring.side.has_work());
+    ring.side.set_limit(None);
+    assert!(ring.side.has_work());
+    let mut burst = Vec::with_capacity(BURST);
+    assert_eq!(ring.side.fetch(&mut burst), Ok(Fetched::Full));
+    assert_eq!(burst.len(), BURST);
+    ring.side.finish(burst.drain(..));
+    ring.side.set_limit(Some(Arc::new(SendLimit::new(limit, 0))));
+    assert!(ring.side.drain());
+    ring.side.set_limit(None);
+    assert_eq!(
+        ring.side.fetch(&mut burst),
+        Ok(Fetched::Empty),
+        "the ring is about to stop"
+    );
 }

@@ -11,7 +11,7 @@ pub fn request(verb: &PortVerb) -> Request {
     match verb {
         PortVerb::Add(args) => Request::PortAdd {
             switch: args.switch.clone(),
-            config: config(args),
+            config: Box::new(config(args)),
         },
         PortVerb::Del { name } => Request::PortDel { port: name.clone() },
         PortVerb::Set(args) => Request::PortSet {
@@ -51,6 +51,9 @@ fn config(args: &PortArgs) -> PortConfig {
     port.mac_limit = args.mac_limit.unwrap_or_default();
     port.miss_rate = args.miss_rate.unwrap_or_default();
     port.storm_control = args.storm_control.unwrap_or_default();
+    port.max_rate_from = args.bandwidth.max_rate_from.unwrap_or_default();
+    port.max_rate_to = args.bandwidth.max_rate_to.unwrap_or_default();
+    port.max_burst = args.bandwidth.max_burst.unwrap_or_default();
     port.static_macs.clone_from(&args.static_macs);
     port.isolated = args.isolated;
     port.flood = !args.no_flood;
@@ -72,6 +75,9 @@ fn changes(args: &PortSetArgs) -> PortChanges {
         mac_limit: args.mac_limit,
         miss_rate: args.miss_rate,
         storm_control: args.storm_control,
+        max_rate_from: args.bandwidth.max_rate_from,
+        max_rate_to: args.bandwidth.max_rate_to,
+        max_burst: args.bandwidth.max_burst,
         static_macs: given(args.no_static_macs, &args.static_macs),
         isolated: args.isolated,
         flood: args.flood,
@@ -169,6 +175,11 @@ fn rules(port: &PortInfo, line: &mut impl FnMut(&str, String)) {
         line("mac limit", config.mac_limit.to_string());
         line("miss rate", config.miss_rate.to_string());
         line("storm control", config.storm_control.to_string());
+        line("max rate from", config.max_rate_from.to_string());
+        line("max rate to", config.max_rate_to.to_string());
+        if config.max_burst.get().is_some() {
+            line("max burst", config.max_burst.to_string());
+        }
         let statics: Vec<String> = config.static_macs.iter().map(ToString::to_string).collect();
         line(
             "static macs",
@@ -249,7 +260,10 @@ mod tests {
             static-macs = ["52:54:00:00:00:01", "52:54:00:00:00:02"]
             flood = false
         "#;
-        assert_eq!((switch.as_str(), config), ("sw0", toml::from_str(file).unwrap()));
+        assert_eq!(
+            (switch.as_str(), config),
+            ("sw0", Box::new(toml::from_str(file).unwrap()))
+        );
     }
 
     #[test]

@@ -291,7 +291,7 @@ pub fn stats(stats: &Stats) -> String {
         ">UPCALLS",
         ">IN FLIGHT",
     ]);
-    let total = (stats.ports.len() > 1).then_some(("total", &stats.total));
+    let total = (stats.ports.len() > 1).then_some(("total", &*stats.total));
     for (name, counters) in stats
         .ports
         .iter()

@@ -70,7 +70,7 @@ fn of_open_vswitch(session: &Session<'_>, port: &str) -> Option<Stats> {
     };
     Some(Stats {
         ports: vec![port],
-        total,
+        total: Box::new(total),
     })
 }
 
@@ -129,7 +129,7 @@ mod tests {
             };
             Stats {
                 ports: vec![port],
-                total: Counters::default(),
+                total: Box::default(),
             }
         };
         let text = rates(&stats(1000), &stats(3000), Duration::from_secs(2)).to_string();

@@ -1,0 +1,251 @@
+//! The bandwidth of what a guest receives, if it is bounded. What exceeds it waits, in turn by sender, and
+//! what would wait for too long is dropped (`max-rate`).
+//!
+//! Packets that wait have room for bytes that the rate brings in [`WAIT_MS`], within the bounds of [`ROOM`].
+//! Their senders lend the packets, unless they serve others as well: of those, copies are kept, so that
+//! nobody else's packets are held up. When there is no more room, the sender that has most loses its newest.
+//!
+//! A packet that is longer than what may pass is delivered, and the debt is paid by waiting, somewhat longer
+//! than necessary: packets go in batches, not one wake-up each. When the receiver lacks buffers, all packets
+//! wait for those, as the module `backlog` describes.
+
+use super::{Pending, ReceiveSide, now};
+use crate::backlog::{FairQueue, Waiting};
+use crate::packet::Packet;
+use crate::receive::{Observer, Wait, drop_packet};
+use crate::turn::{MAX_SLOTS, Turn};
+use flow::{DropReason, RateLimit};
+use lock_free::Shared;
+use pacing::ByteBucket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use virtqueue::QueueError;
+
+/// For how long packets wait at most, in milliseconds, if the room suffices.
+const WAIT_MS: u64 = 50;
+
+/// The least and the most room for packets that wait, in bytes: two frames of the largest size, and what a
+/// receiver may cost in copies.
+const ROOM: (usize, usize) = (128 << 10, 1 << 20);
+
+/// Most packets that wait.
+const CAPACITY: usize = 8 * MAX_SLOTS as usize;
+
+/// Longest time for which packets wait after the debt is paid, in nanoseconds.
+const GATHER_NS: u64 = 1_000_000;
+
+/// A receiver's bandwidth, and the packets that wait for it. Used by the holder of the receive side.
+#[derive(Debug)]
+pub(super) struct ReceiveLimit {
+    /// `None`: the limit was removed, and what waits is still to be delivered.
+    bucket: Option<ByteBucket>,
+    queue: FairQueue,
+    /// Bytes that may wait, and the time in which the rate brings them.
+    room: usize,
+    room_ns: u64,
+    /// Nothing is delivered before this time, by [`cpu::now_ns`].
+    until_ns: u64,
+    waits: Arc<AtomicU64>,
+}
+
+impl ReceiveLimit {
+    fn new(waits: Arc<AtomicU64>) -> ReceiveLimit {
+        ReceiveLimit {
+            bucket: None,
+            queue: FairQueue::default(),
+            room: 0,
+            room_ns: 0,
+            until_ns: 0,
+            waits,
+        }
+    }
+
+    fn set(&mut self, limit: RateLimit, now_ns: u64) {
+        let (rate, burst) = (limit.bits_per_second, limit.burst);
+        match &mut self.bucket {
+            Some(bucket) => bucket.set(rate, burst),
+            None => self.bucket = Some(ByteBucket::new(rate, burst, now_ns)),
+        }
+        let (least, most) = ROOM;
+        let bytes = usize::try_from(rate / 8 * WAIT_MS / 1000).unwrap_or(most);
+        self.room = bytes.clamp(least, most);
+        self.room_ns = self.room as u64 * 8 * 1_000_000_000 / rate;
+        self.until_ns = 0;
+    }
+
+    /// Whether a packet may be delivered now. If not, says until when none may.
+    fn may_deliver(&mut self, now_ns: u64) -> bool {
+        let Some(bucket) = &self.bucket else {
+            return true;
+        };
+        if now_ns < self.until_ns {
+            return false;
+        }
+        if bucket.available(now_ns) > 0 {
+            return true;
+        }
+        // Not so long that what comes meanwhile has no room.
+        let longest_ns = GATHER_NS.min(bucket.burst_ns() / 2);
+        self.until_ns = bucket.paid_ns().saturating_add(longest_ns.min(self.room_ns / 4));
+        self.waits.fetch_add(1, Relaxed);
+        false
+    }
+
+    fn charge(&mut self, bytes: u64, now_ns: u64) {
+        if let Some(bucket) = &mut self.bucket {
+            bucket.charge(bytes, now_ns);
+        }
+    }
+
+    /// Appends a packet, or gives it or others of senders that have more to `refuse`. Returns how many of its
+    /// bytes were copied.
+    fn push(
+        &mut self,
+        mut packet: Shared<Packet>,
+        now_ms: u64,
+        mut refuse: impl FnMut(Shared<Packet>),
+    ) -> usize {
+        let size = packet.frame_len();
+        let has_room = self.bucket.is_none()
+            || self.queue.make_room(packet.origin, CAPACITY, &mut refuse)
+                && (self.queue).make_room_for_bytes(packet.origin, size, self.room, &mut refuse);
+        if !has_room {
+            refuse(packet);
+            return 0;
+        }
+        let mut moved = 0;
+        if packet.account.lender.serves_several(now_ms) {
+            (packet, moved) = Packet::copy_out(&packet);
+        }
+        self.queue.push(Waiting {
+            packet,
+            since_us: None,
+            bytes: size,
+        });
+        moved
+    }
+}
+
+impl ReceiveSide {
+    /// Bounds the bandwidth from now on, or no longer. The caller then has a worker serve the port.
+    /// `waits` counts how often packets begin to wait.
+    pub(crate) fn set_limit(&mut self, limit: Option<RateLimit>, waits: &Arc<AtomicU64>) {
+        match limit {
+            Some(limit) => {
+                let state = self
+                    .limit
+                    .get_or_insert_with(|| Box::new(ReceiveLimit::new(waits.clone())));
+                state.set(limit, cpu::now_ns());
+            }
+            None => {
+                if let Some(state) = &mut self.limit {
+                    state.bucket = None;
+                }
+            }
+        }
+    }
+
+    /// As [`run`](Self::run), as far as the bandwidth goes.
+    pub(super) fn run_limited(
+        &mut self,
+        now_ms: u64,
+        mut turn: Turn,
+        observer: &mut impl Observer,
+    ) -> Result<bool, QueueError> {
+        let (mut waits, mut result) = (false, Ok(()));
+        while !turn.is_over() && !waits {
+            let may_deliver = self.may_deliver();
+            if !may_deliver || self.has_queue() {
+                self.sort_inbox_of_limited(now_ms, observer);
+            }
+            if !may_deliver {
+                break;
+            }
+            let Some(next) = self.next_limited() else { break };
+            match self.attempt(next, now_ms, observer) {
+                Ok(must_wait) => waits = must_wait,
+                Err(error) => result = Err(error),
+            }
+            turn.spend(self.take_work());
+        }
+        if waits {
+            self.wait_for_buffers(now_ms, observer);
+        }
+        self.end_run();
+        let more = !waits && (self.pending.is_some() || self.has_queue() || !self.inbox.is_empty());
+        let more = more && self.may_deliver();
+        if !self.has_queue() && self.limit.as_ref().is_some_and(|limit| limit.bucket.is_none()) {
+            self.limit = None;
+        }
+        result.map(|()| more)
+    }
+
+    /// A packet lacks buffers: those behind it wait for buffers, no longer for the bandwidth.
+    fn wait_for_buffers(&mut self, now_ms: u64, observer: &mut impl Observer) {
+        let (account, now) = (&*self.account, now(now_ms));
+        let mut refuse = |packet: Shared<Packet>, reason| drop_packet(account, &packet, reason, observer);
+        while let Some(waiting) = self.limit.as_mut().and_then(|limit| limit.queue.pop()) {
+            self.backlog.push(waiting.packet, Some(now), &mut refuse);
+        }
+        self.queue_up(now, observer);
+    }
+
+    /// Whether a packet may be delivered. One that is to be dropped need not wait.
+    fn may_deliver(&mut self) -> bool {
+        let is_dropped = self.ring.is_none() || self.wait == Wait::Stalled;
+        is_dropped
+            || self.pending.is_some()
+            || (self.limit.as_mut()).is_none_or(|limit| limit.may_deliver(cpu::now_ns()))
+    }
+
+    /// Whether packets wait in a queue, behind which those that come have to wait too.
+    fn has_queue(&self) -> bool {
+        let limit = self.limit.as_ref();
+        !self.backlog.is_empty() || limit.is_some_and(|limit| !limit.queue.is_empty())
+    }
+
+    /// The packet to be delivered next. It is paid for when it is taken.
+    fn next_limited(&mut self) -> Option<Pending> {
+        if let Some(pending) = self.pending.take() {
+            return Some(pending);
+        }
+        let limit = self.limit.as_mut()?;
+        // The backlog has what waited for buffers, and came before.
+        let (packet, since_us, is_copy) = if let Some(waiting) = self.backlog.pop() {
+            waiting
+        } else {
+            let queued = limit.queue.pop().map(|waiting| waiting.packet);
+            (queued.or_else(|| self.inbox.pop())?, None, false)
+        };
+        limit.charge(packet.frame_len() as u64, cpu::now_ns());
+        Some(Pending {
+            packet,
+            done: 0,
+            since_us,
+            is_copy,
+        })
+    }
+
+    /// Moves the packets that came last from the inbox to those that wait for the bandwidth.
+    fn sort_inbox_of_limited(&mut self, now_ms: u64, observer: &mut impl Observer) {
+        let (Some(limit), account) = (&mut self.limit, &*self.account) else {
+            return;
+        };
+        let mut moved = 0;
+        // Senders may be faster than this.
+        for _ in 0..self.inbox.capacity() {
+            let Some(packet) = self.inbox.pop() else { break };
+            let refuse =
+                |packet: Shared<Packet>| drop_packet(account, &packet, DropReason::MaxRate, observer);
+            moved += limit.push(packet, now_ms, refuse);
+        }
+        self.backlog.add_moved(moved);
+    }
+
+    /// In how many microseconds the receive side should run because a packet may be delivered then.
+    #[cold]
+    pub(super) fn limit_us(&self) -> Option<u64> {
+        let limit = self.limit.as_ref().filter(|_| self.has_queue())?;
+        Some(limit.until_ns.saturating_sub(cpu::now_ns()).div_ceil(1000))
+    }
+}
