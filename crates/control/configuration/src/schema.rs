@@ -192,8 +192,8 @@ pub struct PortConfig {
     /// Bits per second that the port may send; what is over stays in its guest's ring.
     #[serde(default, skip_serializing_if = "is_default")]
     pub max_rate_from: MaxRate,
-    /// Bits per second that the port may receive; what is over waits, and is dropped (`max-rate`) if there is no
-    /// more room.
+    /// Bits per second that the port may receive; what is over waits, and is dropped (`max-rate`) if there is
+    /// no more room.
     #[serde(default, skip_serializing_if = "is_default")]
     pub max_rate_to: MaxRate,
     /// Bytes that pass at once after a pause, in each direction; default: those of 10 ms.

@@ -40,7 +40,7 @@ pub(crate) struct Switch {
 
 /// The parts of a port's specification that are kept nowhere else.
 struct Properties {
-    name: String,
+    name: Box<str>,
     connection: Connection,
     mtu: u16,
     miss_rate: u32,
@@ -119,7 +119,7 @@ impl Port {
             rare: OnceLock::new(),
             home: Home::new(placement::VnicId(spec.port.0), own),
             properties: Mutex::new(Properties {
-                name: spec.name,
+                name: spec.name.into(),
                 connection: spec.connection,
                 mtu: spec.mtu,
                 miss_rate: spec.miss_rate,
@@ -183,7 +183,7 @@ impl Port {
         PortSpec {
             port: self.id(),
             switch: self.switch.id,
-            name: properties.name.clone(),
+            name: properties.name.to_string(),
             connection: properties.connection,
             mtu: properties.mtu,
             miss_rate: properties.miss_rate,

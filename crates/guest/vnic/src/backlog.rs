@@ -112,7 +112,8 @@ pub(crate) struct Backlog {
     /// For how long that held up such senders, less what is forgotten, and when it was added up last.
     held_us: u64,
     charged_us: u64,
-    patience_us: u64,
+    /// At most the longest of [`WAIT_US`].
+    patience_us: u32,
     slow_until_us: u64,
     reviewed_us: u64,
 }
@@ -134,12 +135,12 @@ impl Backlog {
     /// Packets begin to wait, after the receiver took so many since they did so last.
     pub fn begins(&mut self, taken: u64) {
         let (least, most) = WAIT_US;
-        self.patience_us = taken.saturating_mul(CREDIT_US).clamp(least, most);
+        self.patience_us = taken.saturating_mul(CREDIT_US).clamp(least, most) as u32;
     }
 
     /// A packet is waiting, or was delivered after it waited.
     pub fn record_wait(&mut self, since_us: u64, now: Now) {
-        if now.since(since_us) <= self.patience_us {
+        if now.since(since_us) <= self.patience_us.into() {
             return;
         }
         if !self.is_slow(now) {
@@ -163,7 +164,7 @@ impl Backlog {
     pub fn watch_us(&self, oldest: &Packet, is_copy: bool, now: Now) -> Option<u64> {
         let is_oldest_shared = is_shared(oldest, now);
         let lends = is_oldest_shared && !is_copy || self.has_lent && self.queue.bytes() < COPIED_MOST;
-        let wait_us = if lends { LENT_US } else { self.patience_us };
+        let wait_us = if lends { LENT_US } else { self.patience_us.into() };
         (lends || (is_oldest_shared || self.has_shared) && !self.is_slow(now))
             .then_some(wait_us + wait_us / 8)
     }

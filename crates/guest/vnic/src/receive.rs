@@ -88,7 +88,7 @@ pub struct ReceiveSide {
 struct Pending {
     packet: Shared<Packet>,
     /// How many segments of it were delivered.
-    done: usize,
+    done: u32,
     /// When it was found to lack buffers, or came behind one that did, by [`cpu::now_us`].
     since_us: Option<u64>,
     /// The packet is a copy, for which its sender lends nothing.
@@ -155,10 +155,10 @@ enum Outcome {
     },
     /// A part of it, after which others have their turn.
     Partly {
-        done: usize,
+        done: u32,
     },
     NoBuffers {
-        done: usize,
+        done: u32,
     },
     Dropped(DropReason),
     Broken(QueueError),

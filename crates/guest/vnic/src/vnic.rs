@@ -256,8 +256,8 @@ impl Vnic {
         self.ending.load(Ordering::Relaxed)
     }
 
-    /// Says what packets for the guest meet, from the receive side's state: [`enqueue`](Self::enqueue) refuses
-    /// while the receiver stalls, and nothing is copied at once while its bandwidth is bounded.
+    /// Says what packets for the guest meet, from the receive side's state: [`enqueue`](Self::enqueue)
+    /// refuses while the receiver stalls, and nothing is copied at once while its bandwidth is bounded.
     #[inline]
     pub fn set_detour(&self, stalled: bool, limited: bool) {
         let detour = (u8::from(stalled) * STALLED) | (u8::from(limited) * LIMITED);

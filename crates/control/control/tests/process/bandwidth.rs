@@ -28,7 +28,7 @@ fn set(rig: &Rig, changes: PortChanges) {
 /// By command and by reload, in place; a data plane and a control process that are new agree on them.
 #[test]
 fn bandwidths_change_in_place() {
-    let (mut rig, a, b) = two_ports();
+    let (rig, a, b) = two_ports();
     running(&rig, 2);
     set(
         &rig,

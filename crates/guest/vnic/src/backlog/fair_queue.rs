@@ -26,8 +26,8 @@ pub(crate) struct Waiting {
     pub packet: Shared<Packet>,
     /// When it was found to lack buffers, or came behind one that did, by [`cpu::now_us`].
     pub since_us: Option<u64>,
-    /// Bytes that it takes of those that are shared: memory of ours, 0 while its sender lends it; or, where the
-    /// bandwidth is bounded, of all that waits.
+    /// Bytes that it takes of those that are shared: memory of ours, 0 while its sender lends it; or, where
+    /// the bandwidth is bounded, of all that waits.
     pub bytes: usize,
 }
 

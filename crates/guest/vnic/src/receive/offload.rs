@@ -55,7 +55,7 @@ impl ReceiveRing {
         delivered
     }
 
-    pub(super) fn deliver(&mut self, packet: &Packet, done: usize) -> Outcome {
+    pub(super) fn deliver(&mut self, packet: &Packet, done: u32) -> Outcome {
         if packet.offload.l3_len(&packet.layers, packet.frame_len()) > self.mtu as usize {
             return Outcome::Dropped(DropReason::ExceedsMtu);
         }
@@ -80,7 +80,7 @@ impl ReceiveRing {
 
     /// Software segmentation, for a receiver that lacks the offload (Linux: `tcp_gso_segment`), of which
     /// `done` segments were delivered before. Goes as far as one turn may.
-    fn deliver_segments(&mut self, packet: &Packet, done: usize) -> Outcome {
+    fn deliver_segments(&mut self, packet: &Packet, done: u32) -> Outcome {
         let (head, frame_len) = (packet.head.bytes(), packet.frame_len());
         let headers = if usize::from(packet.offload.header().hdr_len) <= head.len() {
             Cow::Borrowed(head)
@@ -90,8 +90,8 @@ impl ReceiveRing {
         let Ok(all) = segments(&headers, &packet.layers, &packet.offload, frame_len) else {
             return Outcome::Dropped(DropReason::CannotSegment);
         };
-        let (mut count, whole) = (done, all.len());
-        for segment in all.skip(done).take(SEGMENTS_AT_ONCE) {
+        let (mut count, whole) = (done, all.len() as u32);
+        for segment in all.skip(done as usize).take(SEGMENTS_AT_ONCE) {
             let (header, checksum) = self.split_checksum(segment.vnet_header(), true);
             // The segment's payload may begin in the head and end in the tail.
             let start = segment.payload_offset.min(head.len());
@@ -120,7 +120,7 @@ impl ReceiveRing {
             return Outcome::Partly { done: count };
         }
         Outcome::Delivered {
-            segments: count as u64,
+            segments: count.into(),
         }
     }
 

@@ -31,7 +31,7 @@ pub(super) enum Shortage {
 }
 
 impl Shortage {
-    pub(super) fn outcome(self, done: usize) -> Outcome {
+    pub(super) fn outcome(self, done: u32) -> Outcome {
         match self {
             Shortage::Now => Outcome::NoBuffers { done },
             Shortage::Never => Outcome::Dropped(DropReason::BufferTooSmall),

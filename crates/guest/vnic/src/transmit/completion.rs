@@ -5,17 +5,19 @@
 //! put off, and is not made if the driver has looked at the used ring meanwhile. A guest that only sends is
 //! called at once.
 
+use std::num::NonZeroU64;
+
 /// The call for sent frames of one ring. Times are in nanoseconds of any one clock.
 #[derive(Debug, Default)]
 pub(super) struct Completion {
     /// When the call that is put off is due.
-    due_ns: Option<u64>,
+    due_ns: Option<NonZeroU64>,
+    /// When `received` had changed last.
+    received_ns: u64,
+    /// Packets that the guest had received when a call was owed last, modulo 2^32.
+    received: u32,
     /// The driver's event index when a call was owed last.
     event: u16,
-    /// Packets that the guest had received when a call was owed last.
-    received: u64,
-    /// When that number had changed last.
-    received_ns: u64,
 }
 
 impl Completion {
@@ -33,13 +35,16 @@ impl Completion {
             // The driver has looked since, and the call is owed for frames that were sent later.
             self.clear();
         }
+        let received = received as u32;
         if std::mem::replace(&mut self.received, received) != received {
             self.received_ns = now_ns;
         }
         let receives = now_ns.saturating_sub(self.received_ns) < interval_ns;
-        let due_ns = self.due_ns.or(receives.then_some(now_ns + interval_ns));
-        self.due_ns = due_ns.filter(|&due_ns| interval_ns > 0 && now_ns < due_ns);
-        self.due_ns
+        let due_ns = self.due_ns.map(NonZeroU64::get);
+        let due_ns = due_ns.or(receives.then_some(now_ns + interval_ns));
+        let due_ns = due_ns.filter(|&due_ns| interval_ns > 0 && now_ns < due_ns);
+        self.due_ns = due_ns.and_then(NonZeroU64::new);
+        due_ns
     }
 }
 
