@@ -916,6 +916,32 @@ fn no_device_is_attached_before_the_database_has_told_all() {
 }
 
 #[test]
+fn a_device_of_the_host_waits_for_its_ports_policy() {
+    let mut world = World::new();
+    let (ours, driver) = Channel::pair().unwrap();
+    world.plane.connect_driver(ours).unwrap();
+    world.plane.exchange();
+    driver.try_recv::<ToDriver>().unwrap();
+    driver.try_send(&FromDriver::Interfaces(Vec::new()), &[]).unwrap();
+    world.plane.exchange();
+    let spec = PortSpec {
+        number: PortNo(1),
+        name: "eth1".into(),
+        kind: Kind::Netdev,
+        options: None,
+    };
+    world.plane.add_port(DATAPATH, &spec).unwrap();
+    assert_eq!(world.plane.next_device(), None);
+    world.plane.exchange();
+    assert!(driver.try_recv::<ToDriver>().is_err());
+    world.plane.release(world.plane.held().unwrap());
+    assert_eq!(world.plane.next_device(), None, "there is one");
+    world.plane.exchange();
+    let attached = driver.try_recv::<ToDriver>().unwrap().0;
+    assert!(matches!(attached, ToDriver::Attach { .. }), "{attached:?}");
+}
+
+#[test]
 fn what_a_packet_bears_is_told() {
     let mut world = World::new();
     world.add_port(1, "vm1");

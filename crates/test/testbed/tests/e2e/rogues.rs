@@ -12,6 +12,8 @@ use testbed::polling::{Frame, PollingGuest};
 use testbed::{Endpoint, Guest, IperfOptions, Lab, Namespace, Running, Switch, UmlGuest, iperf};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Ports besides the rogue's, each of which may get what passes.
+const OTHERS: u64 = 3;
 /// Prefix that the rogue announces.
 const PREFIX: &str = "fd00:bad:";
 /// Everything that no guard lets pass, for tshark.
@@ -179,7 +181,10 @@ fn frames_by_hand(lab: &Lab, switch: &Switch, rogue: &Namespace) -> Result<()> {
     rogue.must("sysctl -q -w net.ipv6.conf.eth0.disable_ipv6=1")?;
     let mut wrong = Vec::new();
     for (case, guard, passes) in cases()? {
-        let origin = format!("guard {guard}");
+        let origin = match guard.as_str() {
+            "default" => guard,
+            _ => format!("guard {guard}"),
+        };
         let dropped = || dropped_by(switch, "rogue", &origin);
         let (before, delivered) = (dropped()?, switch.counters("rogue")?.delivered);
         let send = format!("{} eth0 {case}", program().display());
@@ -192,7 +197,7 @@ fn frames_by_hand(lab: &Lab, switch: &Switch, rogue: &Namespace) -> Result<()> {
             "{case}: {origin}, {} dropped, {passed} delivered",
             after - before
         ));
-        if after == before || passed > passes {
+        if after == before || passed > passes * OTHERS {
             wrong.push(format!(
                 "{case}: {origin}: {} dropped, {passed} delivered",
                 after - before
