@@ -1,7 +1,8 @@
 //! The structures by which threads hand packets, rings and work to each other. Unsafe code lives here.
 //!
 //! * [`Claim`]: exclusive access to a ring, taken without waiting, that never loses work: a thread that
-//!   fails to get it leaves a mark, and the holder finds the mark when it releases the claim.
+//!   fails to get it leaves a mark, and the holder finds the mark when it releases the claim. A holder that
+//!   goes on in a moment keeps it meanwhile.
 //! * [`Queue`]: a bounded queue with many producers and one consumer, a port's internal receive queue.
 //! * [`PoolOwner`]: fixed slots that one thread fills and any thread releases; a port's packets.
 //! * [`Mailbox`]: messages for a thread that sleeps when there are none, such as a worker.
@@ -20,7 +21,7 @@ mod queue;
 mod sync;
 
 pub use assignment::Assignment;
-pub use claim::{Claim, Guard};
+pub use claim::{Claim, Guard, Keeper};
 pub use mailbox::{Activity, Mailbox};
 pub use pool::{PoolOwner, Shared, Unique};
 pub use queue::{Queue, Receiver};

@@ -2,6 +2,7 @@
 //! receive queue.
 
 use crate::burst::PortSet;
+use crate::kept::Kept;
 use crate::mirror::Reach;
 use crate::port::Port;
 use crate::sinks::{Delivery, enqueue};
@@ -32,6 +33,8 @@ pub(crate) struct Step<'a> {
     pub schedule: &'a mut Schedule,
     /// Receivers that got packets of the current burst in their queues.
     pub receivers: &'a mut PortSet,
+    /// The thread's claims.
+    pub kept: &'a mut Kept,
     /// Time of the turn, as of the last tick.
     pub now_ms: u64,
     /// When the turn ends: no burst, and no packet of a receive queue, is begun later. What one of them can
@@ -86,7 +89,7 @@ impl Step<'_> {
         packets: &mut Vec<Unique<Packet>>,
         limit: usize,
     ) {
-        let Some(mut receive) = receiver.vnic.receive.try_claim() else {
+        let Some(mut receive) = self.kept.claim_receive(receiver) else {
             return;
         };
         let call_at = receive.with(|side| {
@@ -103,7 +106,7 @@ impl Step<'_> {
             });
             self.call_if_owed(side, receiver)
         });
-        if receive.release() {
+        if self.kept.end(receive, receiver.receive_ring()) {
             self.schedule.later(receiver.receive_ring());
         }
         if let Some(at_ns) = call_at {
@@ -144,7 +147,7 @@ impl Step<'_> {
     /// Serves a port's internal receive queue.
     #[inline(never)]
     pub fn deliver(&mut self, port: &Port, held: Option<PortId>) {
-        let Some(mut receive) = port.vnic.receive.try_claim() else {
+        let Some(mut receive) = self.kept.claim_receive(port) else {
             return;
         };
         let mut observer = Delivery::at(port, self.ports, self.now_ms);

@@ -8,6 +8,7 @@
 //! | `actions`, `sinks` | what a decision does to a packet; where packets end |
 //! | `reject` | what the senders of rejected packets are told |
 //! | `deliver` | how packets reach receivers |
+//! | `kept` | claims that a thread keeps from look to look |
 //! | `copies`, `mirror` | copies of a port's packets for `hyperswitch capture`, and for its mirrors |
 //! | `port`, `peer` | a port with its guest interface; the process at its other end |
 //! | `state`, `report` | ports, switches and flow tables, which all threads share; the work of forwarding threads |
@@ -47,6 +48,7 @@ mod ended;
 mod events;
 mod grace;
 mod injection;
+mod kept;
 mod look_up;
 mod meter;
 mod mirror;

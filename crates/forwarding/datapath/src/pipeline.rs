@@ -24,10 +24,11 @@ use crate::burst::{Burst, PortSet, Verdict, change};
 use crate::deliver::{Sender, Step, empty, vanished};
 use crate::grace::Member;
 use crate::injection::Injection;
+use crate::kept::Kept;
 use crate::look_up::LookUp;
 use crate::port::Port;
 use crate::sinks::Forward;
-use crate::state::{Datapath, Ports, transmit_ring};
+use crate::state::{Datapath, Ports, port_of, transmit_ring};
 use classifier::{Decision, NoTables, Start, Tables, Train};
 use control_protocol::data_plane::CaptureDirection;
 use cpu::Deadline;
@@ -53,6 +54,7 @@ pub(crate) struct Pipeline {
     walk: Walk,
     /// Receivers that got packets in this step.
     receivers: PortSet,
+    kept: Kept,
     /// Membership of this thread in grace periods: it flushes what it counted into flows' statistics.
     member: Member,
     /// When what the microflow cache counted was added to flows last.
@@ -88,7 +90,7 @@ impl Rings for Pipeline {
         if self.ports.is_none() {
             self.member.online();
         }
-        if self.ports.is_none() || version != self.ports_version {
+        if self.ports.is_none() || version != self.ports_version && !self.kept.has_any() {
             self.ports_version = version;
             self.ports = Some(self.datapath.ports());
         }
@@ -106,7 +108,7 @@ impl Rings for Pipeline {
             };
             if !ring.is_transmit() {
                 step.deliver(port, None);
-            } else if let Some(transmit) = port.vnic.transmit.try_claim() {
+            } else if let Some(transmit) = step.kept.claim_transmit(port) {
                 walk.switch(Sender { port, transmit }, step);
             }
         });
@@ -115,12 +117,12 @@ impl Rings for Pipeline {
 
     /// What the look finds is served under its claim.
     fn serve_found(&mut self, ring: RingId, looked: usize, schedule: &mut Schedule) -> bool {
-        let ports = self.ports.as_deref().unwrap_or(&NO_PORTS);
-        let Some((sender, come)) = look_at(ports, ring) else {
+        let (ports, kept) = (self.ports.as_deref().unwrap_or(&NO_PORTS), &mut self.kept);
+        let Some((sender, come)) = look_at(ports, ring, kept) else {
             return false;
         };
-        if !come || schedule.queue_others(looked, |other| has_work(ports, other)) {
-            let found = sender.transmit.release() || come;
+        if !come || schedule.queue_others(looked, |other| has_work(ports, other, kept)) {
+            let found = kept.end(sender.transmit, ring) || come;
             if found {
                 schedule.later(ring);
             }
@@ -132,9 +134,11 @@ impl Rings for Pipeline {
             ends: Deadline::after_us(schedule.turn_us()),
             schedule,
             receivers: &mut self.receivers,
+            kept,
             now_ms,
         };
         self.walk.switch(sender, &mut step);
+        self.kept.begin();
         self.flush_stats_at(now_ms);
         true
     }
@@ -151,7 +155,13 @@ impl Rings for Pipeline {
     }
 
     fn has_work(&mut self, ring: RingId) -> bool {
-        has_work(self.homes(), ring)
+        has_work(self.ports.as_deref().unwrap_or(&NO_PORTS), ring, &mut self.kept)
+    }
+
+    #[inline]
+    fn give_up_claims(&mut self, schedule: &mut Schedule) {
+        let ports = self.ports.as_deref().unwrap_or(&NO_PORTS);
+        self.kept.give_up(ports, schedule);
     }
 
     fn enable_kicks(&mut self, ring: RingId) -> bool {
@@ -184,6 +194,9 @@ impl Rings for Pipeline {
     }
 
     fn before_sleep(&mut self) {
+        // None is left, but at a thread's end.
+        self.kept
+            .release_all(self.ports.as_deref().unwrap_or(&NO_PORTS), |_| ());
         let now_ms = self.datapath.now_ms();
         self.member.offline(|| self.walk.look_up.flush_stats(now_ms));
         self.ports = None;
@@ -212,6 +225,7 @@ impl Pipeline {
             ports: None,
             ports_version: 0,
             receivers: PortSet::default(),
+            kept: Kept::default(),
             flushed_ms: 0,
         }
     }
@@ -225,6 +239,7 @@ impl Pipeline {
             ends: Deadline::after_us(schedule.turn_us()),
             schedule,
             receivers: &mut self.receivers,
+            kept: &mut self.kept,
             now_ms,
         };
         f(&mut self.walk, &mut step);
@@ -328,7 +343,7 @@ impl Walk {
                 break;
             }
         }
-        if sender.transmit.release() || more {
+        if step.kept.end(sender.transmit, port.transmit_ring()) || more {
             step.schedule.later(port.transmit_ring());
         }
     }
@@ -536,22 +551,17 @@ fn first_stage(port: &Port) -> Stage {
     Stage::first(&port.flows.read().filters(port.id()))
 }
 
-fn port_of(ring: RingId) -> PortId {
-    PortId(ring.vnic().0)
-}
-
 /// Claims a transmit ring, unless another thread holds it, which sees packets that come. Says whether there
 /// are packets.
-fn look_at(ports: &Ports, ring: RingId) -> Option<(Sender<'_>, bool)> {
+fn look_at<'a>(ports: &'a Ports, ring: RingId, kept: &Kept) -> Option<(Sender<'a>, bool)> {
     let port = ports.get(port_of(ring))?;
-    let claim = &port.vnic.transmit;
-    let mut transmit = if claim.is_held() { None } else { claim.try_claim() }?;
+    let mut transmit = kept.claim_free_transmit(port)?;
     let come = transmit.with(|side| side.as_mut().is_some_and(TransmitSide::has_work));
     Some((Sender { port, transmit }, come))
 }
 
-fn has_work(ports: &Ports, ring: RingId) -> bool {
-    look_at(ports, ring).is_some_and(|(sender, come)| sender.transmit.release() || come)
+fn has_work(ports: &Ports, ring: RingId, kept: &mut Kept) -> bool {
+    look_at(ports, ring, kept).is_some_and(|(sender, come)| kept.end(sender.transmit, ring) || come)
 }
 
 /// Ends a round at a transmit ring: gives back what is done. True if there is nothing more to do now.

@@ -93,6 +93,12 @@ pub(crate) fn transmit_ring(port: PortId) -> RingId {
     RingId::transmit(VnicId(port.0))
 }
 
+/// The port of a ring.
+#[inline]
+pub(crate) fn port_of(ring: RingId) -> PortId {
+    PortId(ring.vnic().0)
+}
+
 /// The data plane.
 pub(crate) struct Datapath {
     ports: RwLock<Arc<Ports>>,

@@ -117,6 +117,10 @@ impl Rings for Driven {
         served
     }
 
+    fn give_up_claims(&mut self, schedule: &mut Schedule) {
+        self.pipeline.give_up_claims(schedule);
+    }
+
     fn enable_kicks(&mut self, ring: RingId) -> bool {
         self.pipeline.enable_kicks(ring)
     }

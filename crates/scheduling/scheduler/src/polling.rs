@@ -13,6 +13,7 @@ impl<R: Rings> Scheduler<R> {
     /// Looks at the rings that are polled, but at no more than `most`, and at others each time; true if
     /// something came and is queued.
     pub(crate) fn poll(&mut self, most: usize) -> bool {
+        self.give_up_claims();
         self.rings.refresh();
         for _ in 0..most.min(self.schedule.polled.len()) {
             if let Some(ring) = self.schedule.polled.turn() {

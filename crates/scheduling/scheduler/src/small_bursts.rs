@@ -67,6 +67,28 @@ fn what_one_ring_has_is_served_at_the_look() {
 }
 
 #[test]
+fn claims_are_kept_by_looks_alone() {
+    let others: [fn(&mut Scheduler<Fake>); 3] = [
+        |scheduler| {
+            scheduler.step();
+        },
+        |scheduler| {
+            scheduler.on_kick(transmit(0));
+            assert!(scheduler.poll_and_serve() && scheduler.step());
+        },
+        |scheduler| scheduler.poll_few(0),
+    ];
+    for other in others {
+        let mut scheduler = polling(1);
+        scheduler.rings.work.insert(transmit(0), 1);
+        assert!(scheduler.poll_and_serve());
+        assert!(scheduler.rings.keeps);
+        other(&mut scheduler);
+        assert!(!scheduler.rings.keeps);
+    }
+}
+
+#[test]
 fn what_several_rings_have_is_queued() {
     let mut scheduler = polling(4);
     for vnic in [3, 1] {

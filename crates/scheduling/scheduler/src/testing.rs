@@ -43,6 +43,8 @@ pub(crate) struct Fake {
     pub served: Vec<RingId>,
     /// The polled rings that were looked at, in order.
     pub looks: Vec<RingId>,
+    /// Claims of rings that were looked at may be kept.
+    pub keeps: bool,
     /// Rings whose guests have to kick.
     pub kicks_on: HashSet<RingId>,
     /// Rings whose kicks were paused, in order.
@@ -94,7 +96,12 @@ impl Rings for Fake {
 
     fn has_work(&mut self, ring: RingId) -> bool {
         self.looks.push(ring);
+        self.keeps = true;
         self.left(ring) > 0
+    }
+
+    fn give_up_claims(&mut self, _schedule: &mut Schedule) {
+        self.keeps = false;
     }
 
     fn enable_kicks(&mut self, ring: RingId) -> bool {

@@ -36,7 +36,8 @@ pub trait Rings {
     /// Looks at a polled transmit ring, the one number `looked` in its round, and serves it for one turn if
     /// there is something to do, as [`has_work`](Self::has_work) and [`serve`](Self::serve) do. If there is
     /// something at other polled rings as well, all of them are queued instead, since the order is not the
-    /// forwarder's to choose. True if something was served or queued.
+    /// forwarder's to choose. True if something was served or queued. Claims may be kept until
+    /// [`give_up_claims`](Self::give_up_claims).
     fn serve_found(&mut self, ring: RingId, looked: usize, schedule: &mut Schedule) -> bool {
         if !self.has_work(ring) {
             return false;
@@ -48,6 +49,10 @@ pub trait Rings {
         }
         true
     }
+
+    /// Releases what [`serve_found`](Self::serve_found) has left claimed from look to look. Rings that other
+    /// threads wanted meanwhile are put on the schedule.
+    fn give_up_claims(&mut self, _schedule: &mut Schedule) {}
 
     /// Has the guest kick again for a transmit ring; true if something came meanwhile. False if another
     /// thread holds the ring: that thread polls it from then on.
@@ -86,6 +91,7 @@ impl<R: Rings> Scheduler<R> {
     /// Gives one ring its turn; false if none is queued.
     #[inline(never)]
     pub fn step(&mut self) -> bool {
+        self.give_up_claims();
         if self.schedule.queue.is_empty() {
             return false;
         }
@@ -105,6 +111,12 @@ impl<R: Rings> Scheduler<R> {
             self.schedule.queue.end_turn(cpu::now_ns);
         }
         true
+    }
+
+    /// Releases the claims that looks have kept.
+    #[inline]
+    pub(crate) fn give_up_claims(&mut self) {
+        self.rings.give_up_claims(&mut self.schedule);
     }
 
     /// Runs a piece of work and accounts for it. The time since the last charge is busy if packets were

@@ -230,6 +230,7 @@ impl<R: Rings> Worker<R> {
     /// Polls for a while (Hyper-Switch 3.4, "Hysteresis": waking takes longer than it seems, and the waker's
     /// time); true if there is something to do again. Other threads that want this core get it.
     fn linger(&mut self) -> bool {
+        self.scheduler.give_up_claims();
         self.gap.begin(self.now_ns());
         if self.executor.take_handed() {
             self.gap.forget();
