@@ -12,6 +12,7 @@
 //! and TCP inside a tunnel. The checksum field may lie deeper than the head: then the caller that completes
 //! it has to write it where the rest of the frame is ([`crate::finish_checksum`] refuses).
 
+use crate::checksum::pseudo;
 use crate::layers::{L3, L4, Layers};
 use crate::tunnel::inner;
 use crate::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VnetHeader};
@@ -161,6 +162,35 @@ impl Offload {
                 let payload = frame_len.saturating_sub(usize::from(self.header.hdr_len));
                 payload.div_ceil(usize::from(self.header.gso_size)).max(1)
             }
+        }
+    }
+
+    /// Writes the sum of the pseudo header into the checksum field that is left open, as whoever completes it
+    /// expects. Without effect where the checksum is not that of the outer TCP, UDP or ICMPv6 header, or its
+    /// field lies behind `head`.
+    pub fn reopen_checksum(&self, head: &mut [u8], layers: &Layers) {
+        let protocol = match layers.l4_kind {
+            L4::Tcp => 6,
+            L4::Udp => 17,
+            L4::Icmpv6 => 58,
+            _ => return,
+        };
+        let (l3, l4) = (usize::from(layers.l3), usize::from(layers.l4));
+        let addresses = match layers.l3_kind {
+            L3::Ipv4 => l3 + 12..l3 + 20,
+            L3::Ipv6 => l3 + 8..l3 + 40,
+            _ => return,
+        };
+        if !self.needs_checksum() || self.header.csum_start != layers.l4 {
+            return;
+        }
+        let sum = ip_end(layers, head).and_then(|end| {
+            let addresses = head.get(addresses)?;
+            Some(pseudo(addresses, protocol, end.checked_sub(l4)?).fold())
+        });
+        let field = head.get_mut(l4 + usize::from(self.header.csum_offset)..);
+        if let (Some(sum), Some(field)) = (sum, field.and_then(|field| field.first_chunk_mut())) {
+            *field = sum.to_be_bytes();
         }
     }
 

@@ -76,6 +76,18 @@ impl Snapshot {
         &mut self.buffer[start..Self::HEADROOM + len]
     }
 
+    /// Holds these bytes instead; `false` and unchanged when they are more than [`MAX_LEN`](Self::MAX_LEN).
+    pub fn replace(&mut self, bytes: &[u8]) -> bool {
+        let Some(spare) = Self::MAX_LEN.checked_sub(bytes.len()) else {
+            return false;
+        };
+        let start = spare.min(Self::HEADROOM);
+        self.buffer[start..start + bytes.len()].copy_from_slice(bytes);
+        // Places in the buffer are far below 65,536.
+        (self.start, self.end) = (start as u16, (start + bytes.len()) as u16);
+        true
+    }
+
     /// The head of the frame.
     #[inline]
     pub fn bytes(&self) -> &[u8] {

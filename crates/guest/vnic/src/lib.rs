@@ -13,6 +13,7 @@
 //! | `features`, `shortfall` | feature bits; what a VMM wants and its port does not have |
 //! | `quirk`, `descriptor` | messages that the `vhost` crate refuses; kinds of descriptors from outside |
 //! | `transmit`, `packet` | from the guest's ring to packet slots; a packet on its way |
+//! | `front` | the beginning of a frame, written anew |
 //! | `receive`, `backlog` | from the internal receive queue into the guest's buffers; packets that wait for buffers |
 //! | `call`, `call_cost`, `call_thread` | calls, what they cost, and the thread that makes costly ones |
 //! | `turn`, `pause` | bounds of a turn at a ring, and of costly work |
@@ -30,6 +31,7 @@ mod call_thread;
 mod counters;
 mod descriptor;
 pub mod features;
+mod front;
 pub mod gate;
 mod lender;
 mod packet;

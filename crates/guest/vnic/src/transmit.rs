@@ -147,15 +147,32 @@ impl TransmitSide {
     /// become packets are counted and given back.
     pub fn fetch(&mut self, burst: &mut Vec<Unique<Packet>>) -> Result<Fetched, QueueError> {
         if self.fetching != Fetching::Free {
-            return self.fetch_limited(burst, cpu::now_ns());
+            return self.fetch_limited(burst, cpu::now_ns(), BURST);
         }
         self.fetch_while(burst, |_| true)
     }
 
-    /// As [`fetch`](Self::fetch), up to the packet with which the port has sent as much as it may.
+    /// As [`fetch`](Self::fetch), with at most `most` packets, which is not 0.
+    pub fn fetch_few(&mut self, most: usize, burst: &mut Vec<Unique<Packet>>) -> Result<Fetched, QueueError> {
+        if self.fetching != Fetching::Free {
+            return self.fetch_limited(burst, cpu::now_ns(), most);
+        }
+        let mut chains = 0;
+        self.fetch_while(burst, |_| {
+            chains += 1;
+            chains < most
+        })
+    }
+
+    /// As [`fetch_few`](Self::fetch_few), up to the packet with which the port has sent as much as it may.
     #[cold]
     #[inline(never)]
-    fn fetch_limited(&mut self, burst: &mut Vec<Unique<Packet>>, now_ns: u64) -> Result<Fetched, QueueError> {
+    fn fetch_limited(
+        &mut self,
+        burst: &mut Vec<Unique<Packet>>,
+        now_ns: u64,
+        most: usize,
+    ) -> Result<Fetched, QueueError> {
         let limit = match &self.limit {
             Some(limit) if self.fetching != Fetching::Draining => limit.clone(),
             _ => return Ok(Fetched::Empty),
@@ -165,10 +182,11 @@ impl TransmitSide {
             return Ok(Fetched::Waits);
         };
         self.fetching = Fetching::Limited;
-        let mut bytes = 0;
+        let (mut bytes, mut chains) = (0, 0);
         let fetched = self.fetch_while(burst, |chain_len| {
             bytes += u64::from(chain_len);
-            bytes < available
+            chains += 1;
+            bytes < available && chains < most
         });
         let counted = burst.iter().map(|packet| {
             let header = VnetHeader::from_bytes(&packet.header);

@@ -42,6 +42,8 @@ const INBOX_OF_COPIES: usize = 64;
 const RECEIVES: u8 = 1;
 /// The port was taken down.
 const DISABLED: u8 = 2;
+/// In [`Vnic::diverted`]: a program is the port's forwarder.
+const PROGRAMMED: u8 = 4;
 
 /// In [`Vnic::detour`]: nothing can be queued because the receiver stalls.
 const STALLED: u8 = 1;
@@ -88,6 +90,8 @@ pub struct Vnic {
     inbox: Arc<Queue<Shared<Packet>>>,
     /// [`RECEIVES`] alone if it can receive.
     open: AtomicU8,
+    /// Reasons for which packets of the guest are not looked up: [`DISABLED`], [`PROGRAMMED`]; none, mostly.
+    diverted: AtomicU8,
     /// The transmit ring runs.
     transmitting: AtomicBool,
     /// The connection is being ended, and the thread that does so waits.
@@ -120,6 +124,14 @@ impl Rare {
     }
 }
 
+fn set_bit(bits: &AtomicU8, bit: u8, set: bool) {
+    if set {
+        bits.fetch_or(bit, Ordering::Relaxed);
+    } else {
+        bits.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
 impl fmt::Debug for Vnic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Vnic(port {})", self.port)
@@ -141,6 +153,7 @@ impl Vnic {
             call_cost: Arc::default(),
             inbox,
             open: AtomicU8::new(0),
+            diverted: AtomicU8::new(0),
             transmitting: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             detour: AtomicU8::new(0),
@@ -176,14 +189,22 @@ impl Vnic {
     /// Takes the port down, or up again: packets for it are refused meanwhile. The guest does not notice.
     pub fn set_disabled(&self, disabled: bool) {
         self.set_open(DISABLED, disabled);
+        set_bit(&self.diverted, DISABLED, disabled);
+    }
+
+    /// Whether packets of the guest are not looked up: the port was taken down, or a program forwards them.
+    #[inline]
+    pub fn is_diverted(&self) -> bool {
+        self.diverted.load(Ordering::Relaxed) != 0
+    }
+
+    /// Has a program forward the guest's packets, or no longer.
+    pub fn set_programmed(&self, programmed: bool) {
+        set_bit(&self.diverted, PROGRAMMED, programmed);
     }
 
     fn set_open(&self, bit: u8, set: bool) {
-        if set {
-            self.open.fetch_or(bit, Ordering::Relaxed);
-        } else {
-            self.open.fetch_and(!bit, Ordering::Relaxed);
-        }
+        set_bit(&self.open, bit, set);
     }
 
     /// Appends to the internal receive queue. The caller then claims `receive`, or leaves its mark on it.

@@ -218,7 +218,7 @@ impl Limited {
     fn fetch_all(&mut self, now_ns: u64) -> (u64, u64) {
         let (mut burst, mut bytes) = (Vec::with_capacity(BURST), 0);
         loop {
-            let end = self.side.fetch_limited(&mut burst, now_ns).unwrap();
+            let end = self.side.fetch_limited(&mut burst, now_ns, BURST).unwrap();
             bytes += burst.iter().map(|packet| packet.frame_len() as u64).sum::<u64>();
             self.sent += burst.len() as u64;
             self.side.finish(burst.drain(..));
