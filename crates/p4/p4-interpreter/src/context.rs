@@ -123,6 +123,8 @@ pub struct Context {
     pub(crate) waiting: VecDeque<WaitingCopy>,
     pub(crate) snapshots: Vec<Snapshot>,
     pub(crate) copies: usize,
+    /// Passes beyond the first, and copies, that may still run.
+    pub(crate) spare_passes: u32,
     pub(crate) random: u64,
     pub(crate) counts: Counts,
 }
@@ -155,9 +157,42 @@ impl Context {
             waiting: VecDeque::with_capacity(MAX_COPIES),
             snapshots: vec![snapshot; SNAPSHOTS],
             copies: 0,
+            spare_passes: u32::MAX,
             random: seed | 1,
             counts: Counts::default(),
         }
+    }
+
+    /// From now on, at most so many passes beyond the first of a packet, and runs of copies, for all packets
+    /// together; further ones are dropped as [`Drop::Passes`](crate::Drop::Passes). Without bound at first.
+    pub fn set_spare_passes(&mut self, passes: u32) {
+        self.spare_passes = passes;
+    }
+
+    /// Bytes of memory.
+    pub fn memory(&self) -> usize {
+        let packet = |packet: &PacketState| {
+            packet.phv.len()
+                + packet.valid.len() * 8
+                + packet.filled.len() * 2
+                + packet.next.len() * 2
+                + packet.head.len()
+        };
+        let snapshots = self.snapshots.iter().map(|snapshot| packet(&snapshot.packet));
+        let words = self.wide.len() + self.arguments.len();
+        size_of::<Self>()
+            + snapshots.sum::<usize>()
+            + packet(&self.packet)
+            + words * 8
+            + self.gathered.len()
+            + self.out.len()
+    }
+
+    /// Takes one of the passes that are spare, if there is one.
+    pub(crate) fn take_spare_pass(&mut self) -> bool {
+        let left = self.spare_passes.checked_sub(1);
+        self.spare_passes = left.unwrap_or(0);
+        left.is_some()
     }
 
     /// The counts so far.

@@ -30,6 +30,7 @@
 //! | [`analysis`] | the fields that a program reads and changes, and whether its verdicts can be cached |
 //! | `undirected` | a path on which nothing says where the packet goes |
 //! | [`serial`] | the form in files and between processes |
+//! | [`setup`] | what a program is given before its first packet, and the form of both |
 //!
 //! Engines take only programs that have passed the checker: a [`Checked`].
 
@@ -51,6 +52,7 @@ pub mod limits;
 pub mod parser;
 pub mod program;
 pub mod serial;
+pub mod setup;
 pub mod table;
 mod text;
 mod undirected;

@@ -3,7 +3,7 @@
 //! A key that is not given is zero if it is exact, and anything otherwise. The digits that are written decide
 //! masks and prefix lengths: `0xc0a8****` is 16 bits of prefix, and in a ternary key 16 bits of mask.
 
-use p4_ir::{Action, Key, MatchKind, Program, Table};
+use p4_ir::{Action, Bits, Key, KeyMatch, MatchKind, Program, Table};
 use p4_tables::{KeyLayout, Match, Pattern, Target, Words};
 
 use crate::error::{CommandError, NameError};
@@ -35,6 +35,39 @@ pub(crate) fn pattern(table: &Table, layout: &KeyLayout, add: &Add) -> Result<Pa
         },
         None => error.into(),
     })
+}
+
+/// The keys of an entry of a table, as a program has them. Values that are too large for a key are cut:
+/// [`pattern`] finds them.
+pub(crate) fn keys(table: &Table, add: &Add) -> Result<Vec<KeyMatch>, CommandError> {
+    let given = |key: &Key| {
+        let named = |(name, _): &&(String, KeyValue)| {
+            let position = names::key(table, name);
+            position.is_ok_and(|position| std::ptr::eq(&table.keys[position], key))
+        };
+        add.keys.iter().find(named).map(|(_, value)| value)
+    };
+    let keys = table.keys.iter().map(|key| {
+        let width = key.width;
+        Ok(match meaning(key, given(key))? {
+            Meaning::Exact(value) => KeyMatch::Exact(bits(&value, width)),
+            Meaning::Lpm(value, length) => {
+                KeyMatch::Lpm(bits(&value, width), length.min(width.into()) as u16)
+            }
+            Meaning::Ternary(value, mask) => {
+                KeyMatch::Ternary(bits(&and(&value, &mask), width), bits(&mask, width))
+            }
+            Meaning::Range(low, high) => KeyMatch::Range(bits(&low, width), bits(&high, width)),
+            Meaning::Optional(value) => KeyMatch::Optional(value.map(|value| bits(&value, width))),
+        })
+    });
+    keys.collect()
+}
+
+/// The low `width` bits of a number of 64-bit words, the least significant first.
+pub(crate) fn bits(words: &[u64], width: u16) -> Bits {
+    let bytes: Vec<u8> = words.iter().rev().flat_map(|word| word.to_be_bytes()).collect();
+    Bits::from_bytes(width, &bytes)
 }
 
 /// The action that an entry of a table names, with its arguments.

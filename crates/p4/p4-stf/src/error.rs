@@ -114,6 +114,12 @@ pub enum CommandError {
     /// A name is unknown or ambiguous.
     #[error(transparent)]
     Name(#[from] NameError),
+    /// The command is not one for a program that has not begun.
+    #[error("{0} cannot be given to a program before its first packet")]
+    NotBefore(&'static str),
+    /// The program with its entries is not sound.
+    #[error(transparent)]
+    Unsound(#[from] p4_ir::CheckError),
     /// The engine's state refuses.
     #[error(transparent)]
     State(#[from] p4_interpreter::Error),

@@ -15,6 +15,7 @@
 //! | `names` | resolving names in a script |
 //! | `entry` | entries from names and values |
 //! | `session` | commands on an engine and its state |
+//! | `bake` | commands put into a program before its first packet |
 //! | `check`, `comparison` | expectations; comparing a counter with a number |
 //! | `limits` | limits of scripts |
 //! | `error` | errors of a script, a command, a packet, a folder |
@@ -22,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bake;
 mod check;
 mod comparison;
 mod entry;
@@ -33,6 +35,7 @@ mod number;
 pub mod script;
 mod session;
 
+pub use bake::bake;
 pub use check::{Expectations, run};
 pub use error::{CommandError, Difference, Expected, Failure, NameError, Problem, ScriptError, Unreadable};
 pub use number::{Digits, MAX_DIGITS};

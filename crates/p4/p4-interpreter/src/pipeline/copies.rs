@@ -165,6 +165,9 @@ impl<O: Observer> Run<'_, '_, O> {
     pub(super) fn again(&mut self, instance: u8) -> After {
         self.passes += 1;
         if self.machine.ctx.waiting.is_empty() {
+            if !self.machine.ctx.take_spare_pass() {
+                return self.drop(Drop::Passes);
+            }
             return After::Again(instance);
         }
         self.wait(CopyKind::Ingress { instance })

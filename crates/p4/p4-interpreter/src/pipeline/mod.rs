@@ -156,6 +156,10 @@ impl<O: Observer> Run<'_, '_, O> {
         let ctx = &mut *self.machine.ctx;
         ctx.restore(copy.snapshot);
         ctx.snapshots[usize::from(copy.snapshot)].users -= 1;
+        if !ctx.take_spare_pass() {
+            self.drop(Drop::Passes);
+            return;
+        }
         self.passes = copy.passes;
         self.run_passes(match copy.kind {
             CopyKind::Ingress { instance } => After::Again(instance),

@@ -166,6 +166,12 @@ impl State {
         }
     }
 
+    /// Whether packets should run one after the other, as they change something that others read: registers
+    /// that are read and written, and meters. [`read`](Self::read) holds up whoever comes second.
+    pub fn runs_alone(&self) -> bool {
+        self.exclusive.is_some() || !self.meters.is_empty()
+    }
+
     /// The tables, to change them.
     pub fn tables(&self) -> &Tables {
         &self.tables

@@ -1,0 +1,107 @@
+//! A program with what it is given before its first packet, in the form in which it travels between
+//! processes.
+//!
+//! Entries and defaults of tables are in the program itself ([`crate::Table::entries`]), so that the checker
+//! proves them together; multicast groups and clone sessions are no part of a program and stand beside it.
+//! Whoever reads the form trusts none of it: the program is checked again, groups and sessions are bounded.
+
+use crate::limits;
+use crate::program::Checked;
+use crate::serial::{self, DecodeError};
+use serde::{Deserialize, Serialize};
+
+/// The first bytes.
+const MARK: [u8; 4] = *b"P4ST";
+
+/// Most groups, and most sessions.
+const MOST: usize = 1024;
+/// Most replicas of one of them.
+const MOST_REPLICAS: usize = 512;
+/// Most bytes of groups and sessions.
+const MOST_BYTES: usize = 1 << 20;
+
+/// Most bytes of the form.
+pub const SERIALISED: usize = limits::SERIALISED + MOST_BYTES + 8;
+
+/// A copy that a group or a session makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copy {
+    /// The port that it leaves by.
+    pub port: u32,
+    /// Number of the replica.
+    pub rid: u16,
+}
+
+/// A multicast group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// The number, not 0.
+    pub number: u64,
+    /// The copies.
+    pub copies: Vec<Copy>,
+}
+
+/// A clone session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// The number.
+    pub number: u64,
+    /// The copies.
+    pub copies: Vec<Copy>,
+    /// A multicast group whose copies are made too.
+    pub group: Option<u64>,
+    /// Bytes that a clone is cut to.
+    pub max_length: Option<u32>,
+}
+
+/// What a program is given beside its entries.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setup {
+    /// Multicast groups.
+    pub groups: Vec<Group>,
+    /// Clone sessions.
+    pub sessions: Vec<Session>,
+}
+
+impl Setup {
+    /// Whether it is within its limits.
+    fn is_bounded(&self) -> bool {
+        let groups = self.groups.iter().map(|group| group.copies.len());
+        let sessions = self.sessions.iter().map(|session| session.copies.len());
+        self.groups.len() <= MOST
+            && self.sessions.len() <= MOST
+            && groups.chain(sessions).all(|copies| copies <= MOST_REPLICAS)
+    }
+}
+
+/// Serialises a program and what it is given.
+#[must_use]
+pub fn encode(program: &Checked, setup: &Setup) -> Vec<u8> {
+    // Serialising these types into a vector cannot fail, and no length reaches 4 GiB.
+    let setup = postcard::to_allocvec(setup).expect("a setup is serialised into memory");
+    let mut bytes = MARK.to_vec();
+    bytes.extend((setup.len() as u32).to_be_bytes());
+    bytes.extend(setup);
+    bytes.extend(serial::encode(program));
+    bytes
+}
+
+/// Reads a program and what it is given, and checks both.
+///
+/// # Errors
+///
+/// As for [`serial::decode`].
+pub fn decode(bytes: &[u8]) -> Result<(Checked, Setup), DecodeError> {
+    let body = bytes.strip_prefix(&MARK).ok_or(DecodeError::NoProgram)?;
+    let (len, body) = body.split_first_chunk().ok_or(DecodeError::NoProgram)?;
+    let len = u32::from_be_bytes(*len) as usize;
+    if len > MOST_BYTES {
+        return Err(DecodeError::TooLong(len));
+    }
+    let (setup, program) = body.split_at_checked(len).ok_or(DecodeError::Damaged)?;
+    let (setup, rest) = postcard::take_from_bytes::<Setup>(setup).map_err(|_| DecodeError::Damaged)?;
+    if !rest.is_empty() || !setup.is_bounded() {
+        return Err(DecodeError::Damaged);
+    }
+    Ok((serial::decode(program)?, setup))
+}

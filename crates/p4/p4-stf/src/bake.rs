@@ -1,0 +1,314 @@
+//! A program that has its entries before its first packet: commands of a script, put into the program and
+//! what travels with it ([`p4_ir::setup`]).
+//!
+//! Names and values mean what they mean in a script. Entries and defaults become the program's own, so that
+//! the checker proves them with it; groups and sessions go beside it. Whatever else a command does is
+//! refused by name, and so is an entry in an action profile.
+
+use crate::entry::{self, pattern, target};
+use crate::error::CommandError;
+use crate::names;
+use crate::script::{Add, Command};
+use p4_interpreter::{CloneSession, Engine};
+use p4_ir::setup::{Copy, Group, Session, Setup};
+use p4_ir::{ActionId, Bits, Checked, DefaultEntry, Entry, EntryAction, Implementation, Program, TableId};
+use p4_tables::Target;
+use std::collections::BTreeMap;
+
+/// Puts commands and clone sessions into a program, in their order.
+///
+/// # Errors
+///
+/// The first command that is not one for a program that has not begun, and its position; or that cannot be
+/// done.
+pub fn bake<'a>(
+    program: Checked,
+    commands: impl IntoIterator<Item = &'a Command>,
+    sessions: &[(u64, CloneSession)],
+) -> Result<(Checked, Setup), (usize, CommandError)> {
+    let engine = Engine::new(program).map_err(|error| (0, error.into()))?;
+    let mut oven = Oven {
+        program: engine.program().clone(),
+        engine,
+        setup: Setup::default(),
+        nodes: Vec::new(),
+        groups: BTreeMap::new(),
+    };
+    let mut count = 0;
+    for (number, command) in commands.into_iter().enumerate() {
+        oven.take(command).map_err(|error| (number, error))?;
+        count = number;
+    }
+    let session = |(number, session): &(u64, CloneSession)| Session {
+        number: *number,
+        copies: session
+            .replicas
+            .iter()
+            .map(|one| Copy {
+                port: one.port,
+                rid: one.rid,
+            })
+            .collect(),
+        group: session.group,
+        max_length: session.max_length.and_then(|length| u32::try_from(length).ok()),
+    };
+    oven.setup.sessions.extend(sessions.iter().map(session));
+    oven.finish().map_err(|error| (count, error))
+}
+
+/// A program on its way.
+struct Oven {
+    engine: Engine,
+    program: Program,
+    setup: Setup,
+    /// Replicas with one number: the number, and ports.
+    nodes: Vec<(u16, Vec<u32>)>,
+    /// Nodes of each group.
+    groups: BTreeMap<u64, Vec<usize>>,
+}
+
+impl Oven {
+    fn take(&mut self, command: &Command) -> Result<(), CommandError> {
+        match command {
+            Command::Wait | Command::Show(..) => {}
+            Command::Add(add) => self.with_table(add, Self::add)?,
+            Command::SetDefault(add) => self.with_table(add, Self::set_default)?,
+            Command::MirroringAdd(number, port) => {
+                let copies = vec![Copy { port: *port, rid: 0 }];
+                self.session(*number, copies, None);
+            }
+            Command::MirroringAddGroup(number, group) => self.session(*number, Vec::new(), Some(*group)),
+            Command::GroupCreate(group) => drop(self.groups.entry(*group).or_default()),
+            Command::NodeCreate(rid, ports) => self.nodes.push((*rid, ports.clone())),
+            Command::NodeUpdate(node, ports) => {
+                let known = self
+                    .nodes
+                    .get_mut(*node)
+                    .ok_or(CommandError::UnknownNode(*node))?;
+                known.1.clone_from(ports);
+            }
+            Command::NodeAssociate(group, node) if *node < self.nodes.len() => {
+                let nodes = self.groups.get_mut(group);
+                nodes.ok_or(CommandError::UnknownGroup(*group))?.push(*node);
+            }
+            Command::NodeAssociate(_, node) => return Err(CommandError::UnknownNode(*node)),
+            Command::Packet(..) | Command::Expect(..) => return Err(CommandError::NotBefore("a packet")),
+            Command::RemoveAll | Command::MirroringDelete(_) => {
+                return Err(CommandError::NotBefore("what takes something away"));
+            }
+            Command::CheckCounter(..) | Command::CounterWrite(..) => {
+                return Err(CommandError::NotBefore("a counter"));
+            }
+            Command::RegisterWrite(..) | Command::RegisterReset(_) => {
+                return Err(CommandError::NotBefore("a register"));
+            }
+            Command::MeterRates(..) => return Err(CommandError::NotBefore("a meter")),
+        }
+        Ok(())
+    }
+
+    fn session(&mut self, number: u64, copies: Vec<Copy>, group: Option<u64>) {
+        self.setup.sessions.push(Session {
+            number,
+            copies,
+            group,
+            max_length: None,
+        });
+    }
+
+    /// Does something with the table of an entry. Errors name the table.
+    fn with_table(
+        &mut self,
+        add: &Add,
+        change: impl FnOnce(&mut Self, &Add, usize) -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
+        let number = names::table(&self.program, &add.table)?;
+        change(self, add, number).map_err(|error| match error {
+            CommandError::Name(_) => error,
+            error => CommandError::Entry {
+                table: self.program.tables[number].identity.name.clone(),
+                error: Box::new(error),
+            },
+        })
+    }
+
+    fn add(&mut self, add: &Add, number: usize) -> Result<(), CommandError> {
+        let table = &self.program.tables[number];
+        let layout = self.engine.layout(TableId(number as u16));
+        if table.constant {
+            return Err(p4_tables::Error::Constant.into());
+        }
+        // Says better than the checker what is wrong with a value.
+        pattern(table, layout, add)?;
+        let entry = Entry {
+            keys: entry::keys(table, add)?,
+            action: self.action(add, number)?,
+            priority: if layout.has_priorities() { add.priority } else { 0 },
+        };
+        self.program.tables[number].entries.push(entry);
+        Ok(())
+    }
+
+    fn set_default(&mut self, add: &Add, number: usize) -> Result<(), CommandError> {
+        let entry = self.action(add, number)?;
+        let former = self.program.tables[number].default.as_ref();
+        let (is_constant, constant_action) = former.map_or((false, false), |former| {
+            (
+                former.constant_arguments,
+                former.constant_action && former.entry.action != entry.action,
+            )
+        });
+        if is_constant || constant_action {
+            return Err(p4_tables::Error::Constant.into());
+        }
+        self.program.tables[number].default = Some(DefaultEntry {
+            entry,
+            constant_action: false,
+            constant_arguments: false,
+        });
+        Ok(())
+    }
+
+    fn action(&self, add: &Add, number: usize) -> Result<EntryAction, CommandError> {
+        let table = &self.program.tables[number];
+        if table.implementation != Implementation::Direct {
+            return Err(CommandError::NotBefore("an entry in an action profile"));
+        }
+        let Target::Action { action, arguments } = target(&self.program, table, add)? else {
+            return Err(CommandError::NotBefore("a member or a group"));
+        };
+        let mut words = &arguments[..];
+        let parameters = &self.program.actions[action as usize].parameters;
+        let argument = |parameter: &p4_ir::Parameter| {
+            let (own, rest) =
+                words.split_at(usize::from(parameter.width).div_ceil(64).max(1).min(words.len()));
+            words = rest;
+            entry::bits(own, parameter.width)
+        };
+        let arguments: Vec<Bits> = parameters.iter().map(argument).collect();
+        Ok(EntryAction {
+            action: ActionId(action as _),
+            arguments,
+        })
+    }
+
+    fn finish(mut self) -> Result<(Checked, Setup), CommandError> {
+        for (group, nodes) in &self.groups {
+            let nodes = nodes.iter().filter_map(|&node| self.nodes.get(node));
+            let copies = nodes.flat_map(|(rid, ports)| ports.iter().map(|&port| Copy { port, rid: *rid }));
+            let copies = copies.take(p4_interpreter::MAX_COPIES + 1).collect();
+            self.setup.groups.push(Group {
+                number: *group,
+                copies,
+            });
+        }
+        Ok((Checked::new(self.program)?, self.setup))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Session as Tested, script};
+    use p4_interpreter::{Collected, Context, NoObserver, Packet, Replica, State, StateLimits};
+    use std::path::Path;
+
+    fn program(name: &str) -> (Checked, String) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../p4-bmv2/programs")
+            .join(name);
+        let json = std::fs::read(folder.join(format!("{name}.json"))).unwrap();
+        let script = std::fs::read_to_string(folder.join("test.stf")).unwrap();
+        (p4_bmv2::load(&json, None).unwrap(), script)
+    }
+
+    /// A baked program, written and read, does what a script's session does.
+    fn agree(name: &str) {
+        let (checked, text) = program(name);
+        let lines = script::parse(&text).unwrap();
+        let (packets, commands): (Vec<_>, Vec<_>) = lines
+            .into_iter()
+            .map(|line| line.command)
+            .filter(|command| !matches!(command, Command::Expect(..) | Command::CheckCounter(..)))
+            .partition(|command| matches!(command, Command::Packet(..)));
+        let (baked, given) = bake(checked.clone(), &commands, &[]).unwrap();
+        let (baked, given) = p4_ir::setup::decode(&p4_ir::setup::encode(&baked, &given)).unwrap();
+        let engine = Engine::new(baked).unwrap();
+        let state = State::new(&engine, StateLimits::default()).unwrap();
+        for group in &given.groups {
+            let copies = group.copies.iter().map(|one| Replica {
+                port: one.port,
+                rid: one.rid,
+            });
+            state
+                .set_group(group.number, &copies.collect::<Vec<_>>())
+                .unwrap();
+        }
+        for session in &given.sessions {
+            let copies = session.copies.iter().map(|one| Replica {
+                port: one.port,
+                rid: one.rid,
+            });
+            let made = CloneSession {
+                replicas: copies.collect(),
+                group: session.group,
+                max_length: None,
+            };
+            state.set_session(session.number, made).unwrap();
+        }
+        let mut context = Context::new(&engine, 1);
+        let mut session = Tested::new(checked).unwrap();
+        commands
+            .iter()
+            .for_each(|command| drop(session.run(command).unwrap()));
+        let mut left = 0;
+        for packet in &packets {
+            let Command::Packet(port, bytes) = packet else {
+                unreachable!()
+            };
+            let mut sink = Collected::default();
+            let packet = Packet::whole(*port, bytes);
+            engine.run(
+                &state.read(),
+                &mut context,
+                &packet,
+                1000,
+                &mut sink,
+                &mut NoObserver,
+            );
+            assert_eq!(sink.outputs, session.send(*port, bytes), "{name}");
+            left += sink.outputs.len();
+        }
+        assert!(left > 0, "{name}");
+    }
+
+    #[test]
+    fn a_baked_program_does_what_its_script_says() {
+        ["router", "l2_switch", "firewall", "multicast_l2"]
+            .into_iter()
+            .for_each(agree);
+    }
+
+    #[test]
+    fn what_cannot_be_given_before_is_refused_by_name() {
+        let (checked, _) = program("router");
+        for (line, wanted) in [
+            ("packet 1 00", "a packet"),
+            ("add no_such_table a:1 b()", "no_such_table"),
+            (
+                "add routes hdr.ipv4.dst:0x1ffffffff via(next_hop_id:1)",
+                "hdr.ipv4.dst",
+            ),
+            ("add routes via(next_hop:1)", "next_hop"),
+        ] {
+            let commands: Vec<_> = script::parse(line)
+                .unwrap()
+                .into_iter()
+                .map(|line| line.command)
+                .collect();
+            let (number, error) = bake(checked.clone(), &commands, &[]).unwrap_err();
+            assert_eq!(number, 0);
+            assert!(error.to_string().contains(wanted), "{error}");
+        }
+    }
+}
