@@ -11,6 +11,7 @@
 //! page by page. Events come without a request.
 
 use crate::error::RequestError;
+use crate::p4::{P4Answer, P4Binding, P4Request};
 use crate::rules::{RuleAnswer, RuleRequest};
 use crate::work::WorkReport;
 use flow::{
@@ -21,7 +22,7 @@ use rule_list::Verdict;
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,6 +99,15 @@ pub enum Request {
         port: PortId,
         /// The mirrors; their ports and lists need not exist.
         mirrors: Vec<Mirror>,
+    },
+    /// Binds a port to a P4 switch, which need not exist: as long as there is none, the port's packets are
+    /// dropped. Or frees the port. Refused with EEXIST if another port has that number there, and with EINVAL
+    /// if the port has filters, which would not be met.
+    PortP4 {
+        /// The port.
+        port: PortId,
+        /// The P4 switch; `None`: the port's packets are looked up in its switch's flows.
+        binding: Option<P4Binding>,
     },
     /// Sets the vCPU threads of a port's guest.
     PortThreads {
@@ -176,6 +186,8 @@ pub enum Request {
     MeterFlush,
     /// About rule lists and sets. Answer: as each request says; pages as [`Answer::Rules`].
     Rules(RuleRequest),
+    /// About P4 switches. Answer: as each request says; pages as [`Answer::P4`].
+    P4(P4Request),
     /// Sends a packet back into the data plane, and ends its upcall if it was one. No answer.
     Execute(Execute),
     /// Ends an upcall by dropping its packet. No answer.
@@ -317,6 +329,8 @@ pub enum Answer {
     Meter(Option<MeterStats>),
     /// To `Rules`, where a page was asked for.
     Rules(RuleAnswer),
+    /// To `P4`, where a page was asked for.
+    P4(P4Answer),
     /// To `Trace` and `TraceActions`.
     Trace(Vec<TraceStep>),
     /// To `Work`.
@@ -365,6 +379,8 @@ pub struct PortSpec {
     pub filters: Filters,
     /// The port's mirrors, from its first packet on.
     pub mirrors: Vec<Mirror>,
+    /// The P4 switch that forwards the port's packets, from the first one on.
+    pub p4: Option<P4Binding>,
 }
 
 /// Which side connects.

@@ -16,6 +16,7 @@
 //! |---|---|
 //! | `channel`, `error` | messages on sockets; refusals |
 //! | `data_plane`, `rules` | requests to the data plane; those about rule lists and sets |
+//! | `p4` | requests about P4 switches |
 //! | `driver`, `supervisor` | messages to driver domains; messages between supervisor and children |
 //! | `work`, `debt` | what threads of the data plane did; how long an answer is owed |
 //!
@@ -31,6 +32,7 @@ pub mod data_plane;
 mod debt;
 pub mod driver;
 mod error;
+pub mod p4;
 pub mod rules;
 pub mod supervisor;
 pub mod work;

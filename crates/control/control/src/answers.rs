@@ -35,6 +35,7 @@ impl Control {
                 self.switches.polled(switch, &flows, &mut self.data_plane, now_ms);
             }
             (Pending::Policy, result) => self.policy_answered(result),
+            (Pending::P4, result) => self.p4_answered(result),
             (Pending::User(token, question), Ok(answer)) => self.answer_for_user(token, *question, answer),
             (Pending::User(token, _), Err(error)) => {
                 self.gathered.remove(&token);

@@ -5,6 +5,7 @@
 
 use crate::Options;
 use crate::data_plane::DataPlane;
+use crate::p4::P4Run;
 use crate::pending::{AllGathered, Pending};
 use crate::policies::PolicyRun;
 use crate::port::PortRun;
@@ -36,6 +37,7 @@ pub(crate) struct Control {
     pub names: HashMap<PortId, String>,
     pub data_plane: DataPlane,
     pub policies: PolicyRun,
+    pub p4: P4Run,
     /// Answers to users whose changes the data plane does not obey yet.
     pub unsettled: Vec<(Token, Reply)>,
     pub driver: DriverClient,

@@ -11,6 +11,7 @@
 //! | data plane: what is asked of it, and the purpose of each request | `data_plane`, `pending` |
 //! | switches: decisions about packets, and upkeep of flows; asks the data plane | `switches` |
 //! | rule lists and sets: what the data plane has of them, and the way to what it should have | `policies` |
+//! | P4 switches: what the data plane has of them, and the way to what it should have | `p4` |
 //! | the deciders of a switch, and their chain; the learning switch, which is one of them | [`provider`], [`l2`] |
 //! | a port | `port` |
 //! | vCPU threads of each guest | `vcpus` |
@@ -46,6 +47,7 @@ pub mod l2;
 mod links;
 mod mac;
 mod messages;
+mod p4;
 mod pace;
 mod pending;
 mod plan;

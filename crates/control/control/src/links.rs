@@ -40,6 +40,7 @@ impl Control {
             masked_features: 0,
             filters: self.filters(name),
             mirrors: self.mirrors(name),
+            p4: self.p4_binding(name),
         })
     }
 
@@ -75,12 +76,13 @@ impl Control {
         let (Some(spec), true) = (self.port_spec(name), self.data_plane.numbered) else {
             return;
         };
-        let (id, filters, mirrors) = (spec.port, spec.filters, spec.mirrors.clone());
+        let (id, filters, p4, mirrors) = (spec.port, spec.filters, spec.p4, spec.mirrors.clone());
         let asked = self.data_plane.ask_port(Request::PortAdd(spec), fds, name);
         if let Some(run) = self.ports.get_mut(name) {
             run.added = asked;
             run.filters = filters;
             run.mirrors = mirrors;
+            run.p4 = p4;
             let rate = run.wanted.rules.storm_rate;
             self.data_plane.change_storm_rate(id, 0, rate);
             if run.wanted.rates != PortRates::default() {

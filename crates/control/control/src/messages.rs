@@ -47,6 +47,7 @@ impl Control {
             self.answer_user(token, answer);
         }
         self.lose_policies();
+        self.lose_p4();
         self.ports.values_mut().for_each(|run| run.forget_data_plane());
         self.vcpus.forget();
     }

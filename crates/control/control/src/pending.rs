@@ -16,6 +16,8 @@ pub(crate) enum Pending {
     PollFlows(SwitchId),
     /// Lists, sets, and filters of ports.
     Policy,
+    /// P4 switches.
+    P4,
     User(Token, Box<Question>),
 }
 
@@ -39,6 +41,8 @@ pub(crate) enum Question {
     Flows,
     /// Rules of a list with what they counted; those that arrived so far.
     Policy(Box<(ListId, PolicyRules)>),
+    /// P4 switches, with what they counted.
+    P4,
     /// The data plane's report about its threads.
     Work,
     /// The start of a capture.

@@ -5,6 +5,7 @@ use crate::refusal::Problem;
 use crate::state::{DesiredPort, Link};
 use control_protocol::data_plane::PortState;
 use control_protocol::driver::InterfaceState;
+use control_protocol::p4::P4Binding;
 use controller::Retry;
 use flow::{Filters, Mirror, PortId};
 use rustix::fs::Mode;
@@ -23,6 +24,8 @@ pub(crate) struct PortRun {
     pub filters: Filters,
     /// The mirrors that the data plane was told.
     pub mirrors: Vec<Mirror>,
+    /// The P4 switch to which the data plane was told to bind it.
+    pub p4: Option<P4Binding>,
     /// State of the port as the data plane reported it last.
     pub state: PortState,
     /// The process behind it, as the data plane reported it last.
@@ -48,6 +51,7 @@ impl PortRun {
             added: false,
             filters: Filters::default(),
             mirrors: Vec::new(),
+            p4: None,
             state: PortState::Disconnected,
             peer: None,
             interface_up: false,
@@ -112,8 +116,11 @@ impl PortRun {
         (!texts.is_empty()).then(|| texts.join("; "))
     }
 
-    /// Whether packets can reach it.
+    /// Whether packets of its switch can reach it. A program's port is none of the switch.
     pub fn readiness(&self) -> Readiness {
+        if self.p4.is_some() {
+            return Readiness::Disconnected;
+        }
         match self.state {
             PortState::Disconnected => Readiness::Disconnected,
             PortState::Connected | PortState::Broken(_) => Readiness::Connected,

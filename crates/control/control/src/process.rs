@@ -2,6 +2,7 @@
 
 use crate::control::{Control, Reported};
 use crate::data_plane::DataPlane;
+use crate::p4::P4Run;
 use crate::pending::AllGathered;
 use crate::policies::PolicyRun;
 use crate::port::PortRun;
@@ -71,6 +72,7 @@ impl Control {
             names: HashMap::new(),
             data_plane: DataPlane::default(),
             policies: PolicyRun::default(),
+            p4: P4Run::default(),
             unsettled: Vec::new(),
             driver: DriverClient::new(ControllerId::BUILT_IN),
             vcpus: Vcpus::new(),
@@ -81,6 +83,7 @@ impl Control {
             options,
         };
         control.adopt_unsaved(intent)?;
+        control.read_programs();
         if let Some(warning) = control.core_warning(&control.intent.config) {
             log::warn!("{warning}");
         }
@@ -303,7 +306,7 @@ impl Control {
     fn finish(&mut self) {
         self.ports.values().for_each(PortRun::remove_socket);
         socket_path::remove(&management::control_socket(&self.options.run_dir).into());
-        self.store.clear();
+        self.store.clear(self.intent.p4.values().map(|own| own.number));
     }
 }
 

@@ -20,6 +20,28 @@ pub enum Refusal {
     /// No rule list has this name, nor guards a port of this name.
     #[error("there is no policy {0}; `hyperswitch policy list` names them")]
     NoPolicy(String),
+    /// No P4 switch has this name.
+    #[error("there is no P4 switch {0}; `hyperswitch p4 show` names them")]
+    NoP4(String),
+    /// A P4 switch cannot have the port.
+    #[error("P4 switch {name}: port {port}: {reason}")]
+    P4Port {
+        name: String,
+        port: String,
+        reason: String,
+    },
+    /// Two ports are to have the same number.
+    #[error("P4 switch {0}: two ports have the same number")]
+    P4Place(String),
+    /// All numbers of P4 switches are taken.
+    #[error("there are {0} P4 switches already")]
+    TooManyP4(u32),
+    /// Another program is being loaded.
+    #[error("another P4 program is being loaded; try again")]
+    P4Busy,
+    /// A program came in no sealed memfd, or is too long.
+    #[error("a P4 program needs one sealed memfd of at most 8 MiB, sent along with the request")]
+    NoProgram,
     /// The switch can be deleted in the file only.
     #[error("switch {0} comes from the configuration file; remove it there and reload")]
     SwitchOfFile(String),

@@ -106,6 +106,12 @@ impl Control {
             }
             Request::PolicyList => Reply::Policies(self.policy_list()),
             Request::PolicyShow { policy } => return self.policy_show(token, &policy),
+            Request::P4Load { name, ports } => return self.p4_load(token, name.as_str(), &ports, fds),
+            Request::P4Unload { name } => {
+                let done = self.p4_unload(&name)?;
+                return self.reply_when_made(token, done);
+            }
+            Request::P4List => return self.p4_list(token),
             Request::ReloadPlan => Reply::Reloaded(self.reload_plan()?),
         };
         Ok(Some(reply))
@@ -158,6 +164,7 @@ impl Control {
             warnings.extend(run.trouble().map(|trouble| format!("port {name}: {trouble}")));
         }
         warnings.extend(self.policies.refused());
+        warnings.extend(self.p4_warnings());
         warnings.extend(self.contested_stations());
         warnings.extend(self.configuration_warnings());
         for name in self.intent.overrides.keys() {
@@ -438,6 +445,7 @@ impl Control {
             }
             (Question::Flows, Answer::Flows { flows, .. }) => Ok(self.flows_reply(token, flows)),
             (Question::Policy(shown), Answer::Rules(page)) => self.policy_page(token, *shown, page),
+            (Question::P4, Answer::P4(answer)) => Ok(Some(self.p4_reply(answer))),
             (Question::Capture, Answer::Done) => Ok(Some(Reply::Done)),
             (Question::Work, Answer::Work(report)) => Ok(Some(Reply::Placement(report))),
             (Question::Trace { in_port, frame }, Answer::Trace(steps)) => {

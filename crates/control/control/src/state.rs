@@ -8,6 +8,7 @@ use crate::l2::{PortRules, Readiness, SwitchRules};
 use crate::mac::initial_mac;
 use crate::refusal::Refusal;
 use control_protocol::driver::{InterfaceKind, InterfaceSpec};
+use control_protocol::p4::P4_PORTS;
 use flow::{PortRates, RateLimit};
 use management::{
     Config, MaxRate, MissRate, Origin, PortChanges, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind,
@@ -29,6 +30,18 @@ pub struct Intent {
     pub ports: BTreeMap<String, Vec<PortConfig>>,
     /// Changes made by request to the file's ports; a reload drops them.
     pub overrides: BTreeMap<String, PortChanges>,
+    /// P4 switches that requests have loaded, by name.
+    #[serde(default)]
+    pub p4: BTreeMap<String, P4Intent>,
+}
+
+/// A P4 switch. Its program is in a file of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct P4Intent {
+    /// Number in the data plane.
+    pub number: u32,
+    /// Names of ports by the program's numbers. Those that do not exist may come later.
+    pub ports: BTreeMap<u16, String>,
 }
 
 /// Switches and ports as they should be, by name.
@@ -196,7 +209,49 @@ pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
         state.switches.insert(name, DesiredSwitch { origin, config });
     }
     check_sockets(&state, &options.run_dir)?;
+    check_p4(&intent.p4, &state)?;
     Ok(state)
+}
+
+/// Checks that P4 switches have ports of one switch each, each port once, and none with policies, which a
+/// program would pass by.
+fn check_p4(switches: &BTreeMap<String, P4Intent>, state: &State) -> Result<(), Refusal> {
+    let mut taken = BTreeMap::new();
+    for (name, own) in switches {
+        let mut home = None;
+        for (place, port) in &own.ports {
+            let error = |reason: String| Refusal::P4Port {
+                name: name.clone(),
+                port: port.clone(),
+                reason,
+            };
+            if *place >= P4_PORTS {
+                return Err(error(format!(
+                    "{place} is no port of a program: 0 to {} are",
+                    P4_PORTS - 1
+                )));
+            }
+            if let Some(other) = taken.insert(port, name) {
+                return Err(error(format!("it is bound to P4 switch {other} already")));
+            }
+            let lists = state.policies.ports.get(port).copied().unwrap_or_default();
+            if [lists.guards, lists.from, lists.to].iter().any(Option::is_some) {
+                return Err(error(
+                    "it has policies or guards, which a program would pass by".into(),
+                ));
+            }
+            let switch = state.ports.get(port).map(|found| &found.switch);
+            if let (Some(switch), Some(home)) = (switch, home.or(switch))
+                && switch != home
+            {
+                return Err(error(format!(
+                    "it is at switch {switch}, and others are at {home}"
+                )));
+            }
+            home = home.or(switch);
+        }
+    }
+    Ok(())
 }
 
 /// One configuration of everything, and the names of the ports that requests added.

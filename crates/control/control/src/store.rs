@@ -67,20 +67,54 @@ impl Store {
             intent: intent.clone(),
         };
         let text = serde_json::to_vec_pretty(&stored)?;
-        let temporary = self.path.with_extension("json.new");
-        let written = fs::File::create(&temporary).and_then(|mut file| file.write_all(&text));
-        let saved = written.and_then(|()| fs::rename(&temporary, &self.path));
-        if saved.is_err() {
-            // Where there is no room, half a file takes the rest of it.
-            let _ = fs::remove_file(&temporary);
-        }
-        saved
+        replace(&self.path, &text)
     }
 
-    /// Removes the file: `hyperswitch run` ends.
-    pub fn clear(&self) {
-        let _ = fs::remove_file(&self.path);
+    /// The file of a P4 switch's program.
+    fn program(&self, number: u32) -> PathBuf {
+        self.path.with_file_name(format!("p4-{number}.program"))
     }
+
+    /// Saves the program of a P4 switch; readers see the old one or the new.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn save_program(&self, number: u32, bytes: &[u8]) -> io::Result<()> {
+        let path = self.program(number);
+        replace(&path, bytes)
+    }
+
+    /// Reads the program of a P4 switch.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn load_program(&self, number: u32) -> io::Result<Vec<u8>> {
+        fs::read(self.program(number))
+    }
+
+    /// Removes the program of a P4 switch.
+    pub fn remove_program(&self, number: u32) {
+        let _ = fs::remove_file(self.program(number));
+    }
+
+    /// Removes the files: `hyperswitch run` ends.
+    pub fn clear(&self, programs: impl Iterator<Item = u32>) {
+        let _ = fs::remove_file(&self.path);
+        programs.for_each(|number| self.remove_program(number));
+    }
+}
+
+/// Puts a file in another one's place.
+fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let written = fs::File::create(&temporary).and_then(|mut file| file.write_all(contents));
+    let saved = written.and_then(|()| fs::rename(&temporary, path));
+    if saved.is_err() {
+        // Where there is no room, half a file takes the rest of it.
+        let _ = fs::remove_file(&temporary);
+    }
+    saved
 }
 
 /// Names the parent process for good: its number and when it was started (field 22 of `/proc/<pid>/stat`).
@@ -121,7 +155,21 @@ mod tests {
         assert_eq!(other.load(), None);
         fs::write(&store.path, "{").unwrap();
         assert_eq!(store.load(), None);
-        store.clear();
+        store.clear(std::iter::empty());
         assert_eq!(store.load(), None);
+    }
+
+    #[test]
+    fn programs_have_files_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(dir.path());
+        for bytes in [&b"first"[..], b"second"] {
+            store.save_program(3, bytes).unwrap();
+            assert_eq!(store.load_program(3).unwrap(), bytes);
+        }
+        assert!(store.load_program(4).is_err());
+        store.clear([3, 4].into_iter());
+        assert!(store.load_program(3).is_err());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -25,6 +25,8 @@ impl Control {
             self.update_rules(&name);
         }
         self.policies_changed();
+        self.bind_ports();
+        self.advance_p4();
         self.compare_interfaces();
         self.sync_switches(switches);
     }
@@ -51,6 +53,7 @@ impl Control {
             // Filters that differ follow when their lists are there.
             run.filters = info.spec.filters;
             run.mirrors = info.spec.mirrors;
+            run.p4 = info.spec.p4;
             run.shortfall = info.shortfall;
             run.adopt(info.state, info.peer, now_ms);
             self.vcpus
@@ -128,6 +131,7 @@ fn can_become(is: &PortSpec, wanted: &PortSpec) -> bool {
         miss_rate: is.miss_rate,
         filters: is.filters,
         mirrors: is.mirrors.clone(),
+        p4: is.p4,
         ..wanted.clone()
     };
     changed == *is

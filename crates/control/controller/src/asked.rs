@@ -5,6 +5,7 @@
 //! come in parts, which are gathered here.
 
 use control_protocol::data_plane::{Answer, Detail, PortInfo, Request};
+use control_protocol::p4::P4Request;
 use control_protocol::rules::RuleRequest;
 use flow::{Flow, FlowId, FlowStats, SwitchId};
 
@@ -62,6 +63,7 @@ pub(crate) enum Kind {
     FlowStats,
     Meter,
     Rules,
+    P4,
     Trace,
     Work,
 }
@@ -80,6 +82,7 @@ impl Kind {
             | Request::PortEnable { .. }
             | Request::PortFilters { .. }
             | Request::PortMirrors { .. }
+            | Request::PortP4 { .. }
             | Request::PortThreads { .. }
             | Request::FlowFlush { .. }
             | Request::MeterFlush
@@ -94,6 +97,8 @@ impl Kind {
             },
             Request::MeterSet { .. } | Request::MeterGet { .. } | Request::MeterDel { .. } => Kind::Meter,
             Request::Rules(request) => Kind::of_rules(request),
+            Request::P4(P4Request::List) => Kind::P4,
+            Request::P4(_) => Kind::Done,
             Request::Trace { .. } | Request::TraceActions { .. } => Kind::Trace,
             Request::Work => Kind::Work,
         })
@@ -127,6 +132,7 @@ impl Kind {
             Answer::FlowStats { .. } => Kind::FlowStats,
             Answer::Meter(_) => Kind::Meter,
             Answer::Rules(_) => Kind::Rules,
+            Answer::P4(_) => Kind::P4,
             Answer::Trace(_) => Kind::Trace,
             Answer::Work(_) => Kind::Work,
         }

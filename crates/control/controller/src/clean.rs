@@ -8,6 +8,7 @@
 use control_protocol::RequestError;
 use control_protocol::data_plane::{Answer, FromDataPlane, PortState};
 use control_protocol::driver::{FromDriver, InterfaceState};
+use control_protocol::p4::{MAX_P4_SWITCHES, P4Answer};
 use control_protocol::work::WorkReport;
 
 /// Longest sentence in characters.
@@ -21,6 +22,9 @@ const MAX_ERRNO: i32 = 4095;
 
 /// `EIO` (errno(3)).
 pub const EIO: i32 = 5;
+
+/// Most reasons with which a P4 switch drops packets.
+const MAX_REASONS: usize = 16;
 
 /// Most threads in a report.
 const MAX_WORKERS: usize = 4096;
@@ -117,6 +121,7 @@ fn answer(answer: Answer) -> Answer {
             }
             Answer::Ports { ports, more }
         }
+        Answer::P4(answer) => Answer::P4(p4(answer)),
         Answer::Work(report) => Answer::Work(work(report)),
         Answer::Done
         | Answer::Welcome { .. }
@@ -127,6 +132,18 @@ fn answer(answer: Answer) -> Answer {
         | Answer::Rules(_)
         | Answer::Trace(_) => answer,
     }
+}
+
+fn p4(answer: P4Answer) -> P4Answer {
+    let P4Answer::Switches(mut switches) = answer;
+    switches.truncate(MAX_P4_SWITCHES);
+    for info in &mut switches {
+        info.counts.drops.truncate(MAX_REASONS);
+        for (reason, _) in &mut info.counts.drops {
+            *reason = cut(reason, MAX_NAME);
+        }
+    }
+    P4Answer::Switches(switches)
 }
 
 fn work(mut report: WorkReport) -> WorkReport {

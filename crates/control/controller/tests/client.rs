@@ -128,6 +128,7 @@ fn info(number: u32) -> PortInfo {
             masked_features: 0,
             filters: Filters::default(),
             mirrors: Vec::new(),
+            p4: None,
         },
         state: PortState::Disconnected,
         peer: None,

@@ -13,7 +13,7 @@ use rustix::net::{
 };
 use std::io::{self, BufRead, BufReader, IoSlice, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -142,13 +142,23 @@ impl Client {
     /// # Errors
     /// As [`call`](Self::call).
     pub fn capture(&mut self, port: &str, snap_length: u32) -> Result<Channel, ClientError> {
-        let deadline = Instant::now() + self.limit;
         let (ours, theirs) = Channel::pair().map_err(|error| io::Error::other(error.to_string()))?;
-        let line = line(&Request::Capture {
+        let request = Request::Capture {
             port: port.into(),
             snap_length,
-        })?;
-        let fds = [theirs.as_fd()];
+        };
+        self.call_with(&request, theirs.as_fd())?;
+        Ok(ours)
+    }
+
+    /// As [`call`](Self::call), with a descriptor sent along; the request is made once.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn call_with(&mut self, request: &Request, fd: BorrowedFd<'_>) -> Result<Reply, ClientError> {
+        let deadline = Instant::now() + self.limit;
+        let line = line(request)?;
+        let fds = [fd];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&fds));
@@ -160,9 +170,7 @@ impl Client {
         )
         .map_err(io::Error::from)?;
         self.write(&line[sent..], deadline)?;
-        drop(theirs);
-        self.reply(deadline)?;
-        Ok(ours)
+        self.reply(deadline)
     }
 
     fn write(&mut self, line: &[u8], deadline: Instant) -> Result<(), ClientError> {

@@ -13,11 +13,11 @@ mod request;
 pub use client::{Client, ClientError, supervision};
 pub use configuration::*;
 pub use reply::{
-    Counters, DataPlaneStatus, FlowInfo, IdlePollStatus, MacInfo, Origin, PolicyInfo, PolicyRule,
+    Counters, DataPlaneStatus, FlowInfo, IdlePollStatus, MacInfo, Origin, P4Switch, PolicyInfo, PolicyRule,
     PolicyRules, PortInfo, PortStats, PriorityStatus, Process, ReloadSummary, Replacement, Reply, Response,
     Stats, Status, Supervision, SwitchInfo, TraceReport, TraceStep, VersionInfo, VmStateStatus,
 };
-pub use request::{AclChange, Hex, MAX_REQUEST, PortChanges, Request};
+pub use request::{AclChange, Hex, MAX_REQUEST, P4Place, PortChanges, Request};
 
 use std::path::{Path, PathBuf};
 

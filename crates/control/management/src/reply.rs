@@ -1,6 +1,7 @@
 //! Replies to users. Everything is plain data with names instead of numbers, fit to be printed as JSON; the
 //! CLI formats tables.
 
+use crate::request::P4Place;
 use configuration::{PortConfig, PortKind, SwitchConfig};
 use control_protocol::work::WorkReport;
 use serde::{Deserialize, Serialize};
@@ -45,8 +46,36 @@ pub enum Reply {
     Policies(Vec<PolicyInfo>),
     /// To `policy-show`.
     Policy(PolicyRules),
+    /// To `p4-list`.
+    P4(Vec<P4Switch>),
     /// To `reload`.
     Reloaded(ReloadSummary),
+}
+
+/// A P4 program in use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct P4Switch {
+    /// Name of the P4 switch.
+    pub name: String,
+    /// Ports that are bound to it, in the order of the program's numbers.
+    pub ports: Vec<P4Place>,
+    /// Whether the data plane has the program: `in force`, `on its way`, or why it was refused.
+    pub state: String,
+    /// Operations of one pass at most, look-ups among entries included.
+    pub operations: u64,
+    /// Bytes of memory of tables and scratch memory.
+    pub memory: u64,
+    /// Packets received.
+    pub packets: u64,
+    /// Packets that left, copies among them.
+    pub outputs: u64,
+    /// Parsers that ended with an error.
+    pub parser_errors: u64,
+    /// Digests, which nobody receives yet.
+    pub digests: u64,
+    /// Packets and copies that the program or its limits ended, by reason.
+    pub drops: BTreeMap<String, u64>,
 }
 
 /// Versions.

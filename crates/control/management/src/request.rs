@@ -110,6 +110,22 @@ pub enum Request {
         /// Name of a rule list, or of a port: then of its guards' list.
         policy: String,
     },
+    /// Puts a P4 program in force as the forwarder of ports, in the place of a program of that name. The
+    /// program with its entries, as `p4_ir::setup` encodes them, is in the sealed memfd, at its beginning,
+    /// that is sent along with the request. It lasts until it is unloaded or `hyperswitch run` ends.
+    P4Load {
+        /// Name of the P4 switch.
+        name: Name,
+        /// The ports that are bound to it; all others are freed.
+        ports: Vec<P4Place>,
+    },
+    /// Ends a P4 switch that was loaded. Its ports are forwarded by their switch from then on.
+    P4Unload {
+        /// Name of the P4 switch.
+        name: String,
+    },
+    /// Answer: [`Reply::P4`](crate::Reply::P4).
+    P4List,
     /// Reads the configuration file again. Answer: [`Reply::Reloaded`](crate::Reply::Reloaded).
     Reload,
     /// Reads the configuration file, and changes nothing. Answer:
@@ -139,6 +155,7 @@ impl Request {
             | Request::Trace { .. }
             | Request::PolicyList
             | Request::PolicyShow { .. }
+            | Request::P4List
             | Request::ReloadPlan => true,
             Request::SwitchAdd { .. }
             | Request::SwitchDel { .. }
@@ -146,6 +163,8 @@ impl Request {
             | Request::PortDel { .. }
             | Request::PortSet { .. }
             | Request::Capture { .. }
+            | Request::P4Load { .. }
+            | Request::P4Unload { .. }
             | Request::Timeout { .. }
             | Request::Reload => false,
         }
@@ -269,6 +288,16 @@ impl PortChanges {
             security_groups: later.security_groups.or(self.security_groups),
         }
     }
+}
+
+/// A port's place at a P4 switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct P4Place {
+    /// Number by which the program knows the port, 0 to 510.
+    pub number: u16,
+    /// Name of the port.
+    pub port: String,
 }
 
 /// Bytes, written in hexadecimal.

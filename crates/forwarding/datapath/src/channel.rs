@@ -173,6 +173,9 @@ impl Server {
             if controller.has_rule_work() {
                 Serving { controller, engine }.work_on_rules();
             }
+            if controller.has_p4_work() {
+                Serving { controller, engine }.work_on_p4();
+            }
             controller.send_news(&engine.datapath);
         }
         let Engine { scheduler, work, .. } = engine;

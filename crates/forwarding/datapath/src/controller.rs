@@ -15,6 +15,7 @@
 use crate::ended::Ended;
 use crate::events::Events;
 use crate::injection::Injection;
+use crate::p4::P4Work;
 use crate::rule_requests::RuleWork;
 use crate::state::Datapath;
 use crate::switches::Switches;
@@ -35,8 +36,8 @@ const BATCH: usize = 64;
 const TOGETHER: usize = 32;
 /// Bytes of packets gathered before they are sent.
 const TOGETHER_BYTES: usize = 16 * 1024;
-/// Time between checks of whether forwarding threads have flushed their counts, while an answer waits for
-/// that.
+/// Time between checks of whether forwarding threads have flushed their counts, or let go of a P4 program,
+/// while an answer waits for that.
 const ENDED_PERIOD: Duration = Duration::from_millis(1);
 
 /// See the module's description.
@@ -59,6 +60,8 @@ pub(crate) struct Controller {
     pub switches: Switches,
     /// Drafts of rule lists, and work on lists and sets.
     pub rule_work: RuleWork,
+    /// Drafts of P4 switches, and work on them.
+    pub p4_work: P4Work,
     pub injection: Injection,
 }
 
@@ -92,6 +95,7 @@ impl Controller {
             ended: Ended::default(),
             switches: Switches::new(rules),
             rule_work: RuleWork::default(),
+            p4_work: P4Work::default(),
             injection: Injection::new(),
         }
     }
@@ -110,6 +114,7 @@ impl Controller {
         self.is_blocked = false;
         self.ended.clear();
         self.rule_work.lose();
+        self.p4_work.lose();
         self.events.forget_told();
         self.write_off(datapath);
     }
@@ -165,6 +170,11 @@ impl Controller {
         !self.is_blocked && self.rule_work.is_busy()
     }
 
+    /// Whether there is work on its P4 switches, and room for answers.
+    pub fn has_p4_work(&self) -> bool {
+        !self.is_blocked && self.p4_work.is_busy()
+    }
+
     /// What to wait for.
     pub fn watched(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let events = if self.is_blocked() {
@@ -179,7 +189,7 @@ impl Controller {
     pub fn timeout(&self, now_ms: u64) -> Option<Duration> {
         let events = self.events.next_due().filter(|_| self.channel.is_some());
         let events = events.map(|due| Duration::from_millis(due.saturating_sub(now_ms).max(1)));
-        let waits = !self.ended.is_empty() && !self.is_blocked();
+        let waits = !self.ended.is_empty() && !self.is_blocked() || self.has_p4_work();
         let ended = waits.then_some(ENDED_PERIOD);
         let debt = self.debt.due_ms();
         let debt = debt.map(|due| Duration::from_millis(due.saturating_sub(now_ms).max(1)));

@@ -127,6 +127,7 @@ fn spec(number: u32) -> PortSpec {
         masked_features: 0,
         filters: Filters::default(),
         mirrors: Vec::new(),
+        p4: None,
     }
 }
 

@@ -15,6 +15,7 @@
 //! | `channel`, `controller` | the channel thread, which serves controllers in turn; answers and events for one of them |
 //! | `requests`, `refusal`, `injection` | a controller's requests; why one is refused; slots for packets that it sends |
 //! | `rule_requests` | requests about rule lists and sets, and the work on them in pieces |
+//! | `p4` | P4 programs as forwarders of ports, in place of flows |
 //! | `miss` | packets for the control process, and how many of them |
 //! | `switches`, `ownership` | a controller's switches; the ports that its flows may name |
 //! | `ended`, `grace` | answers with last statistics of flows; when all threads have flushed their counts |
@@ -55,6 +56,7 @@ mod mirror;
 mod miss;
 mod notices;
 mod ownership;
+mod p4;
 mod peer;
 pub mod pipeline;
 mod police;

@@ -62,9 +62,9 @@ pub(crate) struct Pipeline {
 }
 
 /// What the functions keep from burst to burst.
-struct Walk {
+pub(crate) struct Walk {
     look_up: LookUp,
-    burst: Burst,
+    pub burst: Burst,
     /// As the placement policy says.
     copies_twice: bool,
     means: Means,
@@ -309,14 +309,18 @@ impl Walk {
         let port = sender.port;
         let (mut more, before) = (true, step.schedule.progress.packets);
         for _ in 0..ROUNDS {
-            let fetched = sender.transmit.with(|side| match side {
-                Some(side) if guest_memory::fault_count() > 0 && side.is_broken() => Err(vanished()),
-                Some(side) => {
-                    side.reclaim();
-                    side.fetch(&mut self.burst.packets)
-                }
-                None => Ok(Fetched::Empty),
-            });
+            let fetched = if port.vnic.is_diverted() {
+                self.serve_diverted(&mut sender, step)
+            } else {
+                sender.transmit.with(|side| match side {
+                    Some(side) if guest_memory::fault_count() > 0 && side.is_broken() => Err(vanished()),
+                    Some(side) => {
+                        side.reclaim();
+                        side.fetch(&mut self.burst.packets)
+                    }
+                    None => Ok(Fetched::Empty),
+                })
+            };
             let end = match fetched {
                 Ok(end) => end,
                 Err(error) => {
@@ -362,9 +366,6 @@ impl Walk {
             self.detach(sender);
         }
         self.parse(port, step.now_ms);
-        if port.vnic.is_disabled() {
-            return self.refuse(port, |_, _| Some(DropReason::PortDisabled));
-        }
         self.look_up.find_verdicts(&mut self.burst, port, step.now_ms);
         let common = if port.is_copied() {
             None
@@ -417,9 +418,19 @@ impl Walk {
         });
     }
 
+    /// What is done with fetched packets of a port that is diverted before anything is decided.
+    pub fn begin_burst(&mut self, sender: &mut Sender<'_>, step: &mut Step<'_>) {
+        step.schedule.progress.bursts += 1;
+        step.schedule.progress.packets += self.burst.packets.len() as u64;
+        if self.copies_twice {
+            self.detach(sender);
+        }
+        self.parse(sender.port, step.now_ms);
+    }
+
     /// Drops the packets for which there is a reason.
     #[cold]
-    fn refuse(
+    pub fn refuse(
         &mut self,
         port: &Port,
         mut reason: impl FnMut(&mut Packet, &mut ExactKey) -> Option<DropReason>,
@@ -541,7 +552,7 @@ fn capture(port: &Port, packet: &Packet, verdict: Verdict, decisions: &[Arc<Deci
     }
 }
 
-fn record(port: &Port, packet: &Packet, dropped: Option<DropReason>) {
+pub(crate) fn record(port: &Port, packet: &Packet, dropped: Option<DropReason>) {
     port.record(packet, CaptureDirection::FromGuest, dropped);
 }
 

@@ -176,7 +176,7 @@ impl Port {
         self.properties.lock().connection
     }
 
-    /// As given, with what was changed since.
+    /// As given, with what was changed since. Where it is bound is not known here.
     fn spec(&self) -> PortSpec {
         let filters = self.switch.flows.lock().filters(self.id());
         let properties = self.properties.lock();
@@ -191,6 +191,7 @@ impl Port {
             masked_features: properties.masked_features,
             filters,
             mirrors: self.mirrors(),
+            p4: None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Why a request is refused, and as which error number (errno(3)).
 
+use crate::p4::P4Refused;
 use control_protocol::RequestError;
 use control_protocol::data_plane::VERSION;
 use control_protocol::rules::MAX_DRAFTS;
@@ -38,6 +39,8 @@ pub(crate) enum Refusal {
     Rule(u32, #[source] rule_list::Refused),
     #[error(transparent)]
     Rules(#[from] rule_list::Refused),
+    #[error(transparent)]
+    P4(#[from] P4Refused),
     #[error("port {0} exists")]
     PortExists(PortId),
     #[error("port {0} does not exist")]
@@ -75,6 +78,7 @@ impl Refusal {
             Refusal::Drafts => Errno::NOSPC,
             Refusal::TooMany(..) => Errno::TOOBIG,
             Refusal::Rule(_, refused) | Refusal::Rules(refused) => errno_of_rules(refused),
+            Refusal::P4(refused) => errno_of_p4(refused),
             Refusal::ForeignPort(_) | Refusal::ForeignList(_) => Errno::PERM,
             Refusal::Switches(_) => Errno::NOSPC,
             Refusal::PortExists(_) => Errno::EXIST,
@@ -85,6 +89,21 @@ impl Refusal {
             Refusal::Flow(refused) => errno_of_flow(refused),
             Refusal::Io(error) => Errno::from_io_error(error).unwrap_or(Errno::IO),
         }
+    }
+}
+
+fn errno_of_p4(refused: &P4Refused) -> Errno {
+    match refused {
+        P4Refused::NoDraft(_) => Errno::NOENT,
+        P4Refused::Bytes(..) => Errno::TOOBIG,
+        P4Refused::Drafts(_) | P4Refused::Switches(_) | P4Refused::Limit { .. } => Errno::NOSPC,
+        P4Refused::PlaceTaken(..) => Errno::EXIST,
+        P4Refused::Decode(_)
+        | P4Refused::Engine(_)
+        | P4Refused::Failed(_)
+        | P4Refused::NoPlace(_)
+        | P4Refused::Filters(_)
+        | P4Refused::Trace(_) => Errno::INVAL,
     }
 }
 

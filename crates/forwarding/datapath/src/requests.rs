@@ -4,6 +4,7 @@
 use crate::controller::{Controller, Received};
 use crate::meter::Meters;
 use crate::ownership::foreign_port;
+use crate::p4::P4Refused;
 use crate::pipeline::{Injected, Pipeline};
 use crate::port::Port;
 use crate::refusal::Refusal;
@@ -13,8 +14,10 @@ use crate::state::Datapath;
 use crate::trace::trace;
 use classifier::FlowEntry;
 use control_protocol::data_plane::{
-    Answer, Connection, Detail, Execute, FromDataPlane, PortSpec, Request, ToDataPlane, UpcallId, VERSION,
+    Answer, Connection, Detail, Execute, FromDataPlane, PortInfo, PortSpec, Request, ToDataPlane, UpcallId,
+    VERSION,
 };
+use control_protocol::p4::P4Binding;
 use control_protocol::{Channel, MAX_MESSAGE, encoded_len};
 use cpu::Deadline;
 use flow::{
@@ -22,6 +25,7 @@ use flow::{
 };
 use rustix::fd::OwnedFd;
 use scheduler::{Account, Scheduler, start_own};
+use std::num::NonZero;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -85,10 +89,28 @@ impl Serving<'_> {
         self.controller.send_outbox(&self.engine.datapath);
     }
 
+    /// Goes on with work on P4 switches of the controller.
+    pub fn work_on_p4(&mut self) {
+        let Engine {
+            datapath, workers, ..
+        } = &*self.engine;
+        // In some modes the threads are not workers.
+        let threads = (*workers).max(std::thread::available_parallelism().map_or(1, NonZero::get));
+        let done = self
+            .controller
+            .p4_work
+            .work(self.controller.id, datapath, threads);
+        for (serial, result) in done {
+            let result = result.map_err(Refusal::into);
+            self.send(FromDataPlane::Answer { serial, result });
+        }
+        self.controller.send_outbox(&self.engine.datapath);
+    }
+
     fn serve_requests(&mut self) {
         let ends = Deadline::after_us(TURN_US);
         for _ in 0..BATCH {
-            if self.controller.rule_work.is_full() {
+            if self.controller.rule_work.is_full() || self.controller.p4_work.is_full() {
                 return;
             }
             match self.controller.receive(&self.engine.datapath) {
@@ -133,10 +155,9 @@ impl Serving<'_> {
                 port.schedule();
             }),
             Request::PortEnable { port, up } => self.change_port(port, |port| port.vnic.set_disabled(!up)),
-            Request::PortFilters { port, filters } => {
-                self.change_port(port, |port| port.set_filters(filters))
-            }
             Request::PortMirrors { port, mirrors } => self.set_mirrors(port, mirrors).map(|()| Answer::Done),
+            Request::PortFilters { port, filters } => self.set_filters(port, filters),
+            Request::PortP4 { port, binding } => self.bind_port(port, binding),
             Request::PortThreads { port, slots } => self.any_port(port).map(|port| {
                 port.set_threads(slots.into_iter().map(Slot).collect());
                 Answer::Done
@@ -164,6 +185,14 @@ impl Serving<'_> {
                 match page(self.controller.id, &self.engine.datapath.rules, &request, now_ms) {
                     Some(page) => page,
                     None => return self.controller.rule_work.push(serial, request),
+                }
+            }
+            Request::P4(request) => {
+                let Serving { controller, engine } = &mut *self;
+                let (id, datapath) = (controller.id, &engine.datapath);
+                match controller.p4_work.serve(id, datapath, serial, request) {
+                    Some(result) => result,
+                    None => return,
                 }
             }
             Request::Barrier => Ok(Answer::Done),
@@ -206,8 +235,48 @@ impl Serving<'_> {
     }
 
     fn get_port(&self, port: PortId) -> Result<Answer, Refusal> {
-        let ports = vec![self.port(port)?.info()];
+        let ports = vec![self.info(&*self.port(port)?)];
         Ok(Answer::Ports { ports, more: false })
+    }
+
+    /// A port as it is.
+    fn info(&self, port: &Port) -> PortInfo {
+        let mut info = port.info();
+        let ports = self.engine.datapath.ports();
+        info.spec.p4 = ports.p4().and_then(|table| table.binding(port.id()));
+        info
+    }
+
+    fn set_filters(&self, port: PortId, filters: Filters) -> Result<Answer, Refusal> {
+        let found = self.port(port)?;
+        if filters != Filters::default() && self.is_bound(port) {
+            return Err(P4Refused::Filters(port).into());
+        }
+        found.set_filters(filters);
+        Ok(Answer::Done)
+    }
+
+    /// Whether a P4 switch forwards the port's packets.
+    fn is_bound(&self, port: PortId) -> bool {
+        let ports = self.engine.datapath.ports();
+        ports.p4().is_some_and(|table| table.binding(port).is_some())
+    }
+
+    fn bind_port(&self, port: PortId, binding: Option<P4Binding>) -> Result<Answer, Refusal> {
+        let found = self.port(port)?;
+        if binding.is_some() && found.switch.flows.lock().filters(port) != Filters::default() {
+            return Err(P4Refused::Filters(port).into());
+        }
+        self.bind(&found, binding)?;
+        Ok(Answer::Done)
+    }
+
+    /// Binds a port, or frees it. In between, its packets are dropped.
+    fn bind(&self, port: &Port, binding: Option<P4Binding>) -> Result<(), Refusal> {
+        let datapath = &self.engine.datapath;
+        datapath.change_p4(|table| table.bind(port.id(), binding))?;
+        port.vnic.set_programmed(binding.is_some());
+        Ok(())
     }
 
     fn change_port(&self, port: PortId, change: impl FnOnce(&Port)) -> Result<Answer, Refusal> {
@@ -247,10 +316,13 @@ impl Serving<'_> {
             (Connection::Listener, None) => return Err(Refusal::NoDescriptor("a listening port")),
             (Connection::Attached | Connection::Driver, _) => None,
         };
+        if spec.p4.is_some() && spec.filters != Filters::default() {
+            return Err(P4Refused::Filters(id).into());
+        }
         let switch = self.controller.switches.get_or_new(spec.switch)?.clone();
         let datapath = &self.engine.datapath;
         check_mirrors(self.controller.id, id, &spec.mirrors)?;
-        let (filters, mirrors) = (spec.filters, spec.mirrors.clone());
+        let (filters, p4, mirrors) = (spec.filters, spec.p4, spec.mirrors.clone());
         let port = datapath.make_port(spec, switch)?;
         let forwarder = datapath.clone();
         start_own(&datapath.shared, &port.home, move || Pipeline::new(forwarder))?;
@@ -259,6 +331,9 @@ impl Serving<'_> {
         }
         port.set_filters(filters);
         port.set_mirrors(mirrors, &datapath.rules);
+        if p4.is_some() {
+            self.bind(&port, p4).inspect_err(|_| port.home.end_own())?;
+        }
         datapath.set_port(id, Some(port));
         Ok(())
     }
@@ -278,10 +353,15 @@ impl Serving<'_> {
     fn delete_port(&mut self, id: PortId) -> Result<(), Refusal> {
         let port = self.port(id)?;
         port.peer.stop();
+        let is_bound = self.is_bound(id);
         let Engine {
             datapath, scheduler, ..
         } = &mut *self.engine;
         datapath.set_port(id, None);
+        if is_bound {
+            // Freeing a port is never refused.
+            let _ = datapath.change_p4(|table| table.bind(id, None));
+        }
         port.home.end_own();
         // The next port of this number has none.
         port.switch.flows.lock().set_filters(id, Filters::default());
@@ -320,7 +400,7 @@ impl Serving<'_> {
 
     fn list_ports(&mut self, serial: u32) {
         let ports = self.engine.datapath.ports();
-        let mut infos: Vec<_> = ports.of(self.controller.id).map(|port| port.info()).collect();
+        let mut infos: Vec<_> = ports.of(self.controller.id).map(|port| self.info(port)).collect();
         loop {
             let rest = infos.split_off(infos.len().min(PORTS_PER_MESSAGE));
             let more = !rest.is_empty();
@@ -452,6 +532,9 @@ impl Serving<'_> {
     ) -> Result<Answer, Refusal> {
         if frame.len() < 14 || frame.len() > MAX_FRAME as usize {
             return Err(Refusal::FrameLength(frame.len()));
+        }
+        if self.is_bound(in_port) {
+            return Err(P4Refused::Trace(in_port).into());
         }
         trace(&self.engine.datapath, &self.port(in_port)?, frame, actions).map(Answer::Trace)
     }

@@ -6,6 +6,7 @@
 use crate::grace::GracePeriods;
 use crate::meter::Meters;
 use crate::notices::Notices;
+use crate::p4::P4Table;
 use crate::port::{Port, Switch};
 use classifier::Rules;
 use control_protocol::data_plane::PortSpec;
@@ -22,6 +23,8 @@ pub(crate) struct Ports {
     table: Vec<Option<Arc<Port>>>,
     /// The numbers of those that exist: there are gaps, above all between controllers.
     present: Vec<PortId>,
+    /// P4 switches, once there was one.
+    p4: Option<Arc<P4Table>>,
 }
 
 impl Ports {
@@ -30,7 +33,13 @@ impl Ports {
         Ports {
             table: Vec::new(),
             present: Vec::new(),
+            p4: None,
         }
+    }
+
+    /// P4 switches and what is bound to them.
+    pub fn p4(&self) -> Option<&P4Table> {
+        self.p4.as_deref()
     }
 
     /// A port, if it exists.
@@ -144,6 +153,15 @@ impl Datapath {
     /// The ports as they are now. A thread that uses the table after a port has gone finds the port closed.
     pub fn ports(&self) -> Arc<Ports> {
         self.ports.read().clone()
+    }
+
+    /// Changes P4 switches or what is bound to them.
+    pub fn change_p4<T>(&self, change: impl FnOnce(&mut P4Table) -> T) -> T {
+        let mut ports = self.ports.write();
+        let table = Arc::make_mut(&mut ports).p4.get_or_insert_default();
+        let changed = change(Arc::make_mut(table));
+        self.ports_version.fetch_add(1, Ordering::Release);
+        changed
     }
 
     /// Changes after [`ports`](Self::ports) has.

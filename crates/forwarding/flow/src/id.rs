@@ -108,6 +108,12 @@ impl ListId {
 }
 
 id! {
+    /// A P4 switch: a P4 program in use, which forwards the packets of the ports that are bound to it. Each
+    /// controller has numbers of its own.
+    P4Id(u32)
+}
+
+id! {
     /// Unique flow identifier (OVS: UFID), 128 bits. Each switch has its own.
     FlowId(u128)
 }

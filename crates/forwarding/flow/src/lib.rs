@@ -47,7 +47,7 @@ pub use drop_reason::{DropCounts, DropReason};
 pub use edit::{Edit, Encapsulation, NshHeader, SetField};
 pub use exact::ExactKey;
 pub use field::{FIELDS, Field, FieldId, Layer, is_mpls, is_vlan};
-pub use id::{ControllerId, FlowId, ListId, PortId, ProviderId, SwitchId};
+pub use id::{ControllerId, FlowId, ListId, P4Id, PortId, ProviderId, SwitchId};
 pub use key::{FlowKey, FlowMask, KEY_WORDS, VLAN_PRESENT};
 pub use meter::{MAX_METERS, MeterBand, MeterSpec, MeterStats, MeterUnit};
 pub use mirror::{MAX_MIRRORS, Mirror, MirrorPoint, Mirrored};

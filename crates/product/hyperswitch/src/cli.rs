@@ -51,7 +51,7 @@ pub enum Verb {
     },
     #[command(flatten)]
     User(UserVerb),
-    /// Understand P4 programs; no running instance is needed
+    /// Understand P4 programs, for which no running instance is needed, and load them
     #[command(subcommand)]
     P4(P4Verb),
     /// Run Open vSwitch on a switch of the running instance
@@ -157,6 +157,61 @@ pub enum P4Verb {
     },
     /// Run packets from capture files through a program, and write those that leave to DIR/PORT.pcap
     Run(P4RunArgs),
+    /// Put a program in force as the forwarder of ports, in the place of a program of that name; it lasts
+    /// until it is unloaded or `hyperswitch run` ends
+    Load(P4LoadArgs),
+    /// Show loaded programs, their ports, and what they counted
+    Show,
+    /// End a program; its ports are forwarded by their switch again
+    Unload {
+        /// Name of the program
+        name: String,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct P4LoadArgs {
+    /// What p4c wrote for BMv2 (JSON), or the serialised form
+    pub program: PathBuf,
+    /// P4Info of the program, text or binary
+    #[arg(long, value_name = "FILE")]
+    pub p4info: Option<PathBuf>,
+    /// Name of the program in the instance [default: that of the file]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<Name>,
+    /// A port of the instance, and the number by which the program knows it, 0 to 510; may be given several
+    /// times
+    #[arg(long = "port", value_name = "NUMBER=PORT")]
+    pub ports: Vec<PlacedPort>,
+    /// Entries: BMv2's `commands.txt`, runtime JSON as in P4's tutorials, or a script of a packet test; may
+    /// be given several times
+    #[arg(long, value_name = "FILE")]
+    pub entries: Vec<PathBuf>,
+}
+
+/// A port at a program, written `NUMBER=PORT`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedPort {
+    /// Number by which the program knows it.
+    pub number: u16,
+    /// Name of the port.
+    pub port: String,
+}
+
+impl std::str::FromStr for PlacedPort {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (number, port) = text.split_once('=').ok_or("NUMBER=PORT is wanted")?;
+        match number.parse() {
+            Ok(_) if port.is_empty() => Err("the port is missing".into()),
+            Ok(number @ 0..=510) => Ok(PlacedPort {
+                number,
+                port: port.into(),
+            }),
+            _ => Err(format!("`{number}` is no port of a program: 0 to 510 are")),
+        }
+    }
 }
 
 #[derive(Args, Debug)]

@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         Verb::Man { directory } => manual::pages(&directory),
         Verb::Completions { directory } => manual::completions(&directory),
         Verb::Ovs(verb) => ovs::run(&verb, &cli.run_dir, timeout, cli.json).map(|()| ExitCode::SUCCESS),
-        Verb::P4(verb) => p4::run(&verb, cli.json).map(|()| ExitCode::SUCCESS),
+        Verb::P4(verb) => p4::run(&verb, instance, cli.json).map(|()| ExitCode::SUCCESS),
         Verb::User(verb) => verbs::run(&verb, instance, cli.json).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

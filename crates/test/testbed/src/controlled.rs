@@ -131,6 +131,7 @@ impl Controlled {
             masked_features: 0,
             filters: Filters::default(),
             mirrors: Vec::new(),
+            p4: None,
         };
         self.ask(Request::PortAdd(spec), vec![listener.into()]).map(drop)
     }

@@ -123,6 +123,8 @@ impl Plane {
             | Request::MeterGet { .. }
             | Request::MeterFlush
             | Request::Rules(_)
+            | Request::PortP4 { .. }
+            | Request::P4(_)
             | Request::Taken { .. } => {
                 panic!("only other controllers ask for that")
             }

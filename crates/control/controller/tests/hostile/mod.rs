@@ -118,6 +118,7 @@ fn info((port, switch): (PortId, SwitchId)) -> PortInfo {
             masked_features: 0,
             filters: Filters::default(),
             mirrors: Vec::new(),
+            p4: None,
         },
         state: PortState::Disconnected,
         peer: None,

@@ -23,6 +23,7 @@
 //! * `shortfall`: what a VMM wants and its port does not have;
 //! * `rules`: rule lists as filters; `rejects`: what senders of rejected packets are told;
 //! * `mirrors`: copies of a port's packets for another port;
+//! * `p4`, `p4_scripts`: P4 programs as forwarders;
 //! * `restart`: rings that go on after the data plane was gone; `resets`: rings that begin anew with chains
 //!   out;
 //! * `random_guest`: anything in any order.
@@ -51,6 +52,8 @@ mod meters;
 mod mirrors;
 mod offloads;
 mod ownership;
+mod p4;
+mod p4_scripts;
 mod random_guest;
 mod rejects;
 mod resets;

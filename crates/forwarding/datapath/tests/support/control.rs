@@ -174,6 +174,7 @@ impl Switch {
             masked_features: 0,
             filters: Filters::default(),
             mirrors: Vec::new(),
+            p4: None,
         }
     }
 
@@ -305,7 +306,7 @@ impl Controller {
         self.serial
     }
 
-    fn answer(&mut self, expected: u32) -> Result<Answer, RequestError> {
+    pub fn answer(&mut self, expected: u32) -> Result<Answer, RequestError> {
         let (serial, result) = self.any_answer();
         assert_eq!(serial, expected, "{result:?}");
         result

@@ -209,7 +209,7 @@ fn key(value: &Value, kind: Option<MatchKind>) -> Result<KeyValue> {
 }
 
 /// A value of which only the bits of a mask matter.
-fn masked(mut value: Digits, mask: Digits) -> Digits {
+pub(super) fn masked(mut value: Digits, mask: Digits) -> Digits {
     for (at, word) in value.value.iter_mut().enumerate() {
         *word &= mask.value.get(at).copied().unwrap_or(0);
     }
@@ -220,7 +220,7 @@ fn masked(mut value: Digits, mask: Digits) -> Digits {
 }
 
 /// A number, a MAC address, an IPv4 or an IPv6 address.
-fn number(value: &Value) -> Result<Digits> {
+pub(super) fn number(value: &Value) -> Result<Digits> {
     let text = match value {
         Value::Number(number) => number.to_string(),
         Value::Bool(value) => u8::from(*value).to_string(),

@@ -1,10 +1,10 @@
 //! Places for the boxes of a directed graph, in layers from top to bottom.
 //!
 //! The usual four steps (Sugiyama, Tagawa and Toda 1981), each in its simplest form that gives readable
-//! pictures of programs: edges that close a cycle are turned round; a node's layer is the longest path to it;
-//! edges over several layers get a point in each; nodes of a layer are ordered by the mean place of their
-//! neighbours, some times downwards and upwards; and then moved towards their neighbours as far as the order
-//! allows.
+//! pictures of programs: edges that close a cycle are turned round; a node's layer is the longest path to
+//! it; edges over several layers get a point in each; nodes of a layer are ordered by the mean place of
+//! their neighbours, some times downwards and upwards; and then moved towards their neighbours as far as the
+//! order allows.
 
 use std::collections::HashSet;
 

@@ -1,17 +1,21 @@
-//! Verbs for P4 programs. They read files and need no running instance: a program is understood before it is
-//! loaded.
+//! Verbs for P4 programs. Those that check, draw and run one read files and need no running instance: a
+//! program is understood before it is loaded.
 
 mod check;
+mod commands;
 mod entries;
 mod final_state;
 mod graph;
 mod layered;
+mod load;
 mod reuse;
 mod run;
 mod trace;
 
 use crate::cli::P4Verb;
+use crate::verbs::{Instance, Session};
 use anyhow::{Context, Result, bail};
+use management::Request;
 use p4_ir::Checked;
 use std::fs::File;
 use std::io::Read;
@@ -20,9 +24,13 @@ use std::path::Path;
 /// Runs a verb.
 ///
 /// # Errors
-/// When a file cannot be read or written, or the program is refused.
-pub fn run(verb: &P4Verb, json: bool) -> Result<()> {
+/// When a file cannot be read or written, or the program or the request is refused.
+pub fn run(verb: &P4Verb, instance: Instance<'_>, json: bool) -> Result<()> {
+    let mut session = Session::new(instance, json);
     match verb {
+        P4Verb::Load(args) => load::run(&mut session, args),
+        P4Verb::Show => session.show(Request::P4List),
+        P4Verb::Unload { name } => session.show(Request::P4Unload { name: name.clone() }),
         P4Verb::Check { file, p4info, pcaps } => {
             let program = load(file, p4info.as_deref())?;
             let facts = check::Facts::of(&program, pcaps)?;

@@ -286,8 +286,8 @@ pub(super) fn number(name: &str, width: u16, words: &[u64]) -> String {
     value(name, &Bits::from_bytes(width, &bytes))
 }
 
-/// A value in its usual notation: 48 bits as MAC addresses, 32 bits as IPv4 addresses where the name suggests
-/// an address, short numbers in decimal, others in hexadecimal.
+/// A value in its usual notation: 48 bits as MAC addresses, 32 bits as IPv4 addresses where the name
+/// suggests an address, short numbers in decimal, others in hexadecimal.
 pub(super) fn value(name: &str, value: &Bits) -> String {
     let last = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
     let address = ["addr", "ip", "src", "dst"]

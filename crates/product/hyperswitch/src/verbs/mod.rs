@@ -1,6 +1,7 @@
 //! Verbs for a running instance: each makes a request, and prints the answer as a table or as JSON.
 
 mod capture;
+mod p4;
 mod policy;
 mod port;
 mod reload;
@@ -14,6 +15,7 @@ use crate::cli::{FlowVerb, MacVerb, PolicyVerb, PortVerb, StatsArgs, StatsVerb, 
 use crate::output;
 use anyhow::Result;
 use management::{Client, ClientError, Reply, Request};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,11 +24,7 @@ use std::time::Duration;
 /// # Errors
 /// When there is no instance, it refuses, or output fails.
 pub fn run(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<()> {
-    let mut session = Session {
-        instance,
-        client: None,
-        json,
-    };
+    let mut session = Session::new(instance, json);
     match verb {
         UserVerb::Status => status::run(&mut session),
         UserVerb::Switch(verb) => session.show(switch::request(verb)),
@@ -72,7 +70,16 @@ pub struct Session<'a> {
     json: bool,
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
+    /// A session that connects when something is asked.
+    pub fn new(instance: Instance<'a>, json: bool) -> Session<'a> {
+        Session {
+            instance,
+            client: None,
+            json,
+        }
+    }
+
     fn client(&mut self) -> Result<&mut Client, ClientError> {
         let client = match self.client.take() {
             Some(client) => client,
@@ -85,16 +92,33 @@ impl Session<'_> {
         self.client()?.call(request)
     }
 
-    fn show(&mut self, request: Request) -> Result<()> {
+    /// Makes a request with a descriptor, and shows the answer.
+    ///
+    /// # Errors
+    /// When the instance refuses, or output fails.
+    pub fn show_sent(&mut self, request: &Request, fd: BorrowedFd<'_>) -> Result<()> {
+        let reply = self.client()?.call_with(request, fd)?;
+        self.print(&reply, show::text)
+    }
+
+    /// Makes a request, and shows the answer.
+    ///
+    /// # Errors
+    /// When the instance refuses, or output fails.
+    pub fn show(&mut self, request: Request) -> Result<()> {
         self.show_with(request, show::text)
     }
 
     fn show_with(&mut self, request: Request, text: fn(&Reply) -> String) -> Result<()> {
         let reply = self.call(&request)?;
+        self.print(&reply, text)
+    }
+
+    fn print(&self, reply: &Reply, text: fn(&Reply) -> String) -> Result<()> {
         if self.json {
-            output::json(&Bare(&reply))
+            output::json(&Bare(reply))
         } else {
-            output::print(&text(&reply))
+            output::print(&text(reply))
         }
     }
 }
@@ -117,6 +141,7 @@ impl serde::Serialize for Bare<'_> {
             Reply::Trace(reply) => reply.serialize(serializer),
             Reply::Policies(reply) => reply.serialize(serializer),
             Reply::Policy(reply) => reply.serialize(serializer),
+            Reply::P4(reply) => reply.serialize(serializer),
             Reply::Reloaded(reply) => reply.serialize(serializer),
         }
     }

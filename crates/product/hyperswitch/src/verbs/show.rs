@@ -22,6 +22,7 @@ pub fn text(reply: &Reply) -> String {
         Reply::Policies(lists) => super::policy::lists(lists),
         Reply::Policy(shown) => super::policy::rules(shown),
         Reply::Trace(report) => super::trace::text(report),
+        Reply::P4(switches) => super::p4::switches(switches),
         Reply::Reloaded(summary) => reloaded(summary),
     }
 }

@@ -9,6 +9,7 @@ mod failures;
 mod interfaces;
 mod kills;
 mod life;
+mod p4;
 mod policies;
 mod polling;
 mod readme;

@@ -1,0 +1,157 @@
+//! Requests of a controller about P4 switches, and their answers.
+//!
+//! A *P4 switch* is a P4 program in use: it forwards the packets of the ports that are bound to it
+//! ([`P4Binding`]), and they meet no flow. Each controller has numbers of its own for its P4 switches, which
+//! outlive the controller's process.
+//!
+//! A version of a P4 switch (the program with its entries, as `p4_ir::setup` encodes them) is stated in a
+//! *draft*: [`Begin`](P4Request::Begin), any number of [`Add`](P4Request::Add),
+//! [`Commit`](P4Request::Commit). The former version forwards until the commit is answered, and goes on if
+//! it is refused; no packet is lost, and each packet meets one version. Commits are made ready beside
+//! forwarding, one at a time, and may be answered later than requests that were made behind them.
+//!
+//! | refused with | because |
+//! |---|---|
+//! | `ENOENT` | there is no such draft |
+//! | `E2BIG` | more bytes than a request, or a version, may have |
+//! | `ENOSPC` | too many P4 switches or drafts, or the program is beyond a limit; the text names it |
+//! | `EINVAL` | the version cannot be read, or the program is not sound; the text says why |
+
+use flow::P4Id;
+use serde::{Deserialize, Serialize};
+
+/// Most bytes that a request adds to a draft.
+pub const MAX_PIECE: usize = 64 * 1024;
+
+/// Most drafts of a controller at a time.
+pub const MAX_P4_DRAFTS: usize = 2;
+
+/// Most P4 switches of a controller.
+pub const MAX_P4_SWITCHES: usize = 64;
+
+/// Ports of a P4 switch have lower numbers: this one means "drop" in v1model.
+pub const P4_PORTS: u16 = 511;
+
+/// A port's place at a P4 switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct P4Binding {
+    /// The P4 switch, one of the port's controller.
+    pub switch: P4Id,
+    /// Number by which the program knows the port, below [`P4_PORTS`].
+    pub port: u16,
+}
+
+/// A request about P4 switches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum P4Request {
+    /// Begins a draft of a version, in the place of a draft that there may be. Answer: `Done`.
+    Begin {
+        /// The P4 switch, which need not exist.
+        switch: P4Id,
+    },
+    /// Adds bytes to the draft. If it is refused, the draft is gone. Answer: `Done`.
+    Add {
+        /// The P4 switch.
+        switch: P4Id,
+        /// [`MAX_PIECE`] at most.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+    },
+    /// Makes a version from the draft, and puts it in the former one's place; the draft is gone. Answer:
+    /// `Done`, when no packet meets the former one any more.
+    Commit {
+        /// The P4 switch.
+        switch: P4Id,
+        /// Any number, for instance a hash of the bytes, by which a later process of the controller knows
+        /// the version ([`P4Info`]).
+        tag: u64,
+    },
+    /// Removes a P4 switch; no error if there is none. Packets of ports that are bound to it are dropped
+    /// from then on. Answer: `Done`.
+    Delete {
+        /// The P4 switch.
+        switch: P4Id,
+    },
+    /// Asks for the controller's P4 switches, in the order of their numbers. Answer:
+    /// [`P4Answer::Switches`].
+    List,
+}
+
+/// Results of requests about P4 switches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum P4Answer {
+    /// To `List`: all, [`MAX_P4_SWITCHES`] at most.
+    Switches(Vec<P4Info>),
+}
+
+/// A P4 switch as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct P4Info {
+    /// The number.
+    pub switch: P4Id,
+    /// As given with the commit.
+    pub tag: u64,
+    /// Operations of one pass at most, look-ups among entries included.
+    pub operations: u64,
+    /// Bytes of memory: scratch memory of threads and tables.
+    pub memory: u64,
+    /// Since the P4 switch was made, over all versions.
+    pub counts: P4Counts,
+}
+
+/// Counts of a P4 switch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct P4Counts {
+    /// Packets received.
+    pub packets: u64,
+    /// Packets that left, copies among them.
+    pub outputs: u64,
+    /// Parsers that ended with an error.
+    pub parser_errors: u64,
+    /// Digests, for which there is no receiver yet.
+    pub digests: u64,
+    /// Packets and copies that the program or its limits ended, by the names of the reasons.
+    pub drops: Vec<(String, u64)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data_plane::{Answer, FromDataPlane, Request, ToDataPlane};
+    use crate::{Channel, MAX_MESSAGE, encoded_len};
+
+    #[test]
+    fn the_longest_messages_fit_and_arrive_whole() {
+        let (a, b) = Channel::pair().unwrap();
+        let message = ToDataPlane {
+            serial: u32::MAX,
+            request: Request::P4(P4Request::Add {
+                switch: P4Id(u32::MAX),
+                bytes: vec![0xff; MAX_PIECE],
+            }),
+        };
+        assert!(encoded_len(&message) < MAX_MESSAGE);
+        a.send(&message, &[]).unwrap();
+        assert_eq!(b.recv::<ToDataPlane>().unwrap().0, message);
+        let info = P4Info {
+            switch: P4Id(u32::MAX),
+            tag: u64::MAX,
+            operations: u64::MAX,
+            memory: u64::MAX,
+            counts: P4Counts {
+                packets: u64::MAX,
+                outputs: u64::MAX,
+                parser_errors: u64::MAX,
+                digests: u64::MAX,
+                drops: vec![("a-long-reason".into(), u64::MAX); 10],
+            },
+        };
+        let message = FromDataPlane::Answer {
+            serial: u32::MAX,
+            result: Ok(Answer::P4(P4Answer::Switches(vec![info; MAX_P4_SWITCHES]))),
+        };
+        assert!(encoded_len(&message) < MAX_MESSAGE);
+        b.send(&message, &[]).unwrap();
+        assert_eq!(a.recv::<FromDataPlane>().unwrap().0, message);
+    }
+}

@@ -1,0 +1,227 @@
+//! P4 switches joined with the data plane, ports, the store and users.
+
+use super::{Trial, Version};
+use crate::control::Control;
+use crate::pending::{Pending, Question};
+use crate::refusal::Refusal;
+use crate::serve::Served;
+use crate::state::{Intent, P4Intent, desired};
+use crate::users::Token;
+use control_protocol::data_plane::{Answer, Request};
+use control_protocol::p4::{MAX_P4_SWITCHES, P4Binding};
+use controller::Answered;
+use flow::{P4Id, PortId};
+use management::{P4Place, Reply};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+
+/// Most bytes of a version; the data plane's own limit is lower.
+const MAX_BYTES: u64 = 8 << 20;
+
+impl Control {
+    /// Loads a program for a user, who is answered when the data plane has taken or refused it.
+    pub fn p4_load(&mut self, token: Token, name: &str, ports: &[P4Place], fds: Vec<OwnedFd>) -> Served {
+        if !self.data_plane.is_numbered() {
+            return Err(Refusal::NoDataPlane);
+        }
+        if self.p4.is_trying() {
+            return Err(Refusal::P4Busy);
+        }
+        if let Some(place) = ports
+            .iter()
+            .find(|place| !self.state.ports.contains_key(&place.port))
+        {
+            return Err(Refusal::NoPort(place.port.clone()));
+        }
+        let version = Version::new(read_sealed(fds)?);
+        let mut intent = self.intent.clone();
+        let number = match intent.p4.get(name) {
+            Some(present) => present.number,
+            None => free_number(&intent)?,
+        };
+        let own = P4Intent {
+            number,
+            ports: ports
+                .iter()
+                .map(|place| (place.number, place.port.clone()))
+                .collect(),
+        };
+        if own.ports.len() < ports.len() {
+            return Err(Refusal::P4Place(name.into()));
+        }
+        intent.p4.insert(name.into(), own.clone());
+        // Contradictions are found before the data plane is asked.
+        desired(&intent, &self.options)?;
+        self.p4.begin_trial((token, name.into()), own, version);
+        self.advance_p4();
+        Ok(None)
+    }
+
+    /// Ends a P4 switch. Its ports are their switch's again.
+    ///
+    /// # Errors
+    /// There is none of this name, one is being loaded, or the change cannot be saved.
+    pub fn p4_unload(&mut self, name: &str) -> Result<Reply, Refusal> {
+        if self.p4.is_trying() {
+            return Err(Refusal::P4Busy);
+        }
+        let mut intent = self.intent.clone();
+        let gone = intent.p4.remove(name).ok_or_else(|| Refusal::NoP4(name.into()))?;
+        self.adopt(intent)?;
+        self.bind_ports();
+        self.p4.want(P4Id(gone.number), None);
+        self.store.remove_program(gone.number);
+        self.advance_p4();
+        Ok(Reply::Done)
+    }
+
+    /// Reads the programs of the intent, which an earlier process has saved.
+    pub fn read_programs(&mut self) {
+        for (name, own) in &self.intent.p4 {
+            match self.store.load_program(own.number) {
+                Ok(bytes) => self.p4.want(P4Id(own.number), Some(Version::new(bytes))),
+                Err(error) => log::error!("P4 switch {name}: its program cannot be read: {error}"),
+            }
+        }
+    }
+
+    /// Sends what is to be sent.
+    pub fn advance_p4(&mut self) {
+        if !self.data_plane.is_numbered() {
+            return;
+        }
+        if let Some(trial) = self.p4.take_settled() {
+            self.p4_loaded(trial);
+        }
+        for request in self.p4.next() {
+            self.data_plane.ask(Request::P4(request), Vec::new(), Pending::P4);
+        }
+    }
+
+    /// The data plane has answered a request about P4 switches.
+    pub fn p4_answered(&mut self, result: Answered) {
+        let answer = match result {
+            Ok(Answer::P4(answer)) => Ok(Some(answer)),
+            Ok(_) => Ok(None),
+            Err(error) => Err(error.text),
+        };
+        match self.p4.answered(answer) {
+            Some(Ok(trial)) => self.p4_loaded(trial),
+            Some(Err((token, error))) => self.answer_user(token, Err(Refusal::DataPlane(error))),
+            None => {}
+        }
+        self.advance_p4();
+    }
+
+    /// A program is in force: it becomes intent, and its ports are bound. Or, if that cannot be saved, the
+    /// former one returns.
+    fn p4_loaded(&mut self, trial: Trial) {
+        let Trial {
+            token,
+            name,
+            intent: own,
+            former,
+        } = trial;
+        let number = own.number;
+        let mut intent = self.intent.clone();
+        intent.p4.insert(name, own);
+        let saved = self.save_program(number).and_then(|()| self.adopt(intent));
+        let served = match saved {
+            Ok(_) => {
+                self.bind_ports();
+                self.ask_user(token, Request::Barrier, vec![], Question::Barrier(Reply::Done))
+            }
+            Err(refusal) => {
+                self.p4.want(P4Id(number), former);
+                // The refusal is told already.
+                let _ = self.save_program(number);
+                Err(refusal)
+            }
+        };
+        self.answer_user(token, served);
+    }
+
+    /// Has the store hold the program that is wanted of a P4 switch.
+    fn save_program(&self, number: u32) -> Result<(), Refusal> {
+        let Some(version) = self.p4.wanted(P4Id(number)) else {
+            self.store.remove_program(number);
+            return Ok(());
+        };
+        let saved = self.store.save_program(number, version.bytes());
+        let path = self.store.path().to_owned();
+        saved.map_err(|error| Refusal::Unsaved { path, error })
+    }
+
+    /// The data plane, and what it had, are gone.
+    pub fn lose_p4(&mut self) {
+        self.p4.lose();
+        if let Some(token) = self.p4.give_up() {
+            self.answer_user(token, Err(Refusal::DataPlaneEnded));
+        }
+    }
+
+    /// Where a port should be bound.
+    pub fn p4_binding(&self, port: &str) -> Option<P4Binding> {
+        self.intent.p4.values().find_map(|own| {
+            let place = own.ports.iter().find(|(_, name)| *name == port);
+            place.map(|(number, _)| P4Binding {
+                switch: P4Id(own.number),
+                port: *number,
+            })
+        })
+    }
+
+    /// Binds ports of the data plane as they should be. Those that move are freed first.
+    pub fn bind_ports(&mut self) {
+        let differs = |(name, run): (&String, &crate::port::PortRun)| {
+            let wanted = self.p4_binding(name);
+            (run.added && run.p4 != wanted).then_some((name.clone(), run.id?, run.p4, wanted))
+        };
+        let changes: Vec<(String, PortId, Option<P4Binding>, Option<P4Binding>)> =
+            self.ports.iter().filter_map(differs).collect();
+        let frees = changes.iter().filter(|(_, _, present, _)| present.is_some());
+        let binds = changes.iter().filter(|(_, _, _, wanted)| wanted.is_some());
+        let requests = frees.map(|(name, port, ..)| (name, *port, None));
+        let requests = requests.chain(binds.map(|(name, port, _, wanted)| (name, *port, *wanted)));
+        for (name, port, binding) in requests {
+            let request = Request::PortP4 { port, binding };
+            self.data_plane.ask_port(request, Vec::new(), name);
+        }
+        for (name, _, _, wanted) in changes {
+            let Some(run) = self.ports.get_mut(&name) else {
+                continue;
+            };
+            run.p4 = wanted;
+            let switch = run.wanted.switch.clone();
+            self.update_rules(&name);
+            self.refresh_switch(&switch);
+        }
+    }
+}
+
+/// The lowest number that no P4 switch has.
+fn free_number(intent: &Intent) -> Result<u32, Refusal> {
+    let taken = |number: &u32| intent.p4.values().any(|own| own.number == *number);
+    let most = u32::try_from(MAX_P4_SWITCHES).unwrap_or(u32::MAX);
+    (1..=most)
+        .find(|number| !taken(number))
+        .ok_or(Refusal::TooManyP4(most))
+}
+
+/// The contents of a memfd that nobody can change any more, and so cannot hold up who reads it.
+fn read_sealed(fds: Vec<OwnedFd>) -> Result<Vec<u8>, Refusal> {
+    let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| Refusal::NoProgram)?;
+    let seals = fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
+    if !seals.contains(SealFlags::WRITE | SealFlags::SHRINK) {
+        return Err(Refusal::NoProgram);
+    }
+    let len = fstat(&fd).ok().and_then(|stat| u64::try_from(stat.st_size).ok());
+    let len = len.filter(|len| *len <= MAX_BYTES).ok_or(Refusal::NoProgram)?;
+    let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+    // From its beginning, where the user left it.
+    let read = File::from(fd).read_exact(&mut bytes);
+    read.map_err(|_| Refusal::NoProgram)?;
+    Ok(bytes)
+}

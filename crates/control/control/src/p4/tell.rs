@@ -1,0 +1,60 @@
+//! P4 switches as users see them.
+
+use crate::control::Control;
+use crate::pending::Question;
+use crate::serve::Served;
+use crate::state::P4Intent;
+use crate::users::Token;
+use control_protocol::data_plane::Request;
+use control_protocol::p4::{P4Answer, P4Info, P4Request};
+use flow::P4Id;
+use management::{P4Place, P4Switch, Reply};
+
+impl Control {
+    /// Asks what P4 switches counted.
+    pub fn p4_list(&mut self, token: Token) -> Served {
+        if self.intent.p4.is_empty() || !self.data_plane.is_numbered() {
+            return Ok(Some(self.p4_reply(P4Answer::Switches(Vec::new()))));
+        }
+        self.ask_user(token, Request::P4(P4Request::List), vec![], Question::P4)
+    }
+
+    /// All P4 switches, with what the data plane says of them.
+    pub fn p4_reply(&self, answer: P4Answer) -> Reply {
+        let P4Answer::Switches(infos) = answer;
+        let switch = |(name, own): (&String, &P4Intent)| {
+            let info = infos.iter().find(|info| info.switch == P4Id(own.number));
+            self.p4_switch(name, own, info)
+        };
+        Reply::P4(self.intent.p4.iter().map(switch).collect())
+    }
+
+    fn p4_switch(&self, name: &str, own: &P4Intent, info: Option<&P4Info>) -> P4Switch {
+        let counts = info.map(|info| info.counts.clone()).unwrap_or_default();
+        let places = own.ports.iter().map(|(number, port)| P4Place {
+            number: *number,
+            port: port.clone(),
+        });
+        P4Switch {
+            name: name.into(),
+            ports: places.collect(),
+            state: self.p4.state_of(P4Id(own.number)),
+            operations: info.map_or(0, |info| info.operations),
+            memory: info.map_or(0, |info| info.memory),
+            packets: counts.packets,
+            outputs: counts.outputs,
+            parser_errors: counts.parser_errors,
+            digests: counts.digests,
+            drops: counts.drops.into_iter().collect(),
+        }
+    }
+
+    /// What is wrong with P4 switches, for users.
+    pub fn p4_warnings(&self) -> impl Iterator<Item = String> {
+        self.intent.p4.iter().filter_map(|(name, own)| {
+            let state = self.p4.state_of(P4Id(own.number));
+            let is_wrong = state.starts_with("refused") || state.starts_with("lost");
+            is_wrong.then(|| format!("P4 switch {name} is {state}; nothing passes at its ports"))
+        })
+    }
+}

@@ -1,0 +1,269 @@
+//! The ring of a port whose packets are not looked up: a P4 program forwards them, or the port was taken
+//! down.
+//!
+//! As in the usual walk, packets are fetched, parsed and delivered a burst at a time; in between, the
+//! program runs packet by packet. Packets that the program sends to one port, once, are changed in their
+//! slots and handed over from ring to ring.
+
+use super::outputs::{Outputs, Sent};
+use super::version::{Lane, Version};
+use super::{Bound, P4Switch};
+use crate::burst::Outgoing;
+use crate::deliver::{Sender, Step, vanished};
+use crate::mirror::Reach;
+use crate::pipeline::{Walk, record};
+use crate::port::Port;
+use crate::sinks::enqueue;
+use flow::{DropReason, MirrorPoint, PortId};
+use lock_free::{Shared, Unique};
+use p4_interpreter::{Drop, NoObserver, Tail};
+use std::sync::atomic::Ordering::Relaxed;
+use vnic::{BURST, Fetched, MAX_FRAME, Packet, QueueError};
+
+/// Shortest frame: an Ethernet header.
+const MIN_FRAME: usize = 14;
+
+impl Walk {
+    /// Fetches packets of a port that are not looked up, and forwards or drops them: none is left. Without a
+    /// free lane nothing is fetched.
+    #[cold]
+    #[inline(never)]
+    pub fn serve_diverted(
+        &mut self,
+        sender: &mut Sender<'_>,
+        step: &mut Step<'_>,
+    ) -> Result<Fetched, QueueError> {
+        let (port, ports) = (sender.port, step.ports);
+        let bound = ports.p4().and_then(|table| table.bound(port.id()));
+        let switch = bound.as_ref().and_then(|bound| bound.switch);
+        let most = switch.map_or(BURST, |switch| switch.version.burst());
+        let lane = switch.map(|switch| switch.version.try_lane());
+        if matches!(lane, Some(None)) {
+            return Ok(Fetched::Full);
+        }
+        let end = sender.transmit.with(|side| match side {
+            Some(side) if guest_memory::fault_count() > 0 && side.is_broken() => Err(vanished()),
+            Some(side) => {
+                side.reclaim();
+                side.fetch_few(most, &mut self.burst.packets)
+            }
+            None => Ok(Fetched::Empty),
+        })?;
+        if self.burst.packets.is_empty() {
+            return Ok(end);
+        }
+        self.begin_burst(sender, step);
+        match (bound, switch, lane.flatten()) {
+            _ if port.vnic.is_disabled() => self.refuse(port, |_, _| Some(DropReason::PortDisabled)),
+            (Some(bound), Some(switch), Some(mut lane)) => {
+                lane.with(|lane| self.run_program((&bound, switch), lane, sender, step));
+            }
+            _ => self.refuse(port, |_, _| Some(DropReason::NoRules)),
+        }
+        let outgoing = &mut self.burst.outgoing;
+        let used = std::mem::take(&mut outgoing.used);
+        for (to, packets) in &mut outgoing.groups[..used] {
+            step.hand_over(sender, *to, packets);
+        }
+        step.deliver_all(Some(port.id()));
+        Ok(end)
+    }
+
+    /// Runs the packets of a burst through a program.
+    fn run_program(
+        &mut self,
+        (bound, switch): (&Bound<'_>, &P4Switch),
+        lane: &mut Lane,
+        sender: &mut Sender<'_>,
+        step: &mut Step<'_>,
+    ) {
+        let Version { engine, state, .. } = &switch.version;
+        let port = sender.port;
+        let (guard, now) = (state.read(), switch.version.now());
+        let Lane { context, outputs } = lane;
+        let before = *context.counts();
+        context.set_spare_passes(switch.version.spare_passes());
+        let mut exit = Exit {
+            bound,
+            port,
+            reach: Reach {
+                ports: step.ports,
+                receivers: &mut *step.receivers,
+                now_ms: step.now_ms,
+            },
+            outgoing: &mut self.burst.outgoing,
+            spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
+        };
+        for packet in self.burst.packets.drain(..) {
+            if port.is_copied() {
+                port.mirror(&packet, MirrorPoint::From, &mut exit.reach);
+                record(port, &packet, None);
+            }
+            outputs.clear();
+            let received = p4_interpreter::Packet {
+                port: bound.port.into(),
+                head: packet.head.bytes(),
+                tail: &Behind(&packet),
+            };
+            engine.run(&guard, context, &received, now, outputs, &mut NoObserver);
+            exit.send(packet, outputs);
+        }
+        switch.counts.add(&before, context.counts());
+    }
+}
+
+/// The bytes of a packet behind its head, which may lie in its guest's memory.
+struct Behind<'a>(&'a Packet);
+
+impl Tail for Behind<'_> {
+    fn len(&self) -> usize {
+        self.0.tail_len()
+    }
+
+    fn read(&self, offset: usize, to: &mut [u8]) {
+        self.0.read_tail(offset, to);
+    }
+}
+
+/// Where packets go that a program has run.
+struct Exit<'a, S> {
+    bound: &'a Bound<'a>,
+    port: &'a Port,
+    reach: Reach<'a>,
+    outgoing: &'a mut Outgoing,
+    spare: S,
+}
+
+impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
+    /// Ends a packet as the program says. Each end is a delivery or a drop.
+    fn send(&mut self, packet: Unique<Packet>, outputs: &Outputs) {
+        if outputs.sent.is_empty() && self.port.is_copied() {
+            self.port
+                .mirror(&packet, MirrorPoint::DroppedFrom, &mut self.reach);
+        }
+        let account = packet.account.clone();
+        for reason in &outputs.ended {
+            account.dropped(reason_of(*reason), 1);
+        }
+        if outputs.lost > 0 {
+            account.dropped(DropReason::TooDeep, outputs.lost);
+        }
+        match outputs.ends() {
+            0 => account.dropped(DropReason::Policy, 1),
+            ends => drop(account.copies.fetch_add(ends - 1, Relaxed)),
+        }
+        let result = match &outputs.sent[..] {
+            [] => Ok(()),
+            [sent] => self.send_one(packet, sent, outputs.head(sent)),
+            several => {
+                self.send_copies(&packet.share(), several, outputs);
+                Ok(())
+            }
+        };
+        if let Err(reason) = result {
+            account.dropped(reason, 1);
+        }
+    }
+
+    fn send_one(&mut self, mut packet: Unique<Packet>, sent: &Sent, head: &[u8]) -> Result<(), DropReason> {
+        let to = self.receiver(sent, head)?;
+        let is_whole = sent.offset + sent.length >= packet.frame_len();
+        if is_whole
+            && packet
+                .replace_front(head, sent.offset)
+                .map_err(|_| DropReason::BadOffload)?
+        {
+            self.outgoing.add(to, packet);
+            return Ok(());
+        }
+        let copy = self.copy(&packet, sent, head)?;
+        self.outgoing.add(to, copy);
+        Ok(())
+    }
+
+    /// Sends packets that share the payload of the received one. They go through the receivers' queues, and
+    /// so do those that were to leave before them.
+    fn send_copies(&mut self, packet: &Shared<Packet>, several: &[Sent], outputs: &Outputs) {
+        let used = std::mem::take(&mut self.outgoing.used);
+        for (to, packets) in &mut self.outgoing.groups[..used] {
+            for packet in packets.drain(..) {
+                enqueue(packet.share(), self.port, *to, &mut self.reach);
+            }
+        }
+        for sent in several {
+            match self.shared_copy(packet, sent, outputs.head(sent)) {
+                Ok((to, copy)) => enqueue(copy.share(), self.port, to, &mut self.reach),
+                Err(reason) => packet.account.dropped(reason, 1),
+            }
+        }
+    }
+
+    fn shared_copy(
+        &mut self,
+        packet: &Shared<Packet>,
+        sent: &Sent,
+        head: &[u8],
+    ) -> Result<(PortId, Unique<Packet>), DropReason> {
+        let to = self.receiver(sent, head)?;
+        let mut spare = (self.spare)().ok_or(DropReason::QueueFull)?;
+        spare.fill_from(packet);
+        let is_whole = sent.offset + sent.length >= packet.frame_len();
+        if is_whole
+            && spare
+                .replace_front(head, sent.offset)
+                .map_err(|_| DropReason::BadOffload)?
+        {
+            return Ok((to, spare));
+        }
+        drop(spare);
+        Ok((to, self.copy(packet, sent, head)?))
+    }
+
+    /// The port that a packet leaves by, if it can.
+    fn receiver(&self, sent: &Sent, head: &[u8]) -> Result<PortId, DropReason> {
+        match head.len() + sent.length {
+            ..MIN_FRAME => return Err(DropReason::NoHeader),
+            len if len > MAX_FRAME as usize => return Err(DropReason::OversizedFrame),
+            _ => {}
+        }
+        self.bound.port_of(sent.port).ok_or(DropReason::NoSuchPort)
+    }
+
+    /// A copy in our memory, payload and all, as it leaves: cut, or with more bytes in front than a slot has
+    /// room for. The number of those is bounded.
+    fn copy(&mut self, packet: &Packet, sent: &Sent, head: &[u8]) -> Result<Unique<Packet>, DropReason> {
+        if !self.port.admit_header_copy(self.reach.now_ms) {
+            return Err(DropReason::DeepHeaders);
+        }
+        let mut spare = (self.spare)().ok_or(DropReason::QueueFull)?;
+        let frame_len = packet.frame_len();
+        let mut frame = head.to_vec();
+        frame.resize(head.len() + sent.length, 0);
+        let received = p4_interpreter::Packet {
+            port: 0,
+            head: packet.head.bytes(),
+            tail: &Behind(packet),
+        };
+        received.read(sent.offset, &mut frame[head.len()..]);
+        packet.account.copied_in.fetch_add(sent.length as u64, Relaxed);
+        let is_cut = sent.offset + sent.length < frame_len;
+        let header = if is_cut {
+            Ok(wire::VnetHeader::default())
+        } else {
+            packet.moved_header(frame_len, frame.len())
+        };
+        spare.fill(packet.origin, packet.account.clone(), frame);
+        spare.header = header.map_err(|_| DropReason::BadOffload)?.to_bytes();
+        spare.parse_flow_key()?;
+        Ok(spare)
+    }
+}
+
+/// What users are told of why a program, or a limit of it, ended a packet.
+fn reason_of(reason: Drop) -> DropReason {
+    match reason {
+        Drop::Ingress | Drop::Egress => DropReason::Policy,
+        Drop::NoReplica => DropReason::NoDestination,
+        Drop::Passes | Drop::Copies | Drop::Grown | Drop::LoopTurns => DropReason::TooDeep,
+    }
+}

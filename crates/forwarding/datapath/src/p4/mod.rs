@@ -1,0 +1,120 @@
+//! P4 programs as forwarders of ports.
+//!
+//! A *P4 switch* is a program in use ([`Version`], which packets do not change the program, tables or groups
+//! of) with the ports that are bound to it. All of them are in one table ([`P4Table`]) beside the ports,
+//! which is replaced as a whole and which a thread has for a turn: so each packet meets one version. A bound
+//! port's packets meet no flow, and those of a port whose P4 switch is missing are dropped: a program is
+//! never passed by.
+//!
+//! Nobody waits in a forwarding thread. A version's tables never change: other entries are another version,
+//! which a thread of its own makes ready. Scratch memory is made with the version, a *lane* for each thread
+//! that may run it at a time; a program that reads what other packets write has one lane. A thread that gets
+//! no lane leaves the packets in their ring and tries again later. What a packet may cost is proven before,
+//! and how many packets are taken from a ring at a time follows from that.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `version` | a program that is ready to run, what it costs, and its limits |
+//! | `forward` | a port's ring through its program |
+//! | `outputs` | packets as a program sends them: in place, or as copies |
+//! | `requests` | a controller's requests, and the thread that makes versions ready |
+
+mod forward;
+mod outputs;
+mod requests;
+mod version;
+
+pub(crate) use requests::P4Work;
+pub(crate) use version::P4Refused;
+
+use control_protocol::p4::P4Binding;
+use flow::{ControllerId, P4Id, PortId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use version::{Counts, Version};
+
+/// A P4 switch of a controller.
+pub(crate) type P4Key = (ControllerId, P4Id);
+
+/// P4 switches, and the ports that are bound to them.
+#[derive(Clone, Default)]
+pub(crate) struct P4Table {
+    bindings: BTreeMap<PortId, P4Binding>,
+    /// Ports by their place at a P4 switch.
+    ports: BTreeMap<(P4Key, u16), PortId>,
+    switches: BTreeMap<P4Key, Arc<P4Switch>>,
+}
+
+/// A P4 switch as packets meet it.
+pub(crate) struct P4Switch {
+    version: Version,
+    tag: u64,
+    /// Over all versions.
+    counts: Arc<Counts>,
+}
+
+/// A port's place, with what forwards its packets.
+struct Bound<'a> {
+    table: &'a P4Table,
+    key: P4Key,
+    port: u16,
+    /// `None`: it is missing.
+    switch: Option<&'a P4Switch>,
+}
+
+impl P4Table {
+    fn bound(&self, port: PortId) -> Option<Bound<'_>> {
+        let binding = self.bindings.get(&port)?;
+        let key = (port.controller(), binding.switch);
+        Some(Bound {
+            table: self,
+            key,
+            port: binding.port,
+            switch: self.switches.get(&key).map(|switch| &**switch),
+        })
+    }
+
+    /// A controller's P4 switches.
+    fn of(&self, controller: ControllerId) -> impl Iterator<Item = (P4Id, &P4Switch)> {
+        let all = (controller, P4Id(0))..=(controller, P4Id(u32::MAX));
+        let own = self.switches.range(all);
+        own.map(|((_, id), switch)| (*id, &**switch))
+    }
+
+    /// Where a port is bound.
+    pub fn binding(&self, port: PortId) -> Option<P4Binding> {
+        self.bindings.get(&port).copied()
+    }
+
+    /// Binds a port to a place, or frees it.
+    ///
+    /// # Errors
+    ///
+    /// The place is another port's, or there is no such place.
+    pub fn bind(&mut self, port: PortId, binding: Option<P4Binding>) -> Result<(), P4Refused> {
+        let key = |binding: P4Binding| ((port.controller(), binding.switch), binding.port);
+        if let Some(binding) = binding {
+            version::check_place(binding)?;
+            let holder = self.ports.get(&key(binding)).filter(|holder| **holder != port);
+            if let Some(holder) = holder {
+                return Err(P4Refused::PlaceTaken(binding.port, *holder));
+            }
+        }
+        if let Some(former) = self.bindings.remove(&port) {
+            self.ports.remove(&key(former));
+        }
+        if let Some(binding) = binding {
+            self.bindings.insert(port, binding);
+            self.ports.insert(key(binding), port);
+        }
+        Ok(())
+    }
+}
+
+impl Bound<'_> {
+    /// The port behind a number that the program knows.
+    fn port_of(&self, port: u32) -> Option<PortId> {
+        let port = u16::try_from(port).ok()?;
+        self.table.ports.get(&(self.key, port)).copied()
+    }
+}

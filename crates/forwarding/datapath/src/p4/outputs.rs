@@ -1,0 +1,91 @@
+//! What a program sends while a packet runs, kept until its run ends: only then is known whether it is one
+//! packet or several, and the received packet is needed until then.
+
+use p4_interpreter::{Drop, Output, Sink};
+use std::ops::Range;
+
+/// Most packets that leave for one that came; further ones are dropped.
+const MAX_OUTPUTS: usize = 32;
+
+/// Bytes of the heads of them, together.
+const HEADS: usize = 16 * 1024;
+
+/// A packet that leaves: bytes of its own, and a range of the received packet behind them.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    /// The program's number of the port.
+    pub port: u32,
+    head: Range<usize>,
+    /// First byte of the received packet that follows.
+    pub offset: usize,
+    /// Number of bytes that follow.
+    pub length: usize,
+}
+
+/// See the module's description. Its memory is made once.
+pub(super) struct Outputs {
+    heads: Vec<u8>,
+    pub sent: Vec<Sent>,
+    /// Packets and copies that the program or its limits ended, in order; as many as there is room for.
+    pub ended: Vec<Drop>,
+    /// Further ends.
+    pub lost: u64,
+}
+
+impl Outputs {
+    pub fn new() -> Outputs {
+        Outputs {
+            heads: Vec::with_capacity(HEADS),
+            sent: Vec::with_capacity(MAX_OUTPUTS),
+            ended: Vec::with_capacity(MAX_OUTPUTS),
+            lost: 0,
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.heads.clear();
+        self.sent.clear();
+        self.ended.clear();
+        self.lost = 0;
+    }
+
+    /// The bytes of its own that a packet leaves with.
+    pub fn head(&self, sent: &Sent) -> &[u8] {
+        &self.heads[sent.head.clone()]
+    }
+
+    /// How many packets and copies have ended.
+    pub fn ends(&self) -> u64 {
+        (self.sent.len() + self.ended.len()) as u64 + self.lost
+    }
+
+    pub fn memory(&self) -> usize {
+        let sent = self.sent.capacity() * size_of::<Sent>();
+        self.heads.capacity() + sent + self.ended.capacity() * size_of::<Drop>()
+    }
+}
+
+impl Sink for Outputs {
+    fn output(&mut self, output: &Output<'_>) {
+        let begin = self.heads.len();
+        if self.sent.len() == MAX_OUTPUTS || HEADS - begin < output.head.len() {
+            self.lost += 1;
+            return;
+        }
+        self.heads.extend_from_slice(output.head);
+        self.sent.push(Sent {
+            port: output.port,
+            head: begin..self.heads.len(),
+            offset: output.offset,
+            length: output.length,
+        });
+    }
+
+    fn dropped(&mut self, reason: Drop) {
+        if self.ended.len() < MAX_OUTPUTS {
+            self.ended.push(reason);
+        } else {
+            self.lost += 1;
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! A controller's requests about P4 switches.
+//!
+//! Drafts are bytes. A commit is made ready by a thread of its own, one at a time, since the checker and the
+//! tables of a large program take tens of milliseconds, in which the channel thread has others to serve.
+//! Commits and deletions are served in their order. They are answered when no forwarding thread can have the
+//! former version any more, and it is freed here: a forwarding thread frees no tables.
+
+use super::version::{Counts, P4Refused, Version};
+use super::{P4Key, P4Switch};
+use crate::refusal::Refusal;
+use crate::state::Datapath;
+use control_protocol::data_plane::Answer;
+use control_protocol::p4::{MAX_P4_DRAFTS, MAX_P4_SWITCHES, MAX_PIECE, P4Answer, P4Info, P4Request};
+use flow::{ControllerId, P4Id};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Bytes of a version.
+const MAX_BYTES: usize = p4_ir::setup::SERIALISED;
+/// Commits and deletions that wait; with more, nothing is read from the controller.
+const MAX_WAITING: usize = 64;
+/// Bytes of the stack of a thread that makes a version ready.
+const STACK: usize = 8 << 20;
+
+/// A controller's drafts, and the work on its P4 switches.
+#[derive(Default)]
+pub(crate) struct P4Work {
+    drafts: BTreeMap<P4Id, Vec<u8>>,
+    waiting: VecDeque<(u32, Change)>,
+    making: Option<Making>,
+    /// Answers that wait until forwarding threads have let go of a version.
+    answers: VecDeque<(u32, u64)>,
+    /// Versions that forwarding threads may still have.
+    retired: Vec<Arc<P4Switch>>,
+}
+
+enum Change {
+    Commit { switch: P4Id, tag: u64, bytes: Vec<u8> },
+    Delete(P4Id),
+}
+
+/// A version that a thread makes ready.
+struct Making {
+    /// Of the request; `None` if its controller is gone.
+    serial: Option<u32>,
+    switch: P4Id,
+    tag: u64,
+    thread: JoinHandle<Result<Version, P4Refused>>,
+}
+
+/// An answer to the request with that serial number.
+type P4Result = (u32, Result<Answer, Refusal>);
+
+impl P4Work {
+    /// Whether there is something to do now and then.
+    pub fn is_busy(&self) -> bool {
+        self.making.is_some()
+            || !(self.waiting.is_empty() && self.answers.is_empty() && self.retired.is_empty())
+    }
+
+    /// Whether no further request can wait.
+    pub fn is_full(&self) -> bool {
+        self.waiting.len() >= MAX_WAITING
+    }
+
+    /// The controller's process has gone. What was published stays.
+    pub fn lose(&mut self) {
+        self.drafts.clear();
+        self.waiting.clear();
+        self.answers.clear();
+        if let Some(making) = &mut self.making {
+            making.serial = None;
+        }
+    }
+
+    /// Serves a request; `None` if it is answered later.
+    pub fn serve(
+        &mut self,
+        owner: ControllerId,
+        datapath: &Datapath,
+        serial: u32,
+        request: P4Request,
+    ) -> Option<Result<Answer, Refusal>> {
+        let done = match request {
+            P4Request::Begin { switch } => self.begin(switch),
+            P4Request::Add { switch, bytes } => self.add(switch, &bytes),
+            P4Request::Commit { switch, tag } => match self.drafts.remove(&switch) {
+                Some(bytes) => {
+                    self.waiting
+                        .push_back((serial, Change::Commit { switch, tag, bytes }));
+                    return None;
+                }
+                None => Err(P4Refused::NoDraft(switch)),
+            },
+            P4Request::Delete { switch } => {
+                self.waiting.push_back((serial, Change::Delete(switch)));
+                return None;
+            }
+            P4Request::List => return Some(Ok(Answer::P4(list(owner, datapath)))),
+        };
+        Some(done.map(|()| Answer::Done).map_err(Refusal::from))
+    }
+
+    fn begin(&mut self, switch: P4Id) -> Result<(), P4Refused> {
+        if self.drafts.len() >= MAX_P4_DRAFTS && !self.drafts.contains_key(&switch) {
+            return Err(P4Refused::Drafts(MAX_P4_DRAFTS));
+        }
+        self.drafts.insert(switch, Vec::new());
+        Ok(())
+    }
+
+    fn add(&mut self, switch: P4Id, bytes: &[u8]) -> Result<(), P4Refused> {
+        let mut draft = self.drafts.remove(&switch).ok_or(P4Refused::NoDraft(switch))?;
+        let len = draft.len() + bytes.len();
+        if bytes.len() > MAX_PIECE || len > MAX_BYTES {
+            return Err(P4Refused::Bytes(len, MAX_BYTES));
+        }
+        draft.extend_from_slice(bytes);
+        self.drafts.insert(switch, draft);
+        Ok(())
+    }
+
+    /// Goes on with what is under way. Returns the answers to requests that are done.
+    pub fn work(&mut self, owner: ControllerId, datapath: &Arc<Datapath>, threads: usize) -> Vec<P4Result> {
+        let mut done = Vec::new();
+        // What only this list still has is freed here.
+        self.retired.retain(|switch| Arc::strong_count(switch) > 1);
+        if let Some(making) = self.making.take_if(|making| making.thread.is_finished()) {
+            done.extend(self.finish(owner, datapath, making));
+        }
+        while self.making.is_none()
+            && let Some((serial, change)) = self.waiting.pop_front()
+        {
+            match change {
+                Change::Delete(switch) => self.publish(serial, (owner, switch), None, datapath),
+                Change::Commit { switch, tag, bytes } => {
+                    match self.make(owner, datapath, (switch, bytes), threads) {
+                        Ok(thread) => {
+                            let serial = Some(serial);
+                            self.making = Some(Making {
+                                serial,
+                                switch,
+                                tag,
+                                thread,
+                            });
+                        }
+                        Err(refusal) => done.push((serial, Err(refusal))),
+                    }
+                }
+            }
+        }
+        while let Some((serial, period)) = self.answers.front() {
+            if !datapath.periods.is_over(*period) {
+                break;
+            }
+            done.push((*serial, Ok(Answer::Done)));
+            self.answers.pop_front();
+        }
+        done
+    }
+
+    /// Has a thread make a version ready.
+    fn make(
+        &self,
+        owner: ControllerId,
+        datapath: &Arc<Datapath>,
+        (switch, bytes): (P4Id, Vec<u8>),
+        threads: usize,
+    ) -> Result<JoinHandle<Result<Version, P4Refused>>, Refusal> {
+        let ports = datapath.ports();
+        let own = || ports.p4().into_iter().flat_map(|table| table.of(owner));
+        if own().count() >= MAX_P4_SWITCHES && !own().any(|(id, _)| id == switch) {
+            return Err(P4Refused::Switches(MAX_P4_SWITCHES).into());
+        }
+        let datapath = datapath.clone();
+        let thread = std::thread::Builder::new().name("p4".into()).stack_size(STACK);
+        let thread = thread.spawn(move || {
+            let made = Version::new(&bytes, threads);
+            datapath.notices.again();
+            made
+        });
+        thread.map_err(Refusal::Io)
+    }
+
+    fn finish(&mut self, owner: ControllerId, datapath: &Datapath, making: Making) -> Option<P4Result> {
+        let Making {
+            serial,
+            switch,
+            tag,
+            thread,
+        } = making;
+        let made = thread.join();
+        let serial = serial?;
+        let made = made.unwrap_or_else(|_| Err(P4Refused::Failed("its maker panicked".into())));
+        match made {
+            Ok(version) => {
+                let key = (owner, switch);
+                let former = present(datapath, key);
+                let counts = former.map_or_else(Arc::<Counts>::default, |former| former.counts.clone());
+                let made = P4Switch { version, tag, counts };
+                self.publish(serial, key, Some(Arc::new(made)), datapath);
+                None
+            }
+            Err(refused) => Some((serial, Err(refused.into()))),
+        }
+    }
+
+    /// Puts a P4 switch in the place of the former one, and has that answered when no thread has it any
+    /// more.
+    fn publish(&mut self, serial: u32, key: P4Key, switch: Option<Arc<P4Switch>>, datapath: &Datapath) {
+        self.retired.extend(present(datapath, key));
+        datapath.change_p4(|table| match switch {
+            Some(switch) => drop(table.switches.insert(key, switch)),
+            None => drop(table.switches.remove(&key)),
+        });
+        self.answers.push_back((serial, datapath.periods.begin()));
+    }
+}
+
+fn list(owner: ControllerId, datapath: &Datapath) -> P4Answer {
+    let ports = datapath.ports();
+    let info = |(id, switch): (P4Id, &P4Switch)| P4Info {
+        switch: id,
+        tag: switch.tag,
+        operations: switch.version.operations,
+        memory: switch.version.memory,
+        counts: switch.counts.read(),
+    };
+    let own = ports.p4().into_iter().flat_map(|table| table.of(owner));
+    P4Answer::Switches(own.map(info).collect())
+}
+
+fn present(datapath: &Datapath, key: P4Key) -> Option<Arc<P4Switch>> {
+    datapath.ports().p4()?.switches.get(&key).cloned()
+}

@@ -1,0 +1,88 @@
+//! `hyperswitch p4 load`: a program with its entries, for a running instance.
+//!
+//! The program is read and checked here, by whom it belongs to; the control process gets it as bytes in a
+//! memfd that nobody can change any more, and the data plane checks it again.
+
+use super::{commands, entries};
+use crate::cli::P4LoadArgs;
+use crate::verbs::Session;
+use anyhow::{Context, Result};
+use management::{Name, P4Place, Request};
+use p4_ir::setup;
+use p4_stf::script;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use std::fs::File;
+use std::io::{Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Loads a program.
+///
+/// # Errors
+/// When a file cannot be read, the program or an entry makes no sense, or the instance refuses.
+pub fn run(session: &mut Session<'_>, args: &P4LoadArgs) -> Result<()> {
+    let bytes = version(args)?;
+    let request = Request::P4Load {
+        name: name(args)?,
+        ports: args
+            .ports
+            .iter()
+            .map(|place| P4Place {
+                number: place.number,
+                port: place.port.clone(),
+            })
+            .collect(),
+    };
+    session.show_sent(&request, sealed(&bytes)?.as_fd())
+}
+
+/// The program with its entries, as it travels.
+fn version(args: &P4LoadArgs) -> Result<Vec<u8>> {
+    let program = super::load(&args.program, args.p4info.as_deref())?;
+    let (mut wanted, mut sessions) = (Vec::new(), Vec::new());
+    for file in &args.entries {
+        let named = || file.display().to_string();
+        let text = String::from_utf8(super::run::limited(file, entries::MAX_FILE)?)
+            .context("not text")
+            .with_context(named)?;
+        if text.trim_start().starts_with('{') {
+            let read = entries::read(&text, &program).with_context(named)?;
+            wanted.extend(read.commands);
+            sessions.extend(read.sessions);
+        } else if commands::are_in(&text) {
+            wanted.extend(commands::read(&text, &program).with_context(named)?);
+        } else {
+            let lines = script::parse(&text).with_context(named)?;
+            wanted.extend(lines.into_iter().map(|line| line.command));
+        }
+    }
+    let baked = p4_stf::bake(program, &wanted, &sessions);
+    let (program, given) =
+        baked.map_err(|(number, error)| anyhow::Error::new(error).context(format!("entry {number}")))?;
+    Ok(setup::encode(&program, &given))
+}
+
+/// The name that the user gave, or that of the file.
+fn name(args: &P4LoadArgs) -> Result<Name> {
+    if let Some(name) = &args.name {
+        return Ok(name.clone());
+    }
+    let stem = args
+        .program
+        .file_stem()
+        .and_then(|stem| stem.to_str())
+        .unwrap_or_default();
+    let name = stem.parse::<Name>().map_err(|error| anyhow::anyhow!("{error}"));
+    name.with_context(|| format!("the file's name {stem:?} is no name for a P4 switch; give one with --name"))
+}
+
+/// Bytes that nobody can change any more.
+fn sealed(bytes: &[u8]) -> Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = File::from(memfd_create("p4", flags).context("no memfd")?);
+    file.write_all(bytes)
+        .context("a program does not fit into memory")?;
+    file.rewind().context("a memfd has no beginning")?;
+    let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    fcntl_add_seals(&file, seals).context("a memfd cannot be sealed")?;
+    Ok(file.into())
+}

@@ -1,0 +1,128 @@
+//! Guests that talk through a P4 program: a router between two networks, loaded while they are there.
+
+use crate::rig::{boot, does_not_reach, finish, reaches, transfers};
+use anyhow::{Context, Result, ensure};
+use std::path::PathBuf;
+use std::time::Duration;
+use testbed::ping::reachable;
+use testbed::switch::Role;
+use testbed::{Endpoint, GuestOptions, Lab, Namespace, Switch};
+
+/// What BMv2's command line is told about two networks, 10.1/16 at port 1 and 10.2/16 at port 2.
+const COMMANDS: &str = "
+table_add router_mac take 1 02:00:00:00:00:f1 =>
+table_add router_mac take 2 02:00:00:00:00:f2 =>
+table_add routes via 10.1.0.0/16 => 1
+table_add routes via 10.2.0.0/16 => 2
+table_add next_hops send 1 => 1 02:00:00:00:01:01
+table_add next_hops send 2 => 2 02:00:00:00:01:02
+table_add port_mac leave_as 1 => 02:00:00:00:00:f1
+table_add port_mac leave_as 2 => 02:00:00:00:00:f2
+";
+
+const ONE: &str = "10.1.0.1";
+const OTHER: &str = "10.2.0.1";
+
+/// The project's router.
+fn router() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../p4/p4-bmv2/programs/router/router.json")
+}
+
+/// Loads the router between ports `a` and `b`.
+fn load(switch: &Switch) -> Result<()> {
+    let commands = switch.run_dir().join("commands.txt");
+    std::fs::write(&commands, COMMANDS)?;
+    let (program, commands) = (router(), commands.to_string_lossy().into_owned());
+    let program = program.to_str().context("a path in UTF-8")?;
+    let ports = ["--port", "1=a", "--port", "2=b"];
+    let load = ["p4", "load", program, "--entries", &commands];
+    switch.verb(&[&load[..], &ports].concat()).map(drop)
+}
+
+/// Leads to the other network by the router's address at this port, whose MAC address the router's tables
+/// have: the program answers no ARP.
+fn route(endpoint: &dyn Endpoint, device: &str, number: u8) -> Result<()> {
+    let (gateway, mac) = (format!("10.{number}.0.254"), format!("02:00:00:00:00:f{number}"));
+    // Busybox, in virtual machines, has no neighbours.
+    endpoint
+        .must(&format!(
+            "{{ ip neigh replace {gateway} lladdr {mac} dev {device} 2>/dev/null || \
+             busybox arp -i {device} -s {gateway} {mac}; }} && ip route replace 10.0.0.0/8 via {gateway}"
+        ))
+        .map(drop)
+}
+
+#[test]
+fn containers_talk_through_a_router_that_outlives_control_and_returns_to_a_new_data_plane() -> Result<()> {
+    let Some(_lab) = Lab::enter("containers_talk_through_a_router") else {
+        return Ok(());
+    };
+    let [one, other] = [Namespace::new("one")?, Namespace::new("other")?];
+    let port = |name: &str, container: &Namespace, number: u8| {
+        format!(
+            "[[switch.port]]\nname = \"{name}\"\ntype = \"tap\"\ninterface = \"eth0\"\nnetns = \"{}\"\n\
+             mac = \"02:00:00:00:01:0{number}\"\naddresses = [\"10.{number}.0.1/16\"]\n",
+            container.netns()
+        )
+    };
+    let (a, b) = (port("a", &one, 1), port("b", &other, 2));
+    let switch = Switch::start(&format!("[[switch]]\nname = \"lan\"\n{a}{b}"))?;
+    for (name, container, number) in [("a", &one, 1), ("b", &other, 2)] {
+        switch.wait_port(name, "running")?;
+        route(container, "eth0", number)?;
+    }
+    does_not_reach(&one, OTHER)?;
+    load(&switch)?;
+    reaches(&one, OTHER)?;
+    transfers(&one, &other, OTHER, 8)?;
+    transfers(&other, &one, ONE, 8)?;
+    let shown = switch.verb(&["p4", "show"])?;
+    ensure!(shown.contains("1=a 2=b") && shown.contains("in force"), "{shown}");
+
+    let old = switch.kill(Role::Control)?;
+    reaches(&one, OTHER)?;
+    switch.wait_replaced(Role::Control, old)?;
+    reaches(&one, OTHER)?;
+    let old = switch.kill(Role::DataPlane)?;
+    switch.wait_replaced(Role::DataPlane, old)?;
+    for name in ["a", "b"] {
+        switch.wait_port(name, "running")?;
+    }
+    reachable(&one, OTHER, Duration::from_secs(20))?;
+    transfers(&one, &other, OTHER, 4)?;
+
+    // Freed, the ports are those of their switch, which does not route.
+    switch.verb(&["p4", "unload", "router"])?;
+    does_not_reach(&one, OTHER)?;
+    finish(switch, []).map(drop)
+}
+
+#[test]
+fn virtual_machines_talk_through_a_router_with_open_checksums_and_large_frames() -> Result<()> {
+    let Some(_lab) = Lab::enter("virtual_machines_talk_through_a_router") else {
+        return Ok(());
+    };
+    let switch = Switch::start(
+        "[[switch]]\nname = \"lan\"\n\
+         [[switch.port]]\nname = \"a\"\nmac = \"02:00:00:00:01:01\"\n\
+         [[switch.port]]\nname = \"b\"\nmac = \"02:00:00:00:01:02\"\n",
+    )?;
+    let options = [("a", 1), ("b", 2)].map(|(name, number)| {
+        GuestOptions::new(name)
+            .vhost_user(switch.socket(name))
+            .address(&format!("10.{number}.0.1/16"))
+    });
+    let [one, other] = boot(options)?;
+    for (guest, number) in [(&one, 1u8), (&other, 2)] {
+        guest.must(&format!("ip link set eth0 address 02:00:00:00:01:0{number}"))?;
+        route(guest, "eth0", number)?;
+    }
+    load(&switch)?;
+    reaches(&one, OTHER)?;
+    transfers(&one, &other, OTHER, 8)?;
+    transfers(&other, &one, ONE, 8)?;
+    let (a, b) = (switch.counters("a")?, switch.counters("b")?);
+    ensure!(a.received_bytes / a.received > 1500, "no large frames: {a:?}");
+    ensure!(b.segments == 0 && a.segments == 0, "cut: {a:?} {b:?}");
+    finish(switch, [one, other]).map(drop)
+}
