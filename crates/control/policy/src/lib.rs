@@ -20,6 +20,7 @@
 //! | `guards` | the list that guards a port |
 //! | `mirrors` | mirrors of ports, and what contradicts itself in them |
 //! | `file` | policies of a file, errors with its lines |
+//! | `places` | lines of a file that rules come from |
 //! | `shadow` | rules that can never match |
 //! | `text` | rules as users read them |
 //! | `difference` | what changes from one state to another, in words |
@@ -46,6 +47,7 @@ mod guards;
 mod lists;
 mod mirrors;
 mod names;
+mod places;
 mod rules;
 mod shadow;
 mod text;
@@ -56,3 +58,4 @@ pub use file::{findings, parse};
 pub use flow::{ACLS, GUARDS};
 pub use lists::{Direction, List, ListRule, Origin, Policies, PortLists, Set, SetMembers};
 pub use mirrors::PortMirror;
+pub use places::lines;

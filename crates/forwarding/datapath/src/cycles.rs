@@ -22,7 +22,7 @@ use flow::{
     Action, Edit, Filter, Filters, Flow, FlowId, FlowKey, FlowMask, ListId, MeterBand, MeterSpec, MeterUnit,
     PortId, Stage, SwitchId,
 };
-use rule_list::{Addresses, Builder, IpPrefix, Match, Range, Rule, Transport, Verdict};
+use rule_list::{Addresses, Builder, IpPrefix, MacPrefix, Macs, Match, Range, Rule, Transport, Verdict};
 use scheduler::{Placement, Scheduler};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use std::net::Ipv4Addr;
@@ -52,6 +52,8 @@ struct Loop {
     /// Number of the next packet, if there are several flows.
     serial: usize,
     tag: Tag,
+    /// Connections differ in all bits of both ports.
+    spread: bool,
 }
 
 /// What the flow does to the tags of frames.
@@ -64,6 +66,8 @@ enum Tag {
 
 /// The rule list of filters.
 const LIST: ListId = ListId(1);
+/// The list of guards.
+const GUARDS: ListId = ListId(2);
 
 const TAG: [u8; 4] = [0x81, 0, 0, 3];
 
@@ -283,6 +287,7 @@ impl Loop {
             overhead: readings[500],
             serial: 0,
             tag: Tag::Kept,
+            spread: false,
         }
     }
 
@@ -362,19 +367,95 @@ impl Loop {
         builder.add(all).unwrap();
         let (list, _) = builder.compile().finish().unwrap();
         self.rules.put(LIST, list, 0, None).unwrap().finish();
+        self.set_filters(filters);
+    }
+
+    fn set_filters(&self, filters: &[(PortId, Filters)]) {
         for (port, filters) in filters {
             self.ports[0].switch.flows.lock().set_filters(*port, *filters);
         }
     }
 
+    /// Guards the sender, and gives both ports a list of 1,000 rules that are about single ports of sender and
+    /// receiver, so that it tells nearly all connections apart.
+    fn put_policies(&mut self) {
+        self.spread = true;
+        let rule = |number, matches, verdict| Rule {
+            number,
+            priority: 10_000 - number,
+            matches,
+            verdict,
+            trial: false,
+        };
+        let udp = |destination| Match {
+            eth_type: Some(0x0800),
+            ip_proto: Some(17),
+            transport: Some(Transport::Ports {
+                source: Range::ALL,
+                destination,
+            }),
+            ..Match::default()
+        };
+        let network = |bits: u32, len| {
+            let address = Ipv4Addr::from_bits(bits).into();
+            Some(Addresses::Prefix(IpPrefix { address, len }))
+        };
+        let pair = Match {
+            eth_src: Some(Macs::Prefix(MacPrefix {
+                address: 0x0200_0000_0001,
+                len: 48,
+            })),
+            eth_type: Some(0x0800),
+            ip_src: network(0x0a00_0001, 32),
+            ..Match::default()
+        };
+        let mut guards = Builder::new(Verdict::Drop);
+        let server = udp(Range::ALL);
+        let server = Match {
+            transport: Some(Transport::Ports {
+                source: Range::one(67),
+                destination: Range::ALL,
+            }),
+            ..server
+        };
+        guards.add(rule(0, server, Verdict::Drop)).unwrap();
+        guards.add(rule(1, pair, Verdict::Allow)).unwrap();
+        let mut acl = Builder::new(Verdict::Drop);
+        for number in 0..1000 {
+            let one = Range::one(number as u16 * 65);
+            let (source, destination) = if number % 2 == 0 {
+                (one, Range::ALL)
+            } else {
+                (Range::ALL, one)
+            };
+            let transport = Some(Transport::Ports { source, destination });
+            let matches = Match {
+                transport,
+                ..udp(Range::ALL)
+            };
+            acl.add(rule(number, matches, Verdict::Allow)).unwrap();
+        }
+        acl.add(rule(1000, udp(Range::ALL), Verdict::Allow)).unwrap();
+        for (id, list) in [(GUARDS, guards), (LIST, acl)] {
+            let (list, _) = list.compile().finish().unwrap();
+            self.rules.put(id, list, 0, None).unwrap().finish();
+        }
+        let mut filters = Filters::default();
+        filters.ingress[1] = Filter::Rules(GUARDS);
+        filters.ingress[2] = Filter::Rules(LIST);
+        filters.egress[2] = Filter::Rules(LIST);
+        self.set_filters(&[(PortId(1), filters), (PortId(2), filters)]);
+    }
+
     /// Forwards a burst of packets of the next of so many flows; returns how long the switch took, in
     /// nanoseconds.
     fn forward(&mut self, flows: usize, burst: usize) -> u128 {
-        let serial = &mut self.serial;
+        let (serial, spread) = (&mut self.serial, self.spread);
         self.guests.send(burst, || {
             let flow = *serial % flows;
             *serial += 7919;
-            (flows > 1).then_some(flow as u32)
+            let factor = if spread { 0x9e37_79b1 } else { 1 };
+            (flows > 1).then_some((flow as u32).wrapping_mul(factor))
         });
         self.scheduler.schedule.later(transmit_ring(PortId(1)));
         let start = Instant::now();
@@ -541,6 +622,9 @@ fn cycles() {
         [64, 1_000, 32, 10],
         [64, 1_000, 32, 11],
         [64, 1_000, 32, 12],
+        [64, 1_000, 32, 13],
+        [64, 100_000, 32, 13],
+        [64, 1_000, 32, 1],
     ];
     // One alone, for a profiler: `CASE=64,1,32,0`.
     if let Ok(case) = std::env::var("CASE") {
@@ -599,6 +683,10 @@ fn cycles() {
                     11 => all.put_rules(1000, &[first, second]),
                     _ => all.put_rules(1000, &[third]),
                 }
+            }
+            13 => {
+                all = Loop::new();
+                all.put_policies();
             }
             _ => {
                 all = Loop::new();

@@ -96,6 +96,39 @@ pub enum PolicyVerb {
         /// Name of the list, or of a port for the list of its guards
         name: String,
     },
+    /// Show what the rule lists in force say about a packet from one port to another, with each rule's line
+    Explain(ExplainArgs),
+    /// Show which rules a configuration file would take out and put in, with what those in force counted
+    Diff {
+        /// Configuration file (TOML)
+        file: PathBuf,
+    },
+}
+
+/// A packet between two ports.
+#[derive(Debug, clap::Args)]
+pub struct ExplainArgs {
+    /// Port the packet is to come from
+    #[arg(long, value_name = "PORT")]
+    pub in_port: String,
+    /// Port the packet is to go to
+    #[arg(long, value_name = "PORT")]
+    pub to: String,
+    /// Source MAC address [default: that of the port it comes from]
+    #[arg(long, value_name = "MAC")]
+    pub src: Option<MacAddr>,
+    /// IP source and destination address [default: the first ones of the ports]
+    #[arg(long, value_name = "SRC,DST")]
+    pub ip: Option<IpPair>,
+    /// Transport protocol
+    #[arg(long, value_name = "tcp|udp|icmp", default_value = "tcp")]
+    pub proto: Proto,
+    /// TCP or UDP source port
+    #[arg(long, value_name = "N", default_value_t = 40_000)]
+    pub sport: u16,
+    /// TCP or UDP destination port
+    #[arg(long, value_name = "N", default_value_t = 80)]
+    pub dport: u16,
 }
 
 #[derive(Debug, Subcommand)]

@@ -69,9 +69,55 @@ fn what_is_allowed_passes_and_what_is_forbidden_is_dropped_and_named() {
     assert!(!client.pings("-I 10.0.0.9 10.0.0.1"));
     assert!(instance.counted("client", "guard spoof", "drop") > 0);
 
+    let explain = |port: &str| {
+        let ports = ["--in-port", "client", "--to", "web", "--dport", port];
+        let words = [&["policy", "explain"], &ports[..]].concat();
+        instance.verb(&words).unwrap()
+    };
+    let (allowed, forbidden) = (explain("443"), explain("80"));
+    let of_group = "group web to rule 1";
+    assert!(allowed["steps"].to_string().contains(of_group), "{allowed}");
+    assert!(allowed["steps"].to_string().contains("delivered"), "{allowed}");
+    assert!(
+        allowed["lines"][of_group].as_str().unwrap().ends_with("c.toml:4"),
+        "{allowed}"
+    );
+    assert!(
+        forbidden["steps"].to_string().contains("\"reason\":\"policy\""),
+        "{forbidden}"
+    );
+    let shown = instance.verb(&["port", "show", "web"]).unwrap();
+    assert!(
+        shown[0]["policies"]
+            .to_string()
+            .contains("to: groups web (in force)"),
+        "{shown}"
+    );
+
     // From the answer on, packets obey the new rule.
     let other = text.replace("destination-port = 443", "destination-port = 80");
     std::fs::write(&config, &other).unwrap();
+    let diff = instance
+        .verb(&["policy", "diff", config.to_str().unwrap()])
+        .unwrap();
+    let lists = diff.as_array().unwrap();
+    let list = lists
+        .iter()
+        .find(|list| list["list"] == "to: groups web")
+        .unwrap();
+    let rules = list["rules"].as_array().unwrap();
+    let goes = rules
+        .iter()
+        .find(|rule| rule["comes"] == false && rule["origin"] == of_group)
+        .unwrap();
+    let comes = rules
+        .iter()
+        .find(|rule| rule["comes"] == true && rule["origin"] == of_group)
+        .unwrap();
+    assert!(
+        goes["packets"].as_u64().unwrap() > 0 && comes["line"] == 4,
+        "{diff}"
+    );
     let plan = instance.verb(&["reload", "--dry-run"]).unwrap();
     assert!(
         plan["changes"]
@@ -107,4 +153,70 @@ fn what_is_allowed_passes_and_what_is_forbidden_is_dropped_and_named() {
     eventually("what is allowed passes again", || client.reaches("10.0.0.1", 80));
     assert!(!client.reaches("10.0.0.1", 443));
     eventually("lists are in force again", || instance.is_in_force());
+}
+
+/// What `acl-from` and `acl-to` say, and what a rule on trial would do.
+#[test]
+fn access_lists_hold_in_both_directions_and_trials_only_count() {
+    let directory = tempfile::tempdir().unwrap();
+    let (run_dir, config) = (directory.path().join("run"), directory.path().join("c.toml"));
+    let (web, client) = (Namespace::new("acl-web"), Namespace::new("acl-client"));
+    let port = |name: &str, namespace: &Namespace, last: u8, acls: &str| {
+        let Namespace(netns) = namespace;
+        format!(
+            "[[switch.port]]\nname = \"{name}\"\ntype = \"tap\"\nnetns = \"{netns}\"\n\
+             mac = \"52:54:00:00:01:0{last}\"\naddresses = [\"10.0.1.{last}/24\"]\n{acls}\n"
+        )
+    };
+    let rule = |name: &str, trial: bool, port: u16| {
+        format!(
+            "[[acl]]\nname = \"{name}\"\ndefault = \"allow\"\nrule = [\n  {{ action = \"drop\", protocol = \"tcp\", \
+             destination-port = {port}, trial = {trial} }},\n]\n"
+        )
+    };
+    let text = |trial: bool| {
+        [
+            rule("no-81", false, 81),
+            rule("no-82", trial, 82),
+            "[[switch]]\nname = \"lan\"\n".into(),
+            port("web", &web, 1, "acl-to = \"no-81\""),
+            port("client", &client, 2, "acl-from = \"no-82\""),
+        ]
+        .concat()
+    };
+    std::fs::write(&config, text(true)).unwrap();
+    let instance = Instance::start(&run_dir, &config);
+    eventually("ports run", || {
+        instance.is_running("web") && instance.is_running("client")
+    });
+    eventually("lists are in force", || instance.is_in_force());
+    eventually("a ping passes", || client.pings("10.0.1.1"));
+    assert!(!client.reaches("10.0.1.1", 81), "what goes to web");
+    assert!(client.reaches("10.0.1.1", 82), "the rule is on trial");
+    assert!(instance.counted("to: acl no-81", "acl no-81 rule 1", "drop") > 0);
+    assert!(instance.counted("from: acl no-82", "acl no-82 rule 1", "drop") > 0);
+    let (src, dst) = ("52:54:00:00:01:02", "52:54:00:00:01:01");
+    let packet = [
+        "--src",
+        src,
+        "--dst",
+        dst,
+        "--ip",
+        "10.0.1.2,10.0.1.1",
+        "--proto",
+        "tcp",
+        "--dport",
+        "82",
+    ];
+    let words = [&["trace", "--in-port", "client"], &packet[..]].concat();
+    let traced = instance.verb(&words).unwrap().to_string();
+    assert!(
+        traced.contains("\"trial\":true") && traced.contains("acl no-82 rule 1"),
+        "{traced}"
+    );
+
+    std::fs::write(&config, text(false)).unwrap();
+    instance.verb(&["reload"]).unwrap();
+    assert!(!client.reaches("10.0.1.1", 82));
+    assert!(web.reaches("10.0.1.2", 81), "the other direction is free");
 }

@@ -1,8 +1,10 @@
 //! Verbs for a running instance: each makes a request, and prints the answer as a table or as JSON.
 
 mod capture;
+mod explain;
 mod p4;
 mod policy;
+mod policy_diff;
 mod port;
 mod reload;
 mod show;
@@ -51,6 +53,8 @@ pub fn run(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<()> {
         UserVerb::Policy(PolicyVerb::Show { name }) => {
             session.show(Request::PolicyShow { policy: name.clone() })
         }
+        UserVerb::Policy(PolicyVerb::Explain(args)) => explain::run(&mut session, args),
+        UserVerb::Policy(PolicyVerb::Diff { file }) => policy_diff::run(&mut session, file),
         UserVerb::Reload { dry_run } => reload::run(&mut session, *dry_run),
         UserVerb::Version => show::versions(&mut session),
     }

@@ -42,64 +42,73 @@ pub fn frame(args: &TraceArgs) -> Result<Vec<u8>> {
 /// One line per step.
 pub fn text(report: &TraceReport) -> String {
     let mut text = format!("switch {}, from port {}\n", report.switch, report.port);
-    for step in &report.steps {
-        // Writing to a string does not fail.
-        let _ = match step {
-            TraceStep::Parsed { key } => writeln!(text, "parsed      {key}"),
-            TraceStep::Subtable { fields, hit } => {
-                writeln!(text, "megaflow    {}: {}", hit_or_miss(*hit), fields.join(","))
-            }
-            TraceStep::Matched { flow } => {
-                writeln!(text, "matched     flow {}: {}", flow.id, flow.matches)
-            }
-            TraceStep::Rule {
-                stage,
-                list,
-                rule,
-                verdict,
-                trial,
-            } => {
-                let rule = rule.as_deref().unwrap_or("default");
-                let on_trial = if *trial { " on trial" } else { "" };
-                match verdict {
-                    Some(verdict) => {
-                        writeln!(text, "policy      {stage}, {list}: {verdict}{on_trial} by {rule}")
-                    }
-                    None => writeln!(text, "policy      {stage}, {list}: there is no such list"),
-                }
-            }
-            TraceStep::Miss => writeln!(text, "miss        no flow matches: the control process decides"),
-            TraceStep::Decided {
-                vlan,
-                because,
-                matches,
-                actions,
-            } => {
-                // The control process uses 0 for frames in no VLAN.
-                let vlan = vlan.filter(|vlan| *vlan != 0);
-                let vlan = vlan.map_or(String::new(), |vlan| format!("VLAN {vlan}: "));
-                let drop = || "drop".to_owned();
-                let actions = Some(actions.join(","))
-                    .filter(|text| !text.is_empty())
-                    .unwrap_or_else(drop);
-                let _ = writeln!(text, "decided     {vlan}{}", because.join("; "));
-                writeln!(text, "new flow    {matches} -> {actions}")
-            }
-            TraceStep::Action { action } => writeln!(text, "action      {action}"),
-            TraceStep::Delivered { port } => writeln!(text, "delivered   to port {port}"),
-            TraceStep::Dropped {
-                port,
-                reason,
-                description,
-            } => {
-                let place = port
-                    .as_ref()
-                    .map_or(String::new(), |port| format!("at port {port}: "));
-                writeln!(text, "dropped     {place}{reason}: {description}")
-            }
-        };
-    }
+    report.steps.iter().for_each(|step| write_step(&mut text, step));
     text
+}
+
+/// The line of a step, or the lines.
+pub fn step(step: &TraceStep) -> String {
+    let mut text = String::new();
+    write_step(&mut text, step);
+    text.trim_end().into()
+}
+
+fn write_step(text: &mut String, step: &TraceStep) {
+    // Writing to a string does not fail.
+    let _ = match step {
+        TraceStep::Parsed { key } => writeln!(text, "parsed      {key}"),
+        TraceStep::Subtable { fields, hit } => {
+            writeln!(text, "megaflow    {}: {}", hit_or_miss(*hit), fields.join(","))
+        }
+        TraceStep::Matched { flow } => {
+            writeln!(text, "matched     flow {}: {}", flow.id, flow.matches)
+        }
+        TraceStep::Rule {
+            stage,
+            list,
+            rule,
+            verdict,
+            trial,
+        } => {
+            let rule = rule.as_deref().unwrap_or("default");
+            let on_trial = if *trial { " on trial" } else { "" };
+            match verdict {
+                Some(verdict) => {
+                    writeln!(text, "policy      {stage}, {list}: {verdict}{on_trial} by {rule}")
+                }
+                None => writeln!(text, "policy      {stage}, {list}: there is no such list"),
+            }
+        }
+        TraceStep::Miss => writeln!(text, "miss        no flow matches: the control process decides"),
+        TraceStep::Decided {
+            vlan,
+            because,
+            matches,
+            actions,
+        } => {
+            // The control process uses 0 for frames in no VLAN.
+            let vlan = vlan.filter(|vlan| *vlan != 0);
+            let vlan = vlan.map_or(String::new(), |vlan| format!("VLAN {vlan}: "));
+            let drop = || "drop".to_owned();
+            let actions = Some(actions.join(","))
+                .filter(|text| !text.is_empty())
+                .unwrap_or_else(drop);
+            let _ = writeln!(text, "decided     {vlan}{}", because.join("; "));
+            writeln!(text, "new flow    {matches} -> {actions}")
+        }
+        TraceStep::Action { action } => writeln!(text, "action      {action}"),
+        TraceStep::Delivered { port } => writeln!(text, "delivered   to port {port}"),
+        TraceStep::Dropped {
+            port,
+            reason,
+            description,
+        } => {
+            let place = port
+                .as_ref()
+                .map_or(String::new(), |port| format!("at port {port}: "));
+            writeln!(text, "dropped     {place}{reason}: {description}")
+        }
+    };
 }
 
 fn hit_or_miss(hit: bool) -> &'static str {
