@@ -376,8 +376,8 @@ impl Loop {
         }
     }
 
-    /// Guards the sender, and gives both ports a list of 1,000 rules that are about single ports of sender and
-    /// receiver, so that it tells nearly all connections apart.
+    /// Guards the sender, and gives both ports a list of 1,000 rules that are about single ports of sender
+    /// and receiver, so that it tells nearly all connections apart.
     fn put_policies(&mut self) {
         self.spread = true;
         let rule = |number, matches, verdict| Rule {
@@ -594,7 +594,8 @@ fn cycles() {
     // and 4 with a group that selects. 5 and 6: a tag is pushed, in 6 in front of an egress filter; 7 and 8:
     // a tag is popped, in 8 in front of one. 9: as 0, while an egress filter of a third port looks at all
     // fields. 10 and 11: both ports have a list of one rule, or of a thousand more, as a filter; 12: as 0,
-    // while a third port has the list as its egress filter.
+    // while a third port has the list as its egress filter. 13: both ports have 1,000 rules that tell
+    // connections apart, and the sender has guards.
     let mut cases = vec![
         [64, 1, 32, 0],
         [512, 1, 32, 0],
