@@ -1,5 +1,6 @@
-//! `hyperswitch policy explain`: what the rule lists in force say about a packet between two ports. The packet
-//! is made up and traced, so the answer comes from the lists that the data plane has.
+//! `hyperswitch policy explain`: what the rule lists in force say about a packet between two ports.
+//!
+//! The packet is made up and traced, so the answer comes from the lists that the data plane has.
 
 use super::{Reply, Request, Session, trace};
 use crate::cli::{AnyMac, ExplainArgs, IpPair, TraceArgs};

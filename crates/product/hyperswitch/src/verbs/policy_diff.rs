@@ -1,5 +1,5 @@
-//! `hyperswitch policy diff FILE`: rules that the file would take out of the lists in force and put into them,
-//! and ports whose lists would be others. Nothing changes.
+//! `hyperswitch policy diff FILE`: rules that the file would take out of the lists in force, and put into
+//! them, and ports whose lists would be others. Nothing changes.
 
 use super::{Reply, Request, Session};
 use crate::output;
