@@ -75,6 +75,16 @@ impl Controller {
         self.p4(P4Request::Commit { switch, tag });
     }
 
+    /// Waits until all that a port has sent, so many packets, has ended: packets of other ports that come
+    /// next meet what these have changed.
+    #[track_caller]
+    pub fn until_ended(&mut self, port: u32, sent: u64) {
+        self.until(port, "the ends of its packets", |counters| {
+            let ended = counters.delivered + counters.dropped.total();
+            counters.received == sent && ended == sent + counters.copies
+        });
+    }
+
     #[track_caller]
     pub fn bind(&mut self, port: u32, place: u16) {
         let binding = Some(P4Binding {
@@ -124,6 +134,7 @@ fn agrees(name: &str) {
         .for_each(|command| drop(session.run(command).unwrap()));
     let (mut switch, mut guests) = bound(3, &version(name, &given));
     let (mut sent, mut left) = (0, 0);
+    let mut of_port = BTreeMap::new();
     for packet in &packets {
         let Command::Packet(from, bytes) = packet else {
             unreachable!()
@@ -139,6 +150,9 @@ fn agrees(name: &str) {
                 left += 1;
             }
         }
+        let own = of_port.entry(*from).or_insert(0);
+        *own += 1;
+        switch.until_ended(*from, *own);
     }
     assert!(sent > 3 && left > 1, "{name}: {sent} sent, {left} left");
     for guest in guests.values_mut() {
