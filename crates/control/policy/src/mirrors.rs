@@ -6,7 +6,7 @@
 use crate::names::at;
 use configuration::{CheckError, Config, MirrorConfig, MirroredPackets, PathSegment};
 use flow::{ListId, MAX_MIRRORS, Mirrored};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
 /// A mirror of one port. Ports are named, as their numbers come and go.
@@ -54,11 +54,11 @@ pub(crate) fn mirrors(
 ) -> Result<BTreeMap<String, Vec<PortMirror>>, CheckError> {
     let switches = switches(config);
     let mut all: BTreeMap<String, Vec<PortMirror>> = BTreeMap::new();
-    let mut names = HashMap::new();
+    let mut names = HashSet::new();
     for (index, stated) in config.mirrors.iter().enumerate() {
         let place = [PathSegment::Key("mirror"), PathSegment::Index(index)];
         let name = stated.name.as_str();
-        if names.insert(name, ()).is_some() {
+        if !names.insert(name) {
             let message = format!("there is already a mirror {name}; names are unique");
             return Err(at(&place, "name", message));
         }
@@ -114,10 +114,10 @@ fn switches(config: &Config) -> HashMap<String, &str> {
             switches.insert(port.name.to_string(), name);
         }
         if switch.host_interface().is_some() {
-            switches.insert(format!("{name}:host"), name);
+            switches.insert(switch.host_port(), name);
         }
         if switch.uplink.is_some() {
-            switches.insert(format!("{name}:uplink"), name);
+            switches.insert(switch.uplink_port(), name);
         }
     }
     switches

@@ -25,7 +25,6 @@ use flow::{
 };
 use rustix::fd::OwnedFd;
 use scheduler::{Account, Scheduler, start_own};
-use std::num::NonZero;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -94,12 +93,10 @@ impl Serving<'_> {
         let Engine {
             datapath, workers, ..
         } = &*self.engine;
-        // In some modes the threads are not workers.
-        let threads = (*workers).max(std::thread::available_parallelism().map_or(1, NonZero::get));
         let done = self
             .controller
             .p4_work
-            .work(self.controller.id, datapath, threads);
+            .work(self.controller.id, datapath, *workers);
         for (serial, result) in done {
             let result = result.map_err(Refusal::into);
             self.send(FromDataPlane::Answer { serial, result });

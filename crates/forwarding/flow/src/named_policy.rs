@@ -38,7 +38,7 @@ impl NamedPolicy {
         let add = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, add);
         let bits = NamedPolicy::OTHER_BITS - PART_BITS;
-        // Its last byte changes the highest bits little: names often differ in a digit at their end.
+        // The last byte of a name changes the highest bits little: names often differ in a digit there.
         let hash = (hash ^ hash >> 32).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let number = (hash >> (u64::BITS - bits)) as u32;
         let list = |part: u32| ListId(1 << NamedPolicy::OTHER_BITS | number << PART_BITS | part);

@@ -13,6 +13,7 @@ use controller::Answered;
 use flow::{P4Id, PortId};
 use management::{P4Place, Reply};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -189,13 +190,16 @@ impl Control {
             let request = Request::PortP4 { port, binding };
             self.data_plane.ask_port(request, Vec::new(), name);
         }
+        let mut switches = BTreeSet::new();
         for (name, _, _, wanted) in changes {
             let Some(run) = self.ports.get_mut(&name) else {
                 continue;
             };
             run.p4 = wanted;
-            let switch = run.wanted.switch.clone();
+            switches.insert(run.wanted.switch.clone());
             self.update_rules(&name);
+        }
+        for switch in switches {
             self.refresh_switch(&switch);
         }
     }

@@ -226,7 +226,7 @@ impl P4Run {
                 None
             }
             (Effect::Removed(switch), _) => {
-                // It is not asked again for one that it refuses to remove.
+                // A P4 switch that the data plane refuses to remove is not asked for again.
                 self.held.get_or_insert_default().remove(&switch);
                 None
             }

@@ -1,10 +1,10 @@
 //! P4 programs as forwarders of ports.
 //!
-//! A *P4 switch* is a program in use ([`Version`], which packets do not change the program, tables or groups
-//! of) with the ports that are bound to it. All of them are in one table ([`P4Table`]) beside the ports,
-//! which is replaced as a whole and which a thread has for a turn: so each packet meets one version. A bound
-//! port's packets meet no flow, and those of a port whose P4 switch is missing are dropped: a program is
-//! never passed by.
+//! A *P4 switch* is a program in use ([`Version`]) with the ports that are bound to it; packets change its
+//! registers, counters and meters, and nothing else of it. All P4 switches are in one table ([`P4Table`])
+//! beside the ports, which is replaced as a whole and which a thread has for a turn: so each packet meets one
+//! version. A bound port's packets meet no flow, and those of a port whose P4 switch is missing are dropped:
+//! a program is never passed by.
 //!
 //! Nobody waits in a forwarding thread. A version's tables never change: other entries are another version,
 //! which a thread of its own makes ready. Scratch memory is made with the version, a *lane* for each thread

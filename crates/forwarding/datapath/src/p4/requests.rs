@@ -13,8 +13,9 @@ use control_protocol::data_plane::Answer;
 use control_protocol::p4::{MAX_P4_DRAFTS, MAX_P4_SWITCHES, MAX_PIECE, P4Answer, P4Info, P4Request};
 use flow::{ControllerId, P4Id};
 use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZero;
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, available_parallelism};
 
 /// Bytes of a version.
 const MAX_BYTES: usize = p4_ir::setup::SERIALISED;
@@ -121,8 +122,9 @@ impl P4Work {
         Ok(())
     }
 
-    /// Goes on with what is under way. Returns the answers to requests that are done.
-    pub fn work(&mut self, owner: ControllerId, datapath: &Arc<Datapath>, threads: usize) -> Vec<P4Result> {
+    /// Goes on with what is under way, for a process with so many workers. Returns the answers to requests
+    /// that are done.
+    pub fn work(&mut self, owner: ControllerId, datapath: &Arc<Datapath>, workers: usize) -> Vec<P4Result> {
         let mut done = Vec::new();
         // What only this list still has is freed here.
         self.retired.retain(|switch| Arc::strong_count(switch) > 1);
@@ -135,7 +137,7 @@ impl P4Work {
             match change {
                 Change::Delete(switch) => self.publish(serial, (owner, switch), None, datapath),
                 Change::Commit { switch, tag, bytes } => {
-                    match self.make(owner, datapath, (switch, bytes), threads) {
+                    match self.make(owner, datapath, (switch, bytes), workers) {
                         Ok(thread) => {
                             let serial = Some(serial);
                             self.making = Some(Making {
@@ -166,7 +168,7 @@ impl P4Work {
         owner: ControllerId,
         datapath: &Arc<Datapath>,
         (switch, bytes): (P4Id, Vec<u8>),
-        threads: usize,
+        workers: usize,
     ) -> Result<JoinHandle<Result<Version, P4Refused>>, Refusal> {
         let ports = datapath.ports();
         let own = || ports.p4().into_iter().flat_map(|table| table.of(owner));
@@ -176,6 +178,8 @@ impl P4Work {
         let datapath = datapath.clone();
         let thread = std::thread::Builder::new().name("p4".into()).stack_size(STACK);
         let thread = thread.spawn(move || {
+            // In some modes the threads are not workers.
+            let threads = workers.max(available_parallelism().map_or(1, NonZero::get));
             let made = Version::new(&bytes, threads);
             datapath.notices.again();
             made

@@ -117,7 +117,7 @@ fn a_port_has_several_mirrors_from_its_first_packet_on_and_says_which() {
         guest.expect_plain(&back);
         guest.expect_nothing();
     }
-    // They outlive the controller's process.
+    // Mirrors outlive the controller's process.
     switch.disconnect();
     a.send(&there);
     b.expect_plain(&there);

@@ -2,8 +2,8 @@
 //! what would wait for too long is dropped (`max-rate`).
 //!
 //! Packets that wait have room for bytes that the rate brings in [`WAIT_MS`], within the bounds of [`ROOM`].
-//! Their senders lend the packets, unless they serve others as well: of those, copies are kept, so that
-//! nobody else's packets are held up. When there is no more room, the sender that has most loses its newest.
+//! Senders lend the packets; of a sender that serves others as well, copies are kept, so that nobody else's
+//! packets are held up. When there is no more room, the sender that has most loses its newest.
 //!
 //! A packet that is longer than what may pass is delivered, and the debt is paid by waiting, somewhat longer
 //! than necessary: packets go in batches, not one wake-up each. When the receiver lacks buffers, all packets

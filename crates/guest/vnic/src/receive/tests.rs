@@ -347,7 +347,7 @@ fn what_exceeds_the_bandwidth_waits_and_what_has_no_room_is_dropped() {
     );
     let waiting = 256 - passed - refused;
     assert_eq!(waiting, (128 << 10) / 1000);
-    // It runs again when the debt is paid, and not for the 100 ms of a stall.
+    // The receive side runs again when the debt is paid, and not for the 100 ms of a stall.
     let watch_us = scene.side.watch_us(scene.now_ms).unwrap();
     assert!((1..=2_000_000).contains(&watch_us), "{watch_us}");
     assert_eq!(scene.side.wait(), Wait::No);
