@@ -298,7 +298,17 @@ fn a_version_replaces_another_while_packets_flow_and_none_is_lost() {
             received += 1;
         }
     }
-    assert_eq!(received, 20 * 20, "none is lost");
+    // Those of the version before may still be on their way to the other port.
+    while received < 20 * 20 {
+        let late = [2, 3].map(|port| {
+            let guest = guests.get_mut(&port).unwrap();
+            guest.receive_within(Duration::from_secs(1)).is_some()
+        });
+        assert_ne!(late, [false; 2], "{received} of 400: none is lost");
+        received += late.iter().filter(|late| **late).count();
+    }
+    let none = |guest: &mut Guest| guest.receive_within(Duration::ZERO).is_none();
+    assert!(guests.values_mut().all(none), "none arrives twice");
     let [info] = &switch.p4_switches()[..] else {
         panic!("one P4 switch")
     };

@@ -276,8 +276,9 @@ fn no_packet_that_comes_after_the_answer_passes() {
         let new = udp(100 + round, 1);
         (0..4).for_each(|_| a.send(&new));
         a.all_sent();
+        // What was sent before a change may still be on its way in the next round.
         while let Some((_, frame)) = b.try_receive() {
-            assert_eq!(frame, old, "round {round}");
+            assert!((0..=round).any(|round| frame == udp(round, 1)), "round {round}");
         }
     }
     switch.finish();
