@@ -14,7 +14,7 @@ use crate::control::{Block, Control};
 use crate::expr::{Binary, ExprKind, HeaderRef, Place, Type, Unary, UnionRef};
 use crate::externs::{Algorithm, CalculationInput, Checksum};
 use crate::header::Role;
-use crate::ids::{CalculationId, ExprId, FieldId, HeaderId};
+use crate::ids::{CalculationId, ExprId, FieldId, HeaderId, UnionId, UnionStackId};
 use crate::parser::ParserOp;
 use crate::program::{Checked, Program};
 use std::collections::{BTreeMap, BTreeSet};
@@ -186,17 +186,12 @@ impl DataFlow<'_> {
             Op::Extern(_, _, arguments) => sources.extend(arguments.iter().copied().map(Source::Expr)),
             Op::CopyHeader(to, from) => self.copy(*to, *from),
             Op::CopyStack(to, from) => self.copy(HeaderRef::Last(*to), HeaderRef::Last(*from)),
-            Op::CopyUnion(to, from) => {
-                let (mut a, mut b) = (Vec::new(), Vec::new());
-                program.for_each_member(UnionRef::Union(*to), |header| a.push(header));
-                program.for_each_member(UnionRef::Union(*from), |header| b.push(header));
-                a.iter()
-                    .zip(&b)
-                    .for_each(|(to, from)| self.copy(HeaderRef::Header(*to), HeaderRef::Header(*from)));
-            }
+            Op::CopyUnion(to, from) => self.copy_union(*to, *from),
             Op::Push(stack, _) | Op::Pop(stack, _) => {
                 self.copy(HeaderRef::Last(*stack), HeaderRef::Last(*stack))
             }
+            Op::CopyUnionStack(to, from) => self.copy_elements(*to, *from),
+            Op::PushUnion(stack, _) | Op::PopUnion(stack, _) => self.copy_elements(*stack, *stack),
             Op::SetInvalid(header) => program.for_each_header(*header, |header| {
                 self.result.removed.insert(header);
             }),
@@ -205,7 +200,24 @@ impl DataFlow<'_> {
                 self.places(*from, &mut |field| fields.push(field));
                 sources.extend(fields.into_iter().map(Source::Field));
             }
-            _ => {}
+            // What they write comes from no field.
+            Op::Meter { .. } | Op::RegisterRead(..) | Op::Random(..) => {}
+            // They write no header's field; headers made valid are noted below.
+            Op::SetValid(_)
+            | Op::Jump(_)
+            | Op::JumpUnless(..)
+            | Op::Count(..)
+            | Op::RegisterWrite(..)
+            | Op::Digest(_)
+            | Op::CloneIngress(..)
+            | Op::CloneEgress(..)
+            | Op::Resubmit(_)
+            | Op::Recirculate(_)
+            | Op::Truncate(_)
+            | Op::MarkToDrop
+            | Op::Exit
+            | Op::Assert(_)
+            | Op::Log(..) => {}
         }
         if let Some(place) = op.written() {
             self.write(place, &sources);
@@ -244,10 +256,34 @@ impl DataFlow<'_> {
         }
     }
 
+    fn copy_union(&mut self, to: UnionId, from: UnionId) {
+        let members = |union| {
+            let mut members = Vec::new();
+            self.program
+                .for_each_member(UnionRef::Union(union), |header| members.push(header));
+            members
+        };
+        for (to, from) in members(to).into_iter().zip(members(from)) {
+            self.copy(HeaderRef::Header(to), HeaderRef::Header(from));
+        }
+    }
+
+    /// Each element of one stack of unions may come from each of the other.
+    fn copy_elements(&mut self, to: UnionStackId, from: UnionStackId) {
+        let elements = |stack: UnionStackId| {
+            let stack = &self.program.union_stacks[stack.index()];
+            (0..stack.size).map(move |i| UnionId(stack.first.0 + i))
+        };
+        for (to, from) in elements(to).flat_map(|to| elements(from).map(move |from| (to, from))) {
+            self.copy_union(to, from);
+        }
+    }
+
     fn copy(&mut self, to: HeaderRef, from: HeaderRef) {
         let (mut targets, mut sources) = (Vec::new(), Vec::new());
         self.program.for_each_header(to, |header| targets.push(header));
         self.program.for_each_header(from, |header| sources.push(header));
+        self.result.validity.extend(&sources);
         for &target in &targets {
             for member in 0..self.program.header_type(target).fields.len() as u16 {
                 let from = sources
@@ -313,7 +349,30 @@ impl DataFlow<'_> {
             Op::RegisterWrite(_, index, value) => {
                 [index, value].into_iter().for_each(|e| self.decides(*e, None))
             }
-            _ => {}
+            // Their results decide where they are used; assertions, logs and digests change no packet.
+            Op::Assign(..)
+            | Op::CopyVariable(..)
+            | Op::SetValid(_)
+            | Op::SetInvalid(_)
+            | Op::CopyHeader(..)
+            | Op::CopyUnion(..)
+            | Op::CopyStack(..)
+            | Op::CopyUnionStack(..)
+            | Op::Push(..)
+            | Op::Pop(..)
+            | Op::PushUnion(..)
+            | Op::PopUnion(..)
+            | Op::Jump(_)
+            | Op::Hash { .. }
+            | Op::Random(..)
+            | Op::Digest(_)
+            | Op::Resubmit(_)
+            | Op::Recirculate(_)
+            | Op::MarkToDrop
+            | Op::Exit
+            | Op::Assert(_)
+            | Op::Log(..)
+            | Op::Extern(..) => {}
         }
         if let Some(Place::Member(header, _)) = op.written()
             && let Some(index) = header.index_expr()
@@ -427,10 +486,14 @@ impl DataFlow<'_> {
             ExprKind::StacksEqual(a, b) => [a, b]
                 .into_iter()
                 .for_each(|stack| self.whole(HeaderRef::Last(stack))),
-            ExprKind::UnionValid(union) => program.for_each_member(union, |header| {
-                self.result.validity.insert(header);
-            }),
+            ExprKind::UnionValid(union) => {
+                expr.kind.for_each_child(|index| self.decides(index, None));
+                program.for_each_member(union, |header| {
+                    self.result.validity.insert(header);
+                });
+            }
             ExprKind::UnionsEqual(a, b) => {
+                expr.kind.for_each_child(|index| self.decides(index, None));
                 let mut headers = Vec::new();
                 program.for_each_member(a, |header| headers.push(header));
                 program.for_each_member(b, |header| headers.push(header));

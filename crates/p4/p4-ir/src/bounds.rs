@@ -128,7 +128,26 @@ impl Cost<'_> {
                 .iter()
                 .map(|item| self.expr(item.value))
                 .sum(),
-            _ => 0,
+            Op::Assign(..)
+            | Op::CopyVariable(..)
+            | Op::SetInvalid(_)
+            | Op::Jump(_)
+            | Op::JumpUnless(..)
+            | Op::Count(..)
+            | Op::Meter { .. }
+            | Op::RegisterRead(..)
+            | Op::RegisterWrite(..)
+            | Op::Random(..)
+            | Op::CloneIngress(..)
+            | Op::CloneEgress(..)
+            | Op::Resubmit(_)
+            | Op::Recirculate(_)
+            | Op::Truncate(_)
+            | Op::MarkToDrop
+            | Op::Exit
+            | Op::Assert(_)
+            | Op::Log(..)
+            | Op::Extern(..) => 0,
         }
     }
 

@@ -28,7 +28,15 @@ impl ExprKind {
             }
             Self::UnionValid(union) => union.index_expr().into_iter().for_each(f),
             Self::UnionsEqual(a, b) => a.index_expr().into_iter().chain(b.index_expr()).for_each(f),
-            _ => {}
+            Self::Constant(_)
+            | Self::WideConstant(_)
+            | Self::Bool(_)
+            | Self::Field(_)
+            | Self::Parameter(_)
+            | Self::StacksEqual(..)
+            | Self::LastIndex(_)
+            | Self::NextIndex(_)
+            | Self::Lookahead { .. } => {}
         }
     }
 }
@@ -92,7 +100,30 @@ impl Op {
             | Self::Extern(_, place, _)
             | Self::Meter { result: place, .. }
             | Self::Hash { result: place, .. } => Some(*place),
-            _ => None,
+            Self::SetValid(_)
+            | Self::SetInvalid(_)
+            | Self::CopyHeader(..)
+            | Self::CopyUnion(..)
+            | Self::CopyStack(..)
+            | Self::CopyUnionStack(..)
+            | Self::Push(..)
+            | Self::Pop(..)
+            | Self::PushUnion(..)
+            | Self::PopUnion(..)
+            | Self::Jump(_)
+            | Self::JumpUnless(..)
+            | Self::Count(..)
+            | Self::RegisterWrite(..)
+            | Self::Digest(_)
+            | Self::CloneIngress(..)
+            | Self::CloneEgress(..)
+            | Self::Resubmit(_)
+            | Self::Recirculate(_)
+            | Self::Truncate(_)
+            | Self::MarkToDrop
+            | Self::Exit
+            | Self::Assert(_)
+            | Self::Log(..) => None,
         }
     }
 }

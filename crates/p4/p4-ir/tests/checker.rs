@@ -288,6 +288,78 @@ fn what_decides_is_known() {
     );
 }
 
+/// Two stacks of two unions each, whose only member is a tag, after the stack of tags.
+fn union_stacks(p: &mut Program) {
+    let member = ("tag".to_owned(), HeaderTypeId(2));
+    p.union_types = vec![UnionType {
+        name: "any_tag_t".to_owned(),
+        members: vec![member],
+    }];
+    for number in 0..4 {
+        let first = HeaderId(p.headers.len() as u16);
+        p.unions.push(Union {
+            name: format!("union {number}"),
+            ty: UnionTypeId(0),
+            first,
+        });
+        p.headers.push(Header {
+            name: format!("union {number}.tag"),
+            ty: HeaderTypeId(2),
+            metadata: false,
+            first_field: FieldId(0),
+            offset: 0,
+        });
+    }
+    p.union_stacks = ["outer", "inner"]
+        .into_iter()
+        .zip([0, 2])
+        .map(|(name, first)| UnionStack {
+            name: name.to_owned(),
+            ty: UnionTypeId(0),
+            first: UnionId(first),
+            size: 2,
+        })
+        .collect();
+    assert!(p.place());
+}
+
+#[test]
+fn what_decides_is_followed_through_stacks_of_unions() {
+    let mut p = program();
+    union_stacks(&mut p);
+    let last_of = |header: HeaderId| Place::Field(FieldId(u32::from(header.0) * 2 + 2));
+    let Place::Field(outer) = last_of(HeaderId(6)) else {
+        unreachable!()
+    };
+    p.exprs.push(Expr {
+        kind: ExprKind::Field(outer),
+        ty: Type::Bits(1),
+    });
+    p.exprs.push(Expr {
+        kind: ExprKind::Unary(Unary::ToBool, ExprId(4)),
+        ty: Type::Bool,
+    });
+    p.ingress.blocks[0] = condition(ExprId(5));
+    let looked_at = |p: &Program| {
+        let analysis = Analysis::of(&Checked::new(p.clone()).unwrap());
+        let is_in = |header| {
+            let Place::Field(field) = last_of(HeaderId(header)) else {
+                unreachable!()
+            };
+            analysis.looked_at.contains_key(&field)
+        };
+        ([6, 7, 8, 9].map(is_in), analysis.validity)
+    };
+    assert_eq!(looked_at(&p).0, [true, false, false, false]);
+    p.actions[1].ops = vec![Op::PopUnion(UnionStackId(0), 1)];
+    assert_eq!(looked_at(&p).0, [true, true, false, false]);
+    p.actions[1].ops = vec![Op::CopyUnionStack(UnionStackId(0), UnionStackId(1))];
+    let (fields, validity) = looked_at(&p);
+    assert_eq!(fields, [true, false, true, true]);
+    // Validity is copied as well.
+    assert!(validity.contains(&HeaderId(8)) && validity.contains(&HeaderId(9)));
+}
+
 #[test]
 fn indices_out_of_range_are_found() {
     refused("layout: is not the one", |p| p.fields[0].offset = 6);

@@ -214,7 +214,27 @@ impl<O: Observer> Machine<'_, O> {
                 self.state
                     .write_wide_register(register.index(), index, &self.ctx.wide[from.range()]);
             }
-            _ => {}
+            // `wide` and `wide_values` have carried them out.
+            WideOp::Const { .. }
+            | WideOp::Load { .. }
+            | WideOp::Store { .. }
+            | WideOp::Parameter { .. }
+            | WideOp::Lookahead { .. }
+            | WideOp::LoadMember { .. }
+            | WideOp::StoreMember { .. }
+            | WideOp::From { .. }
+            | WideOp::FromSigned { .. }
+            | WideOp::Resize { .. }
+            | WideOp::ResizeSigned { .. }
+            | WideOp::Saturate { .. }
+            | WideOp::SaturateTo { .. }
+            | WideOp::Binary { .. }
+            | WideOp::Shift { .. }
+            | WideOp::Complement { .. }
+            | WideOp::Negate { .. }
+            | WideOp::Slice { .. }
+            | WideOp::Insert { .. }
+            | WideOp::Copy { .. } => {}
         }
     }
 }
@@ -222,7 +242,9 @@ impl<O: Observer> Machine<'_, O> {
 fn compare(a: &[u64], b: &[u64], width: u32, how: WideCompare) -> bool {
     let order = match how {
         WideCompare::LessSigned | WideCompare::LessEqualSigned => wide::compare_signed(a, b, width),
-        _ => wide::compare(a, b),
+        WideCompare::Equal | WideCompare::NotEqual | WideCompare::Less | WideCompare::LessEqual => {
+            wide::compare(a, b)
+        }
     };
     match how {
         WideCompare::Equal => order == Ordering::Equal,
