@@ -382,52 +382,8 @@ impl<'a> Notes<'a> {
             | Op::Accept
             | Op::Fail { .. }
             | Op::SetValid { .. } => {}
-            // `follow_memory` and `follow_values` have followed them.
-            Op::Const { .. }
-            | Op::Load8 { .. }
-            | Op::Load16 { .. }
-            | Op::Load32 { .. }
-            | Op::Load64 { .. }
-            | Op::LoadBits { .. }
-            | Op::LoadSplit { .. }
-            | Op::Parameter { .. }
-            | Op::Store8 { .. }
-            | Op::Store16 { .. }
-            | Op::Store32 { .. }
-            | Op::Store64 { .. }
-            | Op::StoreBits { .. }
-            | Op::StoreSplit { .. }
-            | Op::Set { .. }
-            | Op::Move { .. }
-            | Op::Add { .. }
-            | Op::AddConst { .. }
-            | Op::Sub { .. }
-            | Op::Mul { .. }
-            | Op::And { .. }
-            | Op::AndConst { .. }
-            | Op::Or { .. }
-            | Op::Xor { .. }
-            | Op::ShiftLeft { .. }
-            | Op::ShiftRight { .. }
-            | Op::ShiftRightSigned { .. }
-            | Op::Divide { .. }
-            | Op::Concat { .. }
-            | Op::Slice { .. }
-            | Op::SignExtend { .. }
-            | Op::Saturate { .. }
-            | Op::Complement { .. }
-            | Op::Negate { .. }
-            | Op::Not { .. }
-            | Op::ToBool { .. }
-            | Op::Equal { .. }
-            | Op::NotEqual { .. }
-            | Op::EqualConst { .. }
-            | Op::Less { .. }
-            | Op::LessEqual { .. }
-            | Op::LessSigned { .. }
-            | Op::LessEqualSigned { .. }
-            | Op::Valid { .. }
-            | Op::Lookahead { .. } => {}
+            // An operation that nobody follows: what decides is not known exactly.
+            _ => self.not_exact(),
         }
     }
 

@@ -494,12 +494,8 @@ impl DataFlow<'_> {
             }
             ExprKind::UnionsEqual(a, b) => {
                 expr.kind.for_each_child(|index| self.decides(index, None));
-                let mut headers = Vec::new();
-                program.for_each_member(a, |header| headers.push(header));
-                program.for_each_member(b, |header| headers.push(header));
-                headers
-                    .into_iter()
-                    .for_each(|header| self.whole(HeaderRef::Header(header)));
+                self.whole_union(a);
+                self.whole_union(b);
             }
             ExprKind::Lookahead { offset } => {
                 self.result.ahead = self.result.ahead.max(u32::from(offset) + u32::from(width));
@@ -547,6 +543,11 @@ impl DataFlow<'_> {
                 self.all_of(program.field_of(header, member));
             }
         }
+    }
+
+    fn whole_union(&mut self, union: UnionRef) {
+        let program = self.program;
+        program.for_each_member(union, |header| self.whole(HeaderRef::Header(header)));
     }
 
     fn constant(&self, id: ExprId) -> Option<Bits> {
