@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const REASONS: usize = DropReason::ALL.len();
 
+/// Reasons on a receiver's side, from `PortDown` on: what happens to a packet before, no receiver counts.
+const OF_RECEIVERS: usize = REASONS - DropReason::PortDown as usize;
+
 /// A port's account as a sender and receiver: [`PortCounters`] to which any thread may add, except for those
 /// that belong to a side. Callers add once per batch where they can.
 #[derive(Debug)]
@@ -29,7 +32,7 @@ pub struct Counters {
     pub copied_out: AtomicU64,
     /// Bytes copied for the control process, by any thread.
     pub copied_up: AtomicU64,
-    egress_drops: [AtomicU64; REASONS],
+    egress_drops: [AtomicU64; OF_RECEIVERS],
     pub segments: AtomicU64,
     pub(crate) transmit_calls: Calls,
     pub(crate) receive_calls: Calls,
@@ -51,6 +54,7 @@ pub(crate) struct Calls {
 impl Default for Counters {
     fn default() -> Self {
         let none = || [const { AtomicU64::new(0) }; REASONS];
+        let none_egress = [const { AtomicU64::new(0) }; OF_RECEIVERS];
         Counters {
             received: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
@@ -66,7 +70,7 @@ impl Default for Counters {
             copied_in: AtomicU64::new(0),
             copied_out: AtomicU64::new(0),
             copied_up: AtomicU64::new(0),
-            egress_drops: none(),
+            egress_drops: none_egress,
             segments: AtomicU64::new(0),
             transmit_calls: Calls::default(),
             receive_calls: Calls::default(),
@@ -92,7 +96,11 @@ impl Counters {
 
     /// Packets for this port that were dropped on its side.
     pub fn egress_dropped(&self, reason: DropReason, packets: u64) {
-        self.egress_drops[usize::from(reason as u8)].fetch_add(packets, Relaxed);
+        let place = usize::from(reason as u8).checked_sub(REASONS - OF_RECEIVERS);
+        debug_assert!(place.is_some(), "{reason} is no reason of a receiver");
+        if let Some(place) = place {
+            self.egress_drops[place].fetch_add(packets, Relaxed);
+        }
     }
 
     /// Upcalls of this port that ended without coming back.
@@ -130,9 +138,12 @@ impl Counters {
             counters
                 .discarded
                 .add(reason, self.discards[number].load(Relaxed));
-            counters
-                .egress_dropped
-                .add(reason, self.egress_drops[number].load(Relaxed));
+        }
+        for (reason, drops) in DropReason::ALL[REASONS - OF_RECEIVERS..]
+            .iter()
+            .zip(&self.egress_drops)
+        {
+            counters.egress_dropped.add(*reason, drops.load(Relaxed));
         }
         counters
     }
