@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `schema` | types that describe a TOML file, and the objects that requests add at run time |
 //! | `policy`, `mirror` | the parts of the schema about sets, rules and guards; about copies of ports' packets |
+//! | `per_class` | values for each class of frames that go to all ports |
 //! | `value`, `policy_value` | values that check themselves: one that exists is in range |
 //! | `check` | checks that span several values: names that clash, an uplink that is missing |
 //! | `file`, `wanted` | a file, with file, line and column in front of every error; what keys want, for users |
@@ -13,6 +14,7 @@
 mod check;
 mod file;
 mod mirror;
+mod per_class;
 mod policy;
 mod policy_value;
 mod schema;
@@ -22,6 +24,7 @@ mod wanted;
 pub use check::{CheckError, PathSegment};
 pub use file::{ConfigError, error_at, parse};
 pub use mirror::{MirrorConfig, MirroredPackets};
+pub use per_class::PerClass;
 pub use policy::{
     AclConfig, AllowedPair, ConnectionMatch, FragmentMatch, GroupConfig, Guard, PortPolicyConfig, RuleAction,
     RuleConfig, SetConfig,
@@ -31,10 +34,10 @@ pub use policy_value::{
     Protocol, VlanMatch, VlanTag,
 };
 pub use schema::{
-    Config, ContestedMacs, HostConfig, OvsConfig, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind,
-    Trunk, VlanConfig,
+    Config, ContestedMacs, HostConfig, OvsConfig, PortConfig, PortKind, PortMode, StormBits, StormControl,
+    SwitchConfig, SwitchKind, Trunk, VlanConfig,
 };
 pub use value::{
     AgeingSeconds, CopyLength, InterfaceName, InvalidValue, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate,
-    MissRate, Mtu, Name, Netns, PortName, StormControl, TableSize, UserId, VlanId,
+    MissRate, Mtu, Name, Netns, PortName, StormRate, TableSize, UserId, VlanId,
 };

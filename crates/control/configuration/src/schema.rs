@@ -5,10 +5,11 @@
 //! takes an explicit `trunk`, the safe direction of error.
 
 use crate::mirror::MirrorConfig;
+use crate::per_class::PerClass;
 use crate::policy::{AclConfig, AllowedPair, GroupConfig, Guard, PortPolicyConfig, SetConfig};
 use crate::value::{
     AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, Netns,
-    StormControl, TableSize, UserId, VlanId, kebab_text,
+    StormRate, TableSize, UserId, VlanId, kebab_text,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -185,10 +186,13 @@ pub struct PortConfig {
     /// (`miss-rate`).
     #[serde(default)]
     pub miss_rate: MissRate,
-    /// Broadcasts per second that the port may send, as many multicasts, and as many frames to unknown
-    /// unicast addresses; further ones are dropped (`storm-control`). 0: no limit.
+    /// Broadcasts, multicasts, and frames to unknown unicast addresses per second that the port may send;
+    /// further ones are dropped (`storm-broadcast`, `storm-multicast`, `storm-unknown`). 0: no limit.
     #[serde(default)]
     pub storm_control: StormControl,
+    /// Bits per second of these frames, besides.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub storm_control_bits: StormBits,
     /// Bits per second that the port may send; what is over stays in its guest's ring.
     #[serde(default, skip_serializing_if = "is_default")]
     pub max_rate_from: MaxRate,
@@ -233,6 +237,12 @@ pub struct PortConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub security_groups: Vec<Name>,
 }
+
+/// Packets per second of each class of frames that go to all ports.
+pub type StormControl = PerClass<StormRate>;
+
+/// Bits per second of each class of frames that go to all ports.
+pub type StormBits = PerClass<MaxRate>;
 
 /// The kind of a port's connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -449,6 +459,7 @@ impl PortConfig {
             mac_limit: MacLimit::default(),
             miss_rate: MissRate::default(),
             storm_control: StormControl::default(),
+            storm_control_bits: StormBits::default(),
             max_rate_from: MaxRate::NONE,
             max_rate_to: MaxRate::NONE,
             max_burst: MaxBurst::DEFAULT,

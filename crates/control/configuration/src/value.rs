@@ -134,8 +134,8 @@ number! {
 }
 
 number! {
-    /// Packets per second of a port of each class that goes to all ports, 0 to 10000000; 0 for no limit.
-    StormControl(u32) = 0..=10_000_000, default 10_000, "a number of packets per second, 0 (no limit) to 10000000"
+    /// Packets per second of a port of a class that goes to all ports, 0 to 10000000; 0 for no limit.
+    StormRate(u32) = 0..=10_000_000, default 10_000, "a number of packets per second, 0 (no limit) to 10000000"
 }
 
 number! {

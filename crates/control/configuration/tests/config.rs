@@ -132,6 +132,29 @@ fn values_out_of_range_are_shown_with_the_range() {
         ("mtu = 67", 7, "68 to 65535"),
         ("mtu = 70000", 7, "68 to 65535"),
         ("mac-limit = 70000", 13, "0 to 65536"),
+        ("storm-control = 10000001", 17, "0 (no limit) to 10000000"),
+        (
+            "storm-control = { broadcast = -1 }",
+            31,
+            "0 (no limit) to 10000000",
+        ),
+        (
+            "storm-control = { broadcasts = 1 }",
+            19,
+            "`broadcast`, `multicast`, `unknown`",
+        ),
+        ("storm-control = [1, 2, 3]", 17, "one value, or a table"),
+        ("storm-control-bits = 0", 22, "\"100k\" to \"100G\""),
+        (
+            "storm-control-bits = { unknown = \"8\" }",
+            34,
+            "\"100k\" to \"100G\"",
+        ),
+        (
+            "storm-control-bits = { unknown = \"101G\" }",
+            34,
+            "\"100k\" to \"100G\"",
+        ),
         ("mac = \"01:00:5e:00:00:01\"", 7, "a unicast MAC address like"),
         (
             "static-macs = [\"52:54:00:00:00:01\", \"nonsense\"]",
@@ -434,4 +457,30 @@ fn tables_say_how_they_are_written() {
             "{text}: {error}"
         );
     }
+}
+
+/// One value is for all classes; a table leaves the others at their default. What is written is read again.
+#[test]
+fn storm_limits_are_one_value_or_a_table() {
+    let port = |lines: &str| {
+        let text = format!("[[switch]]\nname = \"a\"\n[[switch.port]]\nname = \"b\"\n{lines}\n");
+        let config = parse(&text, "x.toml").unwrap();
+        let again = toml::to_string(&config).unwrap();
+        assert_eq!(parse(&again, "again").unwrap(), config, "{again}");
+        config.switches[0].ports[0].clone()
+    };
+    let rates = |port: &PortConfig| port.storm_control.values().map(|rate| rate.get());
+    let bits = |port: &PortConfig| port.storm_control_bits.values().map(|rate| rate.get());
+    let usual = port("");
+    assert_eq!((rates(&usual), bits(&usual)), ([10_000; 3], [None; 3]));
+    assert_eq!(rates(&port("storm-control = 7")), [7; 3]);
+    let some =
+        port("storm-control = { broadcast = 7, unknown = 0 }\nstorm-control-bits = { multicast = \"1M\" }");
+    assert_eq!(
+        (rates(&some), bits(&some)),
+        ([7, 10_000, 0], [None, Some(1_000_000), None])
+    );
+    let text = some.storm_control.to_string();
+    assert_eq!(text, "broadcast=7,multicast=10000,unknown=0");
+    assert_eq!(text.parse(), Ok(some.storm_control));
 }

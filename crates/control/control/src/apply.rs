@@ -2,6 +2,7 @@
 
 use crate::control::Control;
 use crate::l2::PortRules;
+use crate::l2::storm::StormLimits;
 use crate::plan::Change;
 use crate::port::PortRun;
 use crate::refusal::Problem;
@@ -68,13 +69,14 @@ impl Control {
             self.refresh_switch(&run.wanted.switch);
         }
         self.close_link(&run);
-        let (added, storm_rate) = (run.id.filter(|_| run.added), run.wanted.rules.storm_rate);
+        let (added, storm) = (run.id.filter(|_| run.added), run.wanted.rules.storm);
         // Closes its listening socket. The last process to do so may have to wait for files that were sent to
         // it.
         drop(run);
         if let Some(id) = added {
             self.data_plane.client.tell(Request::PortDel { port: id });
-            self.data_plane.change_storm_rate(id, storm_rate, 0);
+            self.data_plane
+                .change_storm_limits(id, &storm, &StormLimits::default());
         }
     }
 
@@ -93,8 +95,8 @@ impl Control {
             });
         }
         if let (Some(id), true) = (run.id, run.added) {
-            let (before, rate) = (before.rules.storm_rate, port.rules.storm_rate);
-            self.data_plane.change_storm_rate(id, before, rate);
+            let (before, after) = (&before.rules.storm, &port.rules.storm);
+            self.data_plane.change_storm_limits(id, before, after);
         }
         if let (Some(id), true, true) = (run.id, run.added, rates_before != port.rates) {
             self.data_plane.change_rates(id, port.rates);

@@ -5,7 +5,7 @@
 //! made without knowing the stations. The end of an upcall is sent before the flow that makes further upcalls
 //! unnecessary.
 
-use crate::l2::storm;
+use crate::l2::storm::{self, StormLimits};
 use crate::pending::{Pending, Question};
 use crate::provider::FlowChange;
 use crate::users::Token;
@@ -33,12 +33,9 @@ impl DataPlane {
         self.client.ask(request, fds, pending).is_ok()
     }
 
-    /// Changes the packets per second of each class that a port may send to all others; 0 for no limit.
-    pub fn change_storm_rate(&mut self, port: PortId, before: u32, rate: u32) {
-        if before == rate {
-            return;
-        }
-        for (meter, spec) in storm::meters(port, rate) {
+    /// Changes the rates of frames that a port may send to all others.
+    pub fn change_storm_limits(&mut self, port: PortId, before: &StormLimits, after: &StormLimits) {
+        for (meter, spec) in storm::changed_meters(port, before, after) {
             self.client.tell(match spec {
                 Some(spec) => Request::MeterSet { meter, spec },
                 None => Request::MeterDel { meter },

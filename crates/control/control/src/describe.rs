@@ -1,6 +1,7 @@
 //! Names instead of numbers, and sentences instead of enums.
 
 use crate::control::Control;
+use crate::l2::storm::meter_text;
 use crate::l2::{Decision, Destination, MASK, Source};
 use crate::port::PortRun;
 use crate::state::Link;
@@ -35,7 +36,7 @@ impl Control {
         match action {
             Action::Output(port) => format!("output({})", self.port_name(*port)),
             // The learning switch has no other meters.
-            Action::Meter(_) => "storm-control".into(),
+            Action::Meter(meter) => meter_text(*meter),
             other => other.to_string(),
         }
     }

@@ -9,6 +9,7 @@
 //! Every attempt that fails is repeated with back-off ([`controller::Retry`]).
 
 use crate::control::Control;
+use crate::l2::storm::StormLimits;
 use crate::port::PortRun;
 use crate::refusal::Problem;
 use crate::state::Link;
@@ -83,8 +84,9 @@ impl Control {
             run.filters = filters;
             run.mirrors = mirrors;
             run.p4 = p4;
-            let rate = run.wanted.rules.storm_rate;
-            self.data_plane.change_storm_rate(id, 0, rate);
+            let storm = &run.wanted.rules.storm;
+            self.data_plane
+                .change_storm_limits(id, &StormLimits::default(), storm);
             if run.wanted.rates != PortRates::default() {
                 self.data_plane.change_rates(id, run.wanted.rates);
             }

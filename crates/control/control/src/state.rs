@@ -4,6 +4,7 @@
 //! applied.
 
 use crate::Options;
+use crate::l2::storm::StormLimits;
 use crate::l2::{PortRules, Readiness, SwitchRules};
 use crate::mac::initial_mac;
 use crate::refusal::Refusal;
@@ -286,7 +287,7 @@ fn open_rules(vlan: VlanConfig, mac_limit: usize, mac: Option<[u8; 6]>) -> PortR
         isolated: false,
         flood: true,
         mac_limit,
-        storm_rate: 0,
+        storm: StormLimits::default(),
         static_macs: Vec::new(),
         mac: mac.map(number),
         readiness: Readiness::Disconnected,
@@ -387,11 +388,22 @@ fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, option
             isolated: port.isolated,
             flood: port.flood,
             mac_limit: usize::try_from(port.mac_limit.get()).unwrap_or(usize::MAX),
-            storm_rate: port.storm_control.get(),
+            storm: storm_limits(port),
             static_macs: port.static_macs.iter().map(|mac| number(mac.bytes())).collect(),
             mac: mac.or(initial_mac).map(number),
             readiness: Readiness::Disconnected,
         },
+    }
+}
+
+fn storm_limits(port: &PortConfig) -> StormLimits {
+    let kilobits = |rate: &MaxRate| {
+        rate.get()
+            .map_or(0, |bits| u32::try_from(bits / 1000).unwrap_or(u32::MAX))
+    };
+    StormLimits {
+        packets: port.storm_control.values().map(|rate| rate.get()),
+        kilobits: port.storm_control_bits.values().map(kilobits),
     }
 }
 

@@ -4,6 +4,7 @@
 //! should be stay, and so do flows that would be decided the same way again; guests notice nothing.
 
 use crate::control::Control;
+use crate::l2::storm::StormLimits;
 use crate::pending::Pending;
 use control_protocol::data_plane::{Detail, PortInfo, PortSpec, Request};
 use flow::{ControllerId, SwitchId};
@@ -47,8 +48,9 @@ impl Control {
         self.adjust_port(&info.spec, spec);
         let now_ms = self.now_ms();
         if let Some(run) = self.ports.get_mut(&name) {
-            let rate = run.wanted.rules.storm_rate;
-            self.data_plane.change_storm_rate(info.spec.port, 0, rate);
+            let storm = &run.wanted.rules.storm;
+            self.data_plane
+                .change_storm_limits(info.spec.port, &StormLimits::default(), storm);
             self.data_plane.change_rates(info.spec.port, run.wanted.rates);
             // Filters that differ follow when their lists are there.
             run.filters = info.spec.filters;

@@ -1,8 +1,8 @@
 //! Requests of users.
 
 use configuration::{
-    Guard, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, PortConfig, StormControl, SwitchConfig,
-    VlanConfig,
+    Guard, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, PortConfig, StormBits, StormControl,
+    SwitchConfig, VlanConfig,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -190,6 +190,9 @@ pub struct PortChanges {
     /// Packets per second of each class that goes to all ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storm_control: Option<StormControl>,
+    /// Bits per second of these classes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storm_control_bits: Option<StormBits>,
     /// Bits per second that the port may send.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_rate_from: Option<MaxRate>,
@@ -256,6 +259,7 @@ impl PortChanges {
         set(&mut port.mac_limit, &self.mac_limit);
         set(&mut port.miss_rate, &self.miss_rate);
         set(&mut port.storm_control, &self.storm_control);
+        set(&mut port.storm_control_bits, &self.storm_control_bits);
         set(&mut port.max_rate_from, &self.max_rate_from);
         set(&mut port.max_rate_to, &self.max_rate_to);
         set(&mut port.max_burst, &self.max_burst);
@@ -276,6 +280,7 @@ impl PortChanges {
             mac_limit: later.mac_limit.or(self.mac_limit),
             miss_rate: later.miss_rate.or(self.miss_rate),
             storm_control: later.storm_control.or(self.storm_control),
+            storm_control_bits: later.storm_control_bits.or(self.storm_control_bits),
             max_rate_from: later.max_rate_from.or(self.max_rate_from),
             max_rate_to: later.max_rate_to.or(self.max_rate_to),
             max_burst: later.max_burst.or(self.max_burst),

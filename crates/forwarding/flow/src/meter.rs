@@ -8,7 +8,7 @@ use crate::DropReason;
 use serde::{Deserialize, Serialize};
 
 /// Most meters of a controller: some for each of its ports.
-pub const MAX_METERS: u32 = 16_384;
+pub const MAX_METERS: u32 = 32_768;
 
 /// Specification of a meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

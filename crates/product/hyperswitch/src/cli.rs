@@ -4,7 +4,7 @@
 use clap::{Args, Parser, Subcommand};
 use management::{
     AgeingSeconds, Guard, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name,
-    Netns, PortKind, PortMode, StormControl, SwitchKind, TableSize, UserId, VlanId,
+    Netns, PortKind, PortMode, StormBits, StormControl, SwitchKind, TableSize, UserId, VlanId,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -437,10 +437,8 @@ pub struct PortArgs {
     /// Packets per second that may be of no known flow [default: 1000]
     #[arg(long, value_name = "N")]
     pub miss_rate: Option<MissRate>,
-    /// Broadcasts per second, and as many multicasts and frames to unknown addresses; 0: no limit [default:
-    /// 10000]
-    #[arg(long, value_name = "N")]
-    pub storm_control: Option<StormControl>,
+    #[command(flatten)]
+    pub storms: StormArgs,
     #[command(flatten)]
     pub bandwidth: BandwidthArgs,
     /// Address that is on this port and nowhere else; may be given several times
@@ -474,6 +472,18 @@ pub struct PortArgs {
     /// Security group that the port is a member of; may be given several times
     #[arg(long = "security-group", value_name = "GROUP")]
     pub security_groups: Vec<Name>,
+}
+
+/// Limits of frames that go to all ports.
+#[derive(Args, Debug, Default)]
+pub struct StormArgs {
+    /// Broadcasts per second, and as many multicasts and frames to unknown addresses; or CLASS=N for some of
+    /// broadcast, multicast and unknown; 0: no limit [default: 10000]
+    #[arg(long, value_name = "N")]
+    pub storm_control: Option<StormControl>,
+    /// Bits per second of these frames, like 10M or CLASS=RATE,...; none: no limit [default: none]
+    #[arg(long, value_name = "RATE")]
+    pub storm_control_bits: Option<StormBits>,
 }
 
 /// Bandwidth of a port.
@@ -538,9 +548,8 @@ pub struct PortSetArgs {
     /// Packets per second that may be of no known flow
     #[arg(long, value_name = "N")]
     pub miss_rate: Option<MissRate>,
-    /// Broadcasts per second, and as many multicasts and frames to unknown addresses; 0: no limit
-    #[arg(long, value_name = "N")]
-    pub storm_control: Option<StormControl>,
+    #[command(flatten)]
+    pub storms: StormArgs,
     #[command(flatten)]
     pub bandwidth: BandwidthArgs,
     /// Addresses that are on this port and nowhere else, in place of its present ones

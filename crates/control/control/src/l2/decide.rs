@@ -171,10 +171,12 @@ impl LearningSwitch {
             .and_then(|outputs| outermost_kept(key, outputs))
             .map(|outputs| {
                 // With one receiver it costs no more than a frame to a known station.
-                let limited = port.storm_rate > 0 && outputs.len() > 1;
-                let meter = storm::meter_of(id, to, &destination).filter(|_| limited);
+                let meters = match outputs.len() > 1 {
+                    true => storm::meters_of(id, to, &destination, &port.storm),
+                    false => Vec::new(),
+                };
                 let actions = vlan::actions(key.vlan_tci(), vlan, &outputs);
-                meter.map(Action::Meter).into_iter().chain(actions).collect()
+                meters.into_iter().map(Action::Meter).chain(actions).collect()
             });
         Decision {
             vlan: Some(vlan),

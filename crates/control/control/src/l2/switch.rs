@@ -4,6 +4,7 @@ use super::decide::{Decision, Destination, Source};
 use super::flows::{Flows, MASK, Record, flow_id};
 use super::mac_table::{MacTable, Station};
 use super::moves::{MoveCounts, Moves};
+use super::storm::StormLimits;
 use crate::provider::{FLOW_IDLE_MS, FlowChange, REINSTALL_MS};
 use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowStats, PortId, Stage};
 use management::{ContestedMacs, VlanConfig};
@@ -48,8 +49,8 @@ pub struct PortRules {
     pub flood: bool,
     /// Stations learned here.
     pub mac_limit: usize,
-    /// Packets per second of each class that goes to all ports; 0 for no limit.
-    pub storm_rate: u32,
+    /// Rates of frames that go to all ports.
+    pub storm: StormLimits,
     /// Addresses that are here and nowhere else.
     pub static_macs: Vec<u64>,
     /// Address of the device at this port, if one is configured. While the driver runs, the address is here

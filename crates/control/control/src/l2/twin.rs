@@ -1,5 +1,6 @@
 //! The learning switch against its simple twin: a bridge that looks at every packet and knows no flows.
 
+use super::storm::StormLimits;
 use super::*;
 use crate::provider::FlowChange;
 use flow::{Action, DropReason, Edit, Flow, FlowId, FlowKey, FlowStats, PortId, SwitchId, VLAN_PRESENT};
@@ -415,12 +416,15 @@ fn port_rules() -> impl Strategy<Value = PortRules> {
         (mac, readiness(), 0..2u32),
     )
         .prop_map(
-            |(vlan, isolated, flood, mac_limit, static_macs, (mac, readiness, storm_rate))| PortRules {
+            |(vlan, isolated, flood, mac_limit, static_macs, (mac, readiness, storm))| PortRules {
                 vlan,
                 isolated,
                 flood: flood > 0,
                 mac_limit,
-                storm_rate,
+                storm: StormLimits {
+                    packets: [storm; 3],
+                    ..StormLimits::default()
+                },
                 static_macs,
                 mac,
                 readiness,
@@ -750,7 +754,7 @@ pub(super) fn plain(limit: usize) -> PortRules {
         isolated: false,
         flood: true,
         mac_limit: limit,
-        storm_rate: 0,
+        storm: StormLimits::default(),
         static_macs: vec![],
         mac: None,
         readiness: Readiness::Running,

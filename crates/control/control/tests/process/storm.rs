@@ -2,31 +2,49 @@
 
 use super::*;
 use flow::MeterUnit;
-use management::StormControl;
 
-/// Rates of the meters that the data plane has, which differ in their numbers only.
+/// Rates in packets of the meters that the data plane has, in the order of ports and classes.
 fn rates(rig: &Rig) -> Vec<u32> {
     let plane = rig.plane.lock().unwrap();
-    let rate = |spec: &flow::MeterSpec| {
-        let band = spec.band.expect("a limit");
-        assert_eq!(
-            (spec.unit, spec.reason, band.burst),
-            (MeterUnit::Packets, DropReason::StormControl, band.rate)
-        );
-        band.rate
-    };
-    plane.meters.values().map(rate).collect()
+    let packets = plane
+        .meters
+        .values()
+        .filter(|spec| spec.unit == MeterUnit::Packets);
+    packets.map(|spec| spec.band.expect("a limit").rate).collect()
+}
+
+/// Rates in thousands of bits, each with what its drops are counted as.
+fn kilobits(rig: &Rig) -> Vec<(u32, DropReason)> {
+    let plane = rig.plane.lock().unwrap();
+    let bits = plane
+        .meters
+        .values()
+        .filter(|spec| spec.unit == MeterUnit::Kilobits);
+    bits.map(|spec| (spec.band.expect("a limit").rate, spec.reason))
+        .collect()
 }
 
 fn until(rig: &Rig, wanted: &[u32]) {
     wait("the meters", || (rates(rig) == wanted).then_some(()));
 }
 
-fn set(rig: &Rig, port: &str, rate: u32) {
+fn set(rig: &Rig, port: &str, rates: &str) {
     let changes = PortChanges {
-        storm_control: StormControl::new(rate),
+        storm_control: Some(rates.parse().unwrap()),
         ..PortChanges::default()
     };
+    change(rig, port, changes);
+}
+
+fn set_bits(rig: &Rig, port: &str, rates: &str) {
+    let changes = PortChanges {
+        storm_control_bits: Some(rates.parse().unwrap()),
+        ..PortChanges::default()
+    };
+    change(rig, port, changes);
+}
+
+fn change(rig: &Rig, port: &str, changes: PortChanges) {
     rig.call(Verb::PortSet {
         port: port.into(),
         changes,
@@ -59,13 +77,28 @@ fn ports_have_a_storm_rate_that_changes_in_place() {
     };
     metered(1, 0xff, a, true);
     metered(2, 1, b, false);
-    set(&rig, "a", 70);
+    set(&rig, "a", "70");
     until(&rig, &[&[70; 3][..], &[USUAL; 6]].concat());
-    set(&rig, "a", 0);
+    set(&rig, "a", "0");
     until(&rig, &[USUAL; 6]);
     metered(1, 0xff, a, false);
-    set(&rig, "a", 80);
+    set(&rig, "a", "80");
     metered(1, 0xff, a, true);
+    until(&rig, &[&[80; 3][..], &[USUAL; 6]].concat());
+    // Classes have rates of their own, in packets and in bits.
+    set(&rig, "a", "broadcast=7,unknown=0");
+    until(&rig, &[&[7, USUAL][..], &[USUAL; 6]].concat());
+    set_bits(&rig, "a", "multicast=100k,unknown=100G");
+    wait("the meters of bits", || {
+        let wanted = [
+            (100, DropReason::StormMulticast),
+            (100_000_000, DropReason::StormUnknown),
+        ];
+        (kilobits(&rig) == wanted).then_some(())
+    });
+    set_bits(&rig, "a", "none");
+    wait("no meters of bits", || kilobits(&rig).is_empty().then_some(()));
+    set(&rig, "a", "80");
     until(&rig, &[&[80; 3][..], &[USUAL; 6]].concat());
     assert_eq!(rig.macs().len(), 2, "stations stay");
     let log = std::mem::take(&mut rig.plane.lock().unwrap().log);

@@ -1,5 +1,6 @@
 //! A learning switch with three ports, which run.
 
+use control::l2::storm::StormLimits;
 use control::l2::{LearningSwitch, PortRules, Readiness, SwitchRules};
 use flow::PortId;
 use management::{ContestedMacs, VlanConfig};
@@ -18,7 +19,7 @@ pub fn learning_switch() -> LearningSwitch {
             isolated: false,
             flood: true,
             mac_limit: 10,
-            storm_rate: 0,
+            storm: StormLimits::default(),
             static_macs: Vec::new(),
             mac: None,
             readiness: Readiness::Running,

@@ -68,7 +68,7 @@ fn a_storm_is_cut_to_its_rate() {
     switch.add(3);
     let mut c = Guest::usual(&mut switch, 3);
     let spec = MeterSpec {
-        reason: DropReason::StormControl,
+        reason: DropReason::StormBroadcast,
         ..slow()
     };
     assert_eq!(set(&mut switch, 9, spec), None);
@@ -80,7 +80,7 @@ fn a_storm_is_cut_to_its_rate() {
         let frame = plain(1, 2, LENGTH, 7);
         (0..SENT).for_each(|_| a.send(&frame));
         let dropped = |counters: &flow::PortCounters| {
-            let reason = DropReason::StormControl;
+            let reason = DropReason::StormBroadcast;
             counters.dropped.get(reason) - before.dropped.get(reason)
         };
         let copies = outputs.len() as u64;

@@ -3,7 +3,7 @@
 use super::{PortVerb, Reply, Request};
 use crate::cli::{PortArgs, PortSetArgs, VlanArgs};
 use crate::output::or_dash;
-use management::{AclChange, Name, PortChanges, PortConfig, PortInfo, VlanConfig};
+use management::{AclChange, Name, PortChanges, PortConfig, PortInfo, StormBits, VlanConfig};
 use std::fmt::Write;
 
 /// The request of a verb.
@@ -50,7 +50,8 @@ fn config(args: &PortArgs) -> PortConfig {
     port.mac = args.mac;
     port.mac_limit = args.mac_limit.unwrap_or_default();
     port.miss_rate = args.miss_rate.unwrap_or_default();
-    port.storm_control = args.storm_control.unwrap_or_default();
+    port.storm_control = args.storms.storm_control.unwrap_or_default();
+    port.storm_control_bits = args.storms.storm_control_bits.unwrap_or_default();
     port.max_rate_from = args.bandwidth.max_rate_from.unwrap_or_default();
     port.max_rate_to = args.bandwidth.max_rate_to.unwrap_or_default();
     port.max_burst = args.bandwidth.max_burst.unwrap_or_default();
@@ -74,7 +75,8 @@ fn changes(args: &PortSetArgs) -> PortChanges {
         vlan: vlan(&args.vlan).or(args.untagged.then_some(VlanConfig::Untagged)),
         mac_limit: args.mac_limit,
         miss_rate: args.miss_rate,
-        storm_control: args.storm_control,
+        storm_control: args.storms.storm_control,
+        storm_control_bits: args.storms.storm_control_bits,
         max_rate_from: args.bandwidth.max_rate_from,
         max_rate_to: args.bandwidth.max_rate_to,
         max_burst: args.bandwidth.max_burst,
@@ -175,6 +177,9 @@ fn rules(port: &PortInfo, line: &mut impl FnMut(&str, String)) {
         line("mac limit", config.mac_limit.to_string());
         line("miss rate", config.miss_rate.to_string());
         line("storm control", config.storm_control.to_string());
+        if config.storm_control_bits != StormBits::default() {
+            line("storm bits", config.storm_control_bits.to_string());
+        }
         line("max rate from", config.max_rate_from.to_string());
         line("max rate to", config.max_rate_to.to_string());
         if config.max_burst.get().is_some() {
