@@ -2,6 +2,7 @@
 //!
 //! Errors carry the path to the offending value, which makes sense for a file and for a request alike.
 
+use crate::private_vlan;
 use crate::schema::{Config, HostConfig, PortConfig, PortKind, SwitchConfig, SwitchKind};
 use crate::value::{IpPrefix, MacAddr, MaxRate, Mtu};
 use std::collections::HashMap;
@@ -45,6 +46,7 @@ impl Config {
                 let place = [&place[..], &[PathSegment::Key("port"), PathSegment::Index(index)]].concat();
                 check_port(port, switch, &place, &mut seen)?;
             }
+            private_vlan::check(switch, &place)?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@
 //! | `policy`, `mirror` | the parts of the schema about sets, rules and guards; about copies of ports' packets |
 //! | `per_class` | values for each class of frames that go to all ports |
 //! | `value`, `policy_value` | values that check themselves: one that exists is in range |
+//! | `private_vlan` | which VLANs belong together, and ports that disagree about it |
 //! | `check` | checks that span several values: names that clash, an uplink that is missing |
 //! | `file`, `wanted` | a file, with file, line and column in front of every error; what keys want, for users |
 
@@ -17,6 +18,7 @@ mod mirror;
 mod per_class;
 mod policy;
 mod policy_value;
+mod private_vlan;
 mod schema;
 mod value;
 mod wanted;
@@ -34,8 +36,8 @@ pub use policy_value::{
     Protocol, VlanMatch, VlanTag,
 };
 pub use schema::{
-    Config, ContestedMacs, HostConfig, OvsConfig, PortConfig, PortKind, PortMode, StormBits, StormControl,
-    SwitchConfig, SwitchKind, Trunk, VlanConfig,
+    Config, ContestedMacs, HostConfig, OvsConfig, PortConfig, PortKind, PortMode, PrivateRole, StormBits,
+    StormControl, SwitchConfig, SwitchKind, Trunk, VlanConfig,
 };
 pub use value::{
     AgeingSeconds, CopyLength, InterfaceName, InvalidValue, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate,

@@ -284,6 +284,25 @@ pub enum VlanConfig {
         /// The native VLAN; it need not be listed.
         native: Option<VlanId>,
     },
+    /// `{ primary = 10, isolated = 200 }`, `{ primary = 10, community = 201 }` or `{ primary = 10,
+    /// promiscuous = [200, 201] }`: untagged frames of a private VLAN (RFC 5517).
+    Private {
+        /// The primary VLAN, to which promiscuous ports send.
+        primary: VlanId,
+        /// The port's part.
+        role: PrivateRole,
+    },
+}
+
+/// A port's part in a private VLAN.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PrivateRole {
+    /// Talks to promiscuous ports only, in that secondary VLAN.
+    Isolated(VlanId),
+    /// Talks to promiscuous ports and to ports of the same community, in that secondary VLAN.
+    Community(VlanId),
+    /// Talks to all ports; hears those of these secondary VLANs.
+    Promiscuous(BTreeSet<VlanId>),
 }
 
 /// Which VLANs a trunk carries.
@@ -304,12 +323,53 @@ struct RawVlan {
     trunk: Option<Trunk>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     native: Option<VlanId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    primary: Option<VlanId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    isolated: Option<VlanId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    community: Option<VlanId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    promiscuous: Option<BTreeSet<VlanId>>,
+}
+
+impl RawVlan {
+    /// The part in a private VLAN, if any key of one is there.
+    fn role(&self) -> Result<Option<(VlanId, PrivateRole)>, &'static str> {
+        let role = match (self.isolated, self.community, &self.promiscuous) {
+            (None, None, None) => None,
+            (Some(vlan), None, None) => Some(PrivateRole::Isolated(vlan)),
+            (None, Some(vlan), None) => Some(PrivateRole::Community(vlan)),
+            (None, None, Some(vlans)) => Some(PrivateRole::Promiscuous(vlans.clone())),
+            _ => return Err("a port is one of `isolated`, `community` and `promiscuous`"),
+        };
+        let (primary, role) = match (self.primary, role) {
+            (None, None) => return Ok(None),
+            (Some(primary), Some(role)) => (primary, role),
+            (Some(_), None) => {
+                return Err(
+                    "`primary` needs one of `isolated = N`, `community = N` and `promiscuous = [N, ...]`",
+                );
+            }
+            (None, Some(_)) => return Err("a part in a private VLAN needs its `primary = N`"),
+        };
+        if self.access.is_some() || self.trunk.is_some() || self.native.is_some() {
+            return Err("`primary` excludes `access`, `trunk` and `native`");
+        }
+        if role.secondaries().contains(&primary) {
+            return Err("the secondary VLANs of a private VLAN differ from its `primary`");
+        }
+        Ok(Some((primary, role)))
+    }
 }
 
 impl TryFrom<RawVlan> for VlanConfig {
     type Error = &'static str;
 
     fn try_from(raw: RawVlan) -> Result<Self, Self::Error> {
+        if let Some((primary, role)) = raw.role()? {
+            return Ok(VlanConfig::Private { primary, role });
+        }
         match (raw.access, raw.trunk, raw.native) {
             (None, None, None) => Ok(VlanConfig::Untagged),
             (Some(vlan), None, None) => Ok(VlanConfig::Access(vlan)),
@@ -331,10 +391,22 @@ impl From<VlanConfig> for RawVlan {
                 ..RawVlan::default()
             },
             VlanConfig::Trunk { vlans, native } => RawVlan {
-                access: None,
                 trunk: Some(vlans),
                 native,
+                ..RawVlan::default()
             },
+            VlanConfig::Private { primary, role } => {
+                let mut raw = RawVlan {
+                    primary: Some(primary),
+                    ..RawVlan::default()
+                };
+                match role {
+                    PrivateRole::Isolated(vlan) => raw.isolated = Some(vlan),
+                    PrivateRole::Community(vlan) => raw.community = Some(vlan),
+                    PrivateRole::Promiscuous(vlans) => raw.promiscuous = Some(vlans),
+                }
+                raw
+            }
         }
     }
 }
@@ -390,16 +462,31 @@ impl fmt::Display for VlanConfig {
                 f.write_str("trunk ")?;
                 match vlans {
                     Trunk::All => f.write_str("all")?,
-                    Trunk::Listed(vlans) => {
-                        for (position, vlan) in vlans.iter().enumerate() {
-                            write!(f, "{}{vlan}", if position > 0 { "," } else { "" })?;
-                        }
-                    }
+                    Trunk::Listed(vlans) => list(vlans, f)?,
                 }
                 native.map_or(Ok(()), |native| write!(f, " native {native}"))
             }
+            VlanConfig::Private { primary, role } => {
+                write!(f, "private {primary} ")?;
+                match role {
+                    PrivateRole::Isolated(vlan) => write!(f, "isolated {vlan}"),
+                    PrivateRole::Community(vlan) => write!(f, "community {vlan}"),
+                    PrivateRole::Promiscuous(vlans) => {
+                        f.write_str("promiscuous ")?;
+                        list(vlans, f)
+                    }
+                }
+            }
         }
     }
+}
+
+/// Writes VLANs, with commas between them.
+fn list(vlans: &BTreeSet<VlanId>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (position, vlan) in vlans.iter().enumerate() {
+        write!(f, "{}{vlan}", if position > 0 { "," } else { "" })?;
+    }
+    Ok(())
 }
 
 kebab_text!(SwitchKind: External "external", Internal "internal", Private "private");

@@ -36,7 +36,7 @@ const SHAPES: [(&str, Shape, &str); 13] = [
     (
         "vlan",
         Shape::Table,
-        "a table: { access = N } or { trunk = [N, ...], native = N }",
+        "a table: { access = N }, { trunk = [N, ...], native = N } or { primary = N, isolated = N }",
     ),
     (
         "set",
@@ -106,6 +106,7 @@ const PLAIN: &[(&str, &str, &str)] = &[
         "a list of \"spoof\", \"dhcp\", \"router\" and \"bpdu\"",
     ),
     ("port", "security-groups", "a list of names of security groups"),
+    ("vlan", "promiscuous", "a list of VLAN identifiers, 1 to 4094"),
     (
         "port",
         "allowed-pairs",

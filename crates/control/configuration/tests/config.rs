@@ -124,6 +124,24 @@ fn values_out_of_range_are_shown_with_the_range() {
         ),
         ("vlan = { trunk = \"some\" }", 18, "or \"all\""),
         ("vlan = { native = 7 }", 8, "`native` needs `trunk`"),
+        ("vlan = { primary = 7 }", 8, "`primary` needs one of"),
+        ("vlan = { community = 7 }", 8, "needs its `primary = N`"),
+        (
+            "vlan = { primary = 7, isolated = 8, community = 9 }",
+            8,
+            "a port is one of `isolated`, `community` and `promiscuous`",
+        ),
+        (
+            "vlan = { primary = 7, isolated = 8, access = 9 }",
+            8,
+            "excludes `access`",
+        ),
+        (
+            "vlan = { primary = 7, promiscuous = [8, 7] }",
+            8,
+            "differ from its `primary`",
+        ),
+        ("vlan = { primary = 7, promiscuous = [8, 4095] }", 41, "1 to 4094"),
         (
             "vlan = { access = 7, trunk = [8] }",
             8,
@@ -379,7 +397,7 @@ fn every_wrong_value_of_every_key_is_refused_in_words_of_users() {
                 let error = error.to_string();
                 assert!(error.starts_with("x.toml:"), "{text}: {error}");
                 // A wrong word is answered by the right ones, whatever they are called.
-                let shown = error.replace("unknown variant", "");
+                let shown = error.replace("unknown variant", "").replace("community", "");
                 let found = foreign.iter().find(|word| shown.contains(**word));
                 assert!(found.is_none(), "{text}: {error}: {found:?}");
             }
@@ -483,4 +501,71 @@ fn storm_limits_are_one_value_or_a_table() {
     let text = some.storm_control.to_string();
     assert_eq!(text, "broadcast=7,multicast=10000,unknown=0");
     assert_eq!(text.parse(), Ok(some.storm_control));
+}
+
+/// Ports of a switch agree about which VLANs belong together, and other switches need not.
+#[test]
+fn ports_that_disagree_about_private_vlans_are_shown_with_each_other() {
+    let text = |first: &str, second: &str| {
+        let port = |name: &str, vlan: &str| format!("[[switch.port]]\nname = \"{name}\"\nvlan = {vlan}\n");
+        let other = "[[switch]]\nname = \"b\"\n[[switch.port]]\nname = \"o\"\nvlan = { primary = 9, community = 10 }\n";
+        format!(
+            "[[switch]]\nname = \"a\"\n{}{}{other}",
+            port("p", first),
+            port("q", second)
+        )
+    };
+    let good = [
+        (
+            "{ primary = 10, isolated = 20 }",
+            "{ primary = 10, promiscuous = [20, 30] }",
+        ),
+        (
+            "{ primary = 10, promiscuous = [20] }",
+            "{ primary = 10, community = 20 }",
+        ),
+        (
+            "{ primary = 10, community = 20 }",
+            "{ primary = 11, community = 21 }",
+        ),
+        (
+            "{ primary = 10, community = 20 }",
+            "{ trunk = [20], native = 10 }",
+        ),
+    ];
+    for (first, second) in good {
+        let config = parse(&text(first, second), "x.toml").unwrap();
+        let again = toml::to_string(&config).unwrap();
+        assert_eq!(parse(&again, "again").unwrap(), config, "{again}");
+    }
+    for (first, second, message) in [
+        (
+            "{ primary = 10, isolated = 20 }",
+            "{ primary = 11, isolated = 20 }",
+            "VLAN 20 is the isolated VLAN of private VLAN 11 here, and the isolated VLAN of private VLAN 10 as port p says",
+        ),
+        (
+            "{ primary = 10, isolated = 20 }",
+            "{ primary = 10, community = 20 }",
+            "VLAN 20 is a community of private VLAN 10 here, and the isolated VLAN of",
+        ),
+        (
+            "{ primary = 10, promiscuous = [20] }",
+            "{ primary = 20, community = 30 }",
+            "VLAN 20 is the primary VLAN of private VLAN 20 here, and a secondary VLAN of private VLAN 10",
+        ),
+        (
+            "{ primary = 10, isolated = 20 }",
+            "{ access = 10 }",
+            "VLAN 10 is the primary VLAN of private VLAN 10, as port p says; q needs a part in it",
+        ),
+        (
+            "{ primary = 10, isolated = 20 }",
+            "{ access = 20 }",
+            "VLAN 20 is the isolated VLAN of",
+        ),
+    ] {
+        let text = error(&text(first, second));
+        assert!(text.starts_with("x.toml:8:") && text.contains(message), "{text}");
+    }
 }

@@ -221,7 +221,10 @@ impl Control {
         match decision.vlan {
             None => because.push("the port does not take frames of this VLAN".into()),
             Some(0) => because.push("the frame is untagged, and so is the port".into()),
-            Some(vlan) => because.push(format!("the frame belongs to VLAN {vlan}")),
+            Some(vlan) => because.push(match decision.primary {
+                Some(primary) => format!("the frame belongs to VLAN {vlan} of private VLAN {primary}"),
+                None => format!("the frame belongs to VLAN {vlan}"),
+            }),
         }
         because.extend(self.source_text(&decision.source));
         match &decision.destination {

@@ -512,6 +512,24 @@ pub struct VlanArgs {
     /// With --trunk: VLAN of untagged frames
     #[arg(long, value_name = "VLAN", requires = "trunk")]
     pub native: Option<VlanId>,
+    /// Primary VLAN of a private VLAN, with the port's part in it
+    #[arg(long, value_name = "VLAN", requires = "part", conflicts_with_all = ["access", "trunk", "native"])]
+    pub primary: Option<VlanId>,
+    /// With --primary: talk to promiscuous ports only, in this VLAN
+    #[arg(long, value_name = "VLAN", requires = "primary", group = "part")]
+    pub isolated_vlan: Option<VlanId>,
+    /// With --primary: talk to promiscuous ports and others of this community, in this VLAN
+    #[arg(long, value_name = "VLAN", requires = "primary", group = "part")]
+    pub community: Option<VlanId>,
+    /// With --primary: talk to all, and hear these secondary VLANs: a comma-separated list
+    #[arg(
+        long,
+        value_name = "VLANS",
+        requires = "primary",
+        group = "part",
+        value_delimiter = ','
+    )]
+    pub promiscuous: Vec<VlanId>,
 }
 
 /// `all` or `10,20,30`.
@@ -537,7 +555,7 @@ pub struct PortSetArgs {
     #[command(flatten)]
     pub vlan: VlanArgs,
     /// No VLANs: untagged frames only
-    #[arg(long, conflicts_with_all = ["access", "trunk", "native"])]
+    #[arg(long, conflicts_with_all = ["access", "trunk", "native", "primary"])]
     pub untagged: bool,
     /// Largest IP packet; a running guest learns of it at its next start
     #[arg(long, value_name = "BYTES")]

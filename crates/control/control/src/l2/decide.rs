@@ -70,6 +70,8 @@ pub enum Destination {
 pub struct Decision {
     /// VLAN the frame belongs to, if it may enter.
     pub vlan: Option<u16>,
+    /// The primary VLAN, if that is a secondary one: stations are learned there.
+    pub primary: Option<u16>,
     /// State of its source address.
     pub source: Source,
     /// State of its destination address.
@@ -82,6 +84,7 @@ impl Decision {
     fn refuse(vlan: Option<u16>, destination: Destination, reason: DropReason) -> Self {
         Decision {
             vlan,
+            primary: None,
             source: Source::Refused,
             destination,
             verdict: Err(reason),
@@ -100,7 +103,10 @@ impl Decision {
 
     /// Source and destination, on whose entries the decision depends; `None` if it depends on rules alone.
     pub(super) fn stations(&self, key: &FlowKey) -> Option<[Station; 2]> {
-        let vlan = self.vlan.filter(|_| self.source != Source::Refused)?;
+        let vlan = self
+            .primary
+            .or(self.vlan)
+            .filter(|_| self.source != Source::Refused)?;
         Some([
             Station {
                 vlan,
@@ -146,7 +152,10 @@ impl LearningSwitch {
         if to & !0xf == RESERVED {
             return Decision::refuse(Some(vlan), Destination::Reserved, DropReason::Policy);
         }
-        let source = match self.source(id, port, Station { vlan, mac: from }) {
+        let primary = self.private_vlans().primary(vlan);
+        let learning = primary.unwrap_or(vlan);
+        let station = |mac| Station { vlan: learning, mac };
+        let source = match self.source(id, port, station(from)) {
             Ok(source) => source,
             Err(reason) => return Decision::refuse(Some(vlan), Destination::None, reason),
         };
@@ -154,6 +163,7 @@ impl LearningSwitch {
             let verdict = Err(DropReason::MacLimit);
             return Decision {
                 vlan: Some(vlan),
+                primary,
                 source,
                 destination: Destination::None,
                 verdict,
@@ -164,7 +174,7 @@ impl LearningSwitch {
         } else if to == from {
             Destination::Known(id)
         } else {
-            self.destination(Station { vlan, mac: to })
+            self.destination(station(to))
         };
         let verdict = self
             .outputs(id, port, vlan, &destination)
@@ -180,6 +190,7 @@ impl LearningSwitch {
             });
         Decision {
             vlan: Some(vlan),
+            primary,
             source,
             destination,
             verdict,
@@ -251,7 +262,12 @@ impl LearningSwitch {
             Destination::Known(to) if *to == from => Err(DropReason::NoDestination),
             Destination::Known(to) => {
                 let receiver = self.port(*to).ok_or(DropReason::NoSuchPort)?;
-                let egress = vlan::egress(&receiver.vlan, vlan).ok_or(DropReason::VlanFiltered)?;
+                let is_private = self.private_vlans().is_part(&receiver.vlan, vlan);
+                let refused = match is_private {
+                    true => DropReason::Isolated,
+                    false => DropReason::VlanFiltered,
+                };
+                let egress = vlan::egress(&receiver.vlan, vlan).ok_or(refused)?;
                 if receiver.isolated && port.isolated {
                     return Err(DropReason::Isolated);
                 }

@@ -39,6 +39,7 @@ mod decide;
 mod flows;
 mod mac_table;
 mod moves;
+mod private_vlan;
 mod provide;
 pub mod storm;
 mod switch;

@@ -4,11 +4,13 @@ use super::decide::{Decision, Destination, Source};
 use super::flows::{Flows, MASK, Record, flow_id};
 use super::mac_table::{MacTable, Station};
 use super::moves::{MoveCounts, Moves};
+use super::private_vlan::PrivateVlans;
 use super::storm::StormLimits;
 use crate::provider::{FLOW_IDLE_MS, FlowChange, REINSTALL_MS};
 use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowStats, PortId, Stage};
 use management::{ContestedMacs, VlanConfig};
 use pacing::Turns;
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// As [`FLOW_IDLE_MS`], for flows that drop.
@@ -81,6 +83,8 @@ pub struct LearningSwitch {
     rules: SwitchRules,
     ports: BTreeMap<PortId, PortRules>,
     statics: HashMap<u64, PortId>,
+    /// From the ports' rules, once a decision asks.
+    private_vlans: OnceCell<PrivateVlans>,
     /// Ports whose device has that address.
     devices: HashMap<u64, BTreeSet<PortId>>,
     macs: MacTable,
@@ -98,6 +102,7 @@ impl LearningSwitch {
             rules,
             ports: BTreeMap::new(),
             statics: HashMap::new(),
+            private_vlans: OnceCell::new(),
             devices: HashMap::new(),
             macs: MacTable::default(),
             moves: Moves::default(),
@@ -114,6 +119,11 @@ impl LearningSwitch {
 
     pub(super) fn macs(&self) -> &MacTable {
         &self.macs
+    }
+
+    pub(super) fn private_vlans(&self) -> &PrivateVlans {
+        self.private_vlans
+            .get_or_init(|| PrivateVlans::of(self.ports.values().map(|port| &port.vlan)))
     }
 
     /// Whether there is no room for another place.
@@ -145,7 +155,7 @@ impl LearningSwitch {
 
     /// The port whose device the station is: the only one with that address that runs and carries the VLAN.
     pub(super) fn device_port(&self, station: Station) -> Option<PortId> {
-        let carries = |port: &PortRules| super::vlan::egress(&port.vlan, station.vlan).is_some();
+        let carries = |port: &PortRules| self.private_vlans().carries(&port.vlan, station.vlan);
         let is_there = |id: &PortId| self.is_running(*id) && self.ports.get(id).is_some_and(carries);
         let mut ports = self.devices.get(&station.mac)?.iter().copied().filter(is_there);
         ports.next().filter(|_| ports.next().is_none())
@@ -265,6 +275,7 @@ impl LearningSwitch {
             self.devices.entry(mac).or_default().insert(id);
         }
         self.ports.insert(id, rules);
+        self.private_vlans.take();
     }
 
     /// Forgets the addresses that are configured for a port.
@@ -284,9 +295,10 @@ impl LearningSwitch {
             return;
         };
         let before = std::mem::replace(&mut port.readiness, readiness);
+        let port = &self.ports[&id];
         let mut concerned = Vec::new();
         if Readiness::Disconnected == before.min(readiness) {
-            let carries = |vlan| super::vlan::egress(&port.vlan, vlan).is_some();
+            let carries = |vlan| self.private_vlans().carries(&port.vlan, vlan);
             concerned.extend(self.flows.floods(carries));
         }
         if Readiness::Running == before.max(readiness) {
@@ -314,17 +326,19 @@ impl LearningSwitch {
     /// Removes a port; to be followed by [`refresh`](Self::refresh).
     pub fn remove_port(&mut self, id: PortId) {
         self.ports.remove(&id);
+        self.private_vlans.take();
         self.moves.forget_port(id);
         self.forget_configured(id);
     }
 
     /// Forgets stations that contradict the rules, and re-examines all flows. Call after changes of rules.
     pub fn refresh(&mut self, now_ms: u64) -> Vec<FlowChange> {
+        let private = self.private_vlans().clone();
         let (ports, statics) = (&self.ports, &self.statics);
         let possible = |station: Station, port: PortId| {
             let carried = ports
                 .get(&port)
-                .is_some_and(|port| super::vlan::egress(&port.vlan, station.vlan).is_some());
+                .is_some_and(|port| private.carries(&port.vlan, station.vlan));
             carried && !statics.contains_key(&station.mac)
         };
         self.macs.remove_where(|station, port| !possible(station, port));

@@ -4,7 +4,7 @@ use super::storm::StormLimits;
 use super::*;
 use crate::provider::FlowChange;
 use flow::{Action, DropReason, Edit, Flow, FlowId, FlowKey, FlowStats, PortId, SwitchId, VLAN_PRESENT};
-use management::{ContestedMacs, Trunk, VlanConfig, VlanId};
+use management::{ContestedMacs, PrivateRole, Trunk, VlanConfig, VlanId};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -56,6 +56,15 @@ fn wire_tag(port: &PortRules, vlan: u16) -> Option<u16> {
             vlans: Trunk::Listed(vlans),
             ..
         } if vlans.iter().any(|v| v.get() == vlan) => Some(vlan),
+        VlanConfig::Private { primary, .. } if primary.get() == vlan => Some(0),
+        VlanConfig::Private {
+            role: PrivateRole::Community(own),
+            ..
+        } if own.get() == vlan => Some(0),
+        VlanConfig::Private {
+            role: PrivateRole::Promiscuous(others),
+            ..
+        } if others.iter().any(|other| other.get() == vlan) => Some(0),
         _ => None,
     }
 }
@@ -63,6 +72,13 @@ fn wire_tag(port: &PortRules, vlan: u16) -> Option<u16> {
 impl Bridge {
     /// The VLAN whose frames could look like this on the port, listed ones and the native one.
     fn classify(port: &PortRules, tag: u16) -> Option<u16> {
+        if let VlanConfig::Private { primary, role } = &port.vlan {
+            let own = match role {
+                PrivateRole::Promiscuous(_) => primary,
+                PrivateRole::Isolated(own) | PrivateRole::Community(own) => own,
+            };
+            return (tag == 0).then_some(own.get());
+        }
         let carried = (0..=4094).filter(|&vlan| wire_tag(port, vlan).is_some());
         match tag {
             0 => carried.into_iter().find(|&vlan| wire_tag(port, vlan) == Some(0)),
@@ -71,6 +87,23 @@ impl Bridge {
             }
             _ => None,
         }
+    }
+
+    /// The VLAN whose stations those of this VLAN are.
+    fn home(&self, vlan: u16) -> u16 {
+        let private = self.ports.values().find_map(|port| match &port.vlan {
+            VlanConfig::Private { primary, role } => {
+                let is_part = role.secondaries().iter().any(|part| part.get() == vlan);
+                is_part.then_some(primary.get())
+            }
+            _ => None,
+        });
+        private.unwrap_or(vlan)
+    }
+
+    /// Whether the port gets frames of that VLAN, or of one with the same stations. Tests use low numbers.
+    fn hears(&self, port: &PortRules, home: u16) -> bool {
+        (0..8).any(|vlan| self.home(vlan) == home && wire_tag(port, vlan).is_some())
     }
 
     fn fixed(&self, mac: u64) -> Option<u32> {
@@ -87,7 +120,7 @@ impl Bridge {
     fn device(&self, (vlan, mac): (u16, u64)) -> Option<u32> {
         let all = self.ports.iter().filter(|(_, port)| port.mac == Some(mac));
         let there: Vec<u32> = all
-            .filter(|(id, port)| self.runs(**id) && wire_tag(port, vlan).is_some())
+            .filter(|(id, port)| self.runs(**id) && self.hears(port, vlan))
             .map(|(id, _)| *id)
             .collect();
         (there.len() == 1).then(|| there[0])
@@ -132,7 +165,7 @@ impl Bridge {
             return Err(DropReason::Policy);
         }
         if fixed.is_none() {
-            self.learn((vlan, src), from, port.mac_limit, now_ms)?;
+            self.learn((self.home(vlan), src), from, port.mac_limit, now_ms)?;
         }
         // A station that sends to itself is at the ingress port, even when there was no room to learn it.
         if src == dst {
@@ -233,7 +266,7 @@ impl Bridge {
 
     fn deliver(&self, from: u32, port: &PortRules, vlan: u16, dst: u64) -> Outcome {
         let group = dst >> 40 & 1 == 1;
-        let mut places = self.whereabouts(vlan, dst);
+        let mut places = self.whereabouts(self.home(vlan), dst);
         if !group && !places.is_empty() {
             if places == [from] {
                 return Err(DropReason::NoDestination);
@@ -241,10 +274,20 @@ impl Bridge {
             if places.len() > 1 && self.rules.contested == ContestedMacs::Drop {
                 return Err(DropReason::Contested);
             }
+            let was_contested = places.len() > 1;
             places.retain(|place| *place != from);
             let tag = |place: &u32| Some((*place, wire_tag(&self.ports[place], vlan)?));
-            let receivers: Option<BTreeSet<_>> = places.iter().map(tag).collect();
-            let mut receivers = receivers.ok_or(DropReason::VlanFiltered)?;
+            let mut receivers: BTreeSet<_> = places.iter().filter_map(tag).collect();
+            let is_apart = |place: &u32| match self.ports[place].vlan {
+                VlanConfig::Private { primary, .. } => primary.get() == self.home(vlan),
+                _ => false,
+            };
+            if let ([place], true) = (&places[..], receivers.is_empty())
+                && !is_apart(place)
+                && !was_contested
+            {
+                return Err(DropReason::VlanFiltered);
+            }
             receivers.retain(|(place, _)| !(self.ports[place].isolated && port.isolated));
             return match receivers.is_empty() {
                 true => Err(DropReason::Isolated),
@@ -280,11 +323,11 @@ impl Bridge {
     }
 
     fn configured(&mut self) {
-        let ports = self.ports.clone();
+        let now = self.clone();
+        let ports = &now.ports;
         let possible = |(vlan, mac): &(u16, u64), port: &u32| {
-            ports
-                .get(port)
-                .is_some_and(|port| wire_tag(port, *vlan).is_some())
+            now.home(*vlan) == *vlan
+                && ports.get(port).is_some_and(|port| now.hears(port, *vlan))
                 && !ports.values().any(|port| port.static_macs.contains(mac))
         };
         for (station, places) in &mut self.table {
@@ -400,6 +443,17 @@ fn vlan_config() -> impl Strategy<Value = VlanConfig> {
         2 => vid().prop_map(VlanConfig::Access),
         2 => (prop_oneof![listed, Just(Trunk::All)], proptest::option::of(vid()))
             .prop_map(|(vlans, native)| VlanConfig::Trunk { vlans, native }),
+        2 => private_role().prop_map(|role| VlanConfig::Private { primary: VlanId::new(1).unwrap(), role }),
+    ]
+}
+
+/// A part in private VLAN 1, whose isolated VLAN is 2 and whose community is 3.
+fn private_role() -> impl Strategy<Value = PrivateRole> {
+    let vid = |number| VlanId::new(number).unwrap();
+    prop_oneof![
+        Just(PrivateRole::Isolated(vid(2))),
+        Just(PrivateRole::Community(vid(3))),
+        proptest::collection::btree_set((2u16..4).prop_map(vid), 1..3).prop_map(PrivateRole::Promiscuous),
     ]
 }
 

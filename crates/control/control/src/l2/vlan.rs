@@ -12,7 +12,7 @@
 //! two tags leaves only where the outer one stays ([`may_leave`]).
 
 use flow::{Action, Edit, FlowKey, PortId, VLAN_PRESENT};
-use management::{Trunk, VlanConfig, VlanId};
+use management::{PrivateRole, Trunk, VlanConfig, VlanId};
 
 /// Tag protocol identifier of the tags we add.
 const TPID: u16 = 0x8100;
@@ -44,7 +44,11 @@ pub fn ingress(port: &VlanConfig, tci: u16) -> Option<u16> {
     match (port, tag(tci)) {
         (VlanConfig::Untagged, None) => Some(0),
         (VlanConfig::Access(vlan), None) => Some(vlan.get()),
-        (VlanConfig::Untagged | VlanConfig::Access(_), Some(_)) => None,
+        (VlanConfig::Private { primary, role }, None) => Some(match role {
+            PrivateRole::Isolated(own) | PrivateRole::Community(own) => own.get(),
+            PrivateRole::Promiscuous(_) => primary.get(),
+        }),
+        (VlanConfig::Untagged | VlanConfig::Access(_) | VlanConfig::Private { .. }, Some(_)) => None,
         (
             VlanConfig::Trunk {
                 native: Some(native), ..
@@ -84,6 +88,14 @@ pub fn egress(port: &VlanConfig, vlan: u16) -> Option<Egress> {
             native: None,
         } if vlan == 0 => Some(Egress::Untagged),
         VlanConfig::Trunk { vlans, .. } => (vlan != 0 && lists(vlans, vlan)).then_some(Egress::Tagged),
+        VlanConfig::Private { primary, role } => {
+            let hears = match role {
+                PrivateRole::Isolated(_) => false,
+                PrivateRole::Community(own) => vlan == own.get(),
+                PrivateRole::Promiscuous(others) => others.iter().any(|other| vlan == other.get()),
+            };
+            (hears || vlan == primary.get()).then_some(Egress::Untagged)
+        }
     }
 }
 

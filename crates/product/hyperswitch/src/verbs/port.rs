@@ -3,7 +3,7 @@
 use super::{PortVerb, Reply, Request};
 use crate::cli::{PortArgs, PortSetArgs, VlanArgs};
 use crate::output::or_dash;
-use management::{AclChange, Name, PortChanges, PortConfig, PortInfo, StormBits, VlanConfig};
+use management::{AclChange, Name, PortChanges, PortConfig, PortInfo, PrivateRole, StormBits, VlanConfig};
 use std::fmt::Write;
 
 /// The request of a verb.
@@ -26,6 +26,13 @@ pub fn request(verb: &PortVerb) -> Request {
 }
 
 fn vlan(args: &VlanArgs) -> Option<VlanConfig> {
+    if let Some(primary) = args.primary {
+        let isolated = args.isolated_vlan.map(PrivateRole::Isolated);
+        let role = isolated
+            .or(args.community.map(PrivateRole::Community))
+            .unwrap_or_else(|| PrivateRole::Promiscuous(args.promiscuous.iter().copied().collect()));
+        return Some(VlanConfig::Private { primary, role });
+    }
     match (&args.access, &args.trunk) {
         (Some(access), _) => Some(VlanConfig::Access(*access)),
         (None, Some(vlans)) => Some(VlanConfig::Trunk {
@@ -269,6 +276,35 @@ mod tests {
             (switch.as_str(), config),
             ("sw0", Box::new(toml::from_str(file).unwrap()))
         );
+    }
+
+    #[test]
+    fn parts_in_private_vlans_are_configured_as_in_a_file() {
+        for (args, file) in [
+            ("--primary 10 --isolated-vlan 200", "isolated = 200"),
+            ("--primary 10 --community 201", "community = 201"),
+            ("--primary 10 --promiscuous 200,201", "promiscuous = [200, 201]"),
+        ] {
+            let Request::PortAdd { config, .. } = ask(&format!("hyperswitch port add sw0 vm1 {args}")) else {
+                panic!("not an addition")
+            };
+            let text = format!("name = \"vm1\"\nvlan = {{ primary = 10, {file} }}");
+            assert_eq!(config, Box::new(toml::from_str(&text).unwrap()));
+            let set = ask(&format!("hyperswitch port set vm1 {args}"));
+            let Request::PortSet { changes, .. } = set else {
+                panic!("not a change")
+            };
+            assert_eq!(changes.vlan, Some(config.vlan));
+        }
+        for wrong in [
+            "--primary 10",
+            "--community 201",
+            "--primary 10 --community 201 --isolated-vlan 200",
+            "--primary 10 --community 201 --access 5",
+        ] {
+            let words = format!("hyperswitch port add sw0 vm1 {wrong}");
+            assert!(Cli::try_parse_from(words.split(' ')).is_err(), "{wrong}");
+        }
     }
 
     #[test]

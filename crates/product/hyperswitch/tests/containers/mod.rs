@@ -32,6 +32,28 @@ impl Namespace {
         self.run(&format!("ping -c 1 -W 1 {options}")).0
     }
 
+    /// Sends a frame from an interface, given in hexadecimal digits with spaces between.
+    pub fn sends(&self, interface: &str, frame: &str) {
+        let index = self.run(&format!("cat /sys/class/net/{interface}/ifindex")).1;
+        let program = "socket(S, 17, 3, 0) or die $!; \
+             bind(S, pack('S n i S C C a8', 17, 3, $ARGV[0], 0, 0, 0, '')) or die $!; \
+             defined(send(S, pack('H*', $ARGV[1]), 0)) or die $!";
+        let frame = frame.replace(' ', "");
+        let mut command = Command::new("ip");
+        command.args([
+            "netns",
+            "exec",
+            &self.0,
+            "perl",
+            "-e",
+            program,
+            index.trim(),
+            &frame,
+        ]);
+        let said = command.output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    }
+
     /// Whether a host answers at a TCP port, be it that nobody listens.
     pub fn reaches(&self, address: &str, port: u16) -> bool {
         let connect = format!("</dev/tcp/{address}/{port}");
@@ -75,7 +97,17 @@ pub struct Instance {
 
 impl Instance {
     pub fn start(run_dir: &Path, config: &Path) -> Instance {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hyperswitch"));
+        Instance::run(Command::new(env!("CARGO_BIN_EXE_hyperswitch")), run_dir, config)
+    }
+
+    /// Starts one in a namespace, so that its uplinks are devices there.
+    pub fn start_in(namespace: &Namespace, run_dir: &Path, config: &Path) -> Instance {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &namespace.0, env!("CARGO_BIN_EXE_hyperswitch")]);
+        Instance::run(command, run_dir, config)
+    }
+
+    fn run(mut command: Command, run_dir: &Path, config: &Path) -> Instance {
         command
             .arg("--run-dir")
             .arg(run_dir)
