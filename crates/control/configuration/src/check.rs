@@ -4,7 +4,7 @@
 
 use crate::private_vlan;
 use crate::schema::{Config, HostConfig, PortConfig, PortKind, SwitchConfig, SwitchKind};
-use crate::value::{IpPrefix, MacAddr, MaxRate, Mtu};
+use crate::value::{IpPrefix, MacAddr, MaxRate, Mtu, Weight};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
@@ -47,6 +47,10 @@ impl Config {
                 check_port(port, switch, &place, &mut seen)?;
             }
             private_vlan::check(switch, &place)?;
+        }
+        for (index, policy) in self.port_policies.iter().enumerate() {
+            let place = [PathSegment::Key("port-policy"), PathSegment::Index(index)];
+            check_bandwidth(&policy.as_port(), &place)?;
         }
         Ok(())
     }
@@ -200,15 +204,25 @@ fn check_port(
             )
         })?;
     }
+    check_bandwidth(port, place)?;
+    match port.kind {
+        PortKind::VhostUser => check_vhost_user(port, place, seen),
+        PortKind::Tap => check_tap(port, switch, place, seen),
+    }
+}
+
+fn check_bandwidth(port: &PortConfig, place: &[PathSegment]) -> Result<(), CheckError> {
+    let name = &port.name;
     let rates = [port.max_rate_from, port.max_rate_to];
     if port.max_burst.get().is_some() && rates == [MaxRate::NONE; 2] {
         let message = format!("`max-burst` needs `max-rate-from` or `max-rate-to`; {name} has neither");
         return Err(error(place, "max-burst", message));
     }
-    match port.kind {
-        PortKind::VhostUser => check_vhost_user(port, place, seen),
-        PortKind::Tap => check_tap(port, switch, place, seen),
+    if port.min_rate != MaxRate::NONE && port.weight != Weight::default() {
+        let message = format!("{name} has `weight` and `min-rate`; one of them says what it gets");
+        return Err(error(place, "weight", message));
     }
+    Ok(())
 }
 
 fn check_vhost_user(port: &PortConfig, place: &[PathSegment], seen: &mut Seen) -> Result<(), CheckError> {

@@ -41,5 +41,5 @@ pub use schema::{
 };
 pub use value::{
     AgeingSeconds, CopyLength, InterfaceName, InvalidValue, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate,
-    MissRate, Mtu, Name, Netns, PortName, StormRate, TableSize, UserId, VlanId,
+    MissRate, Mtu, Name, Netns, PortName, Priority, StormRate, TableSize, UserId, VlanId, Weight,
 };

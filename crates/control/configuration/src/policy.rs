@@ -7,7 +7,8 @@
 use crate::policy_value::{
     AddressMatch, EthernetType, FlagMatch, MacBlock, MacMatch, Network, NumberRange, Protocol, VlanMatch,
 };
-use crate::value::{MacAddr, Name, kebab_text};
+use crate::schema::{PortConfig, PortKind, is_default};
+use crate::value::{MacAddr, MaxBurst, MaxRate, Name, Priority, Weight, kebab_text};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -187,6 +188,44 @@ pub struct PortPolicyConfig {
     /// Security groups whose rules say what may go to the port and come from it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub security_groups: Vec<Name>,
+    /// Bits per second that the port may send; what is over waits at its other end.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub max_rate_from: MaxRate,
+    /// Bits per second that the port may receive; what is over waits.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub max_rate_to: MaxRate,
+    /// Bytes that pass at once after a pause, in each direction; default: those of 10 ms.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub max_burst: MaxBurst,
+    /// Weight of what the port sends where a bandwidth is shared.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub weight: Weight,
+    /// Priority of what the port sends where a bandwidth is shared.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub priority: Priority,
+    /// Bits per second that the port gets at least where a bandwidth is shared.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub min_rate: MaxRate,
+}
+
+impl PortPolicyConfig {
+    /// A port with these policies.
+    pub fn as_port(&self) -> PortConfig {
+        PortConfig {
+            allowed_pairs: self.allowed_pairs.clone(),
+            guards: self.guards.clone(),
+            acl_from: self.acl_from.clone(),
+            acl_to: self.acl_to.clone(),
+            security_groups: self.security_groups.clone(),
+            max_rate_from: self.max_rate_from,
+            max_rate_to: self.max_rate_to,
+            max_burst: self.max_burst,
+            weight: self.weight,
+            priority: self.priority,
+            min_rate: self.min_rate,
+            ..PortConfig::new(self.name.clone(), PortKind::default())
+        }
+    }
 }
 
 /// What a port's guest must not do.

@@ -9,7 +9,7 @@ use crate::per_class::PerClass;
 use crate::policy::{AclConfig, AllowedPair, GroupConfig, Guard, PortPolicyConfig, SetConfig};
 use crate::value::{
     AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, Netns,
-    StormRate, TableSize, UserId, VlanId, kebab_text,
+    Priority, StormRate, TableSize, UserId, VlanId, Weight, kebab_text,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -46,7 +46,7 @@ pub struct Config {
     pub ovs: OvsConfig,
 }
 
-fn is_default<T: Default + PartialEq>(part: &T) -> bool {
+pub(crate) fn is_default<T: Default + PartialEq>(part: &T) -> bool {
     *part == T::default()
 }
 
@@ -203,6 +203,15 @@ pub struct PortConfig {
     /// Bytes that pass at once after a pause, in each direction; default: those of 10 ms.
     #[serde(default, skip_serializing_if = "is_default")]
     pub max_burst: MaxBurst,
+    /// Weight of what the port sends where a bandwidth is shared.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub weight: Weight,
+    /// Priority of what the port sends where a bandwidth is shared.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub priority: Priority,
+    /// Bits per second that the port gets at least where a bandwidth is shared.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub min_rate: MaxRate,
     /// Addresses that are on this port and nowhere else; they neither age nor move, nor count to `mac-limit`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub static_macs: Vec<MacAddr>,
@@ -550,6 +559,9 @@ impl PortConfig {
             max_rate_from: MaxRate::NONE,
             max_rate_to: MaxRate::NONE,
             max_burst: MaxBurst::DEFAULT,
+            weight: Weight::default(),
+            priority: Priority::default(),
+            min_rate: MaxRate::NONE,
             static_macs: Vec::new(),
             isolated: false,
             flood: true,

@@ -139,6 +139,16 @@ number! {
 }
 
 number! {
+    /// Weight of a port at a shared bandwidth, 1 to 100.
+    Weight(u8) = 1..=100, default 1, "a weight, 1 to 100"
+}
+
+number! {
+    /// Priority of a port at a shared bandwidth, 0 to 7, which goes first.
+    Priority(u8) = 0..=7, default 0, "a priority, 0 to 7 (goes first)"
+}
+
+number! {
     /// Number of a user, 0 to 4294967294.
     UserId(u32) = 0..=4_294_967_294, default 0, "the number of a user (`id -u NAME`)"
 }

@@ -221,6 +221,16 @@ fn contradictions_are_found_with_their_line() {
         ),
         (private.clone() + "type=\"external\"\n", 3, "needs `uplink`"),
         (
+            private.clone() + &tap("p", "weight=2\nmin-rate=\"1M\""),
+            6,
+            "p has `weight` and `min-rate`",
+        ),
+        (
+            private.clone() + "[[port-policy]]\nname=\"p\"\nmax-burst=\"2k\"\n",
+            5,
+            "p has neither",
+        ),
+        (
             private.clone() + "type=\"external\"\nuplink=\"lo\"\n",
             4,
             "lo leads nowhere",

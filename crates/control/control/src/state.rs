@@ -10,10 +10,10 @@ use crate::mac::initial_mac;
 use crate::refusal::Refusal;
 use control_protocol::driver::{InterfaceKind, InterfaceSpec};
 use control_protocol::p4::P4_PORTS;
-use flow::{PortRates, RateLimit};
+use flow::{PortRates, RateLimit, Share};
 use management::{
-    Config, MaxRate, MissRate, Origin, PortChanges, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind,
-    UserId, VlanConfig,
+    Config, MaxRate, MissRate, Name, Origin, PortChanges, PortConfig, PortKind, PortMode, SwitchConfig,
+    SwitchKind, UserId, VlanConfig,
 };
 use serde::{Deserialize, Serialize};
 use socket_path::SocketPath;
@@ -186,15 +186,14 @@ pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
         if let Some(interface) = switch.host_interface() {
             let port_name = switch.host_port();
             let mac = initial_mac(options, &port_name);
-            state
-                .ports
-                .insert(port_name, host_port(switch, interface.to_string(), mac, origin));
+            let policy = switch.host.as_ref().and_then(|host| host.policy.as_ref());
+            let port = host_port(switch, interface.to_string(), mac, origin);
+            state.add_own_port(port_name, port, policy, &merged);
         }
         if let (SwitchKind::External, Some(uplink)) = (switch.kind, &switch.uplink) {
-            state.ports.insert(
-                switch.uplink_port(),
-                uplink_port(switch, uplink.to_string(), origin),
-            );
+            let policy = switch.uplink_policy.as_ref();
+            let port = uplink_port(switch, uplink.to_string(), origin);
+            state.add_own_port(switch.uplink_port(), port, policy, &merged);
         }
         for port in &switch.ports {
             let port_name = port.name.to_string();
@@ -212,6 +211,17 @@ pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
     check_sockets(&state, &options.run_dir)?;
     check_p4(&intent.p4, &state)?;
     Ok(state)
+}
+
+impl State {
+    /// Adds the port of a switch's host or uplink, with the bandwidths of its policy.
+    fn add_own_port(&mut self, name: String, mut port: DesiredPort, policy: Option<&Name>, config: &Config) {
+        let policy = policy.and_then(|policy| config.port_policies.iter().find(|own| own.name == *policy));
+        if let Some(policy) = policy {
+            port.rates = rates(&policy.as_port());
+        }
+        self.ports.insert(name, port);
+    }
 }
 
 /// Checks that P4 switches have ports of one switch each, each port once, and none with policies, which a
@@ -417,6 +427,13 @@ fn rates(port: &PortConfig) -> PortRates {
     PortRates {
         from: limit(port.max_rate_from),
         to: limit(port.max_rate_to),
+        share: Share {
+            priority: port.priority.get(),
+            weight: port.weight.get(),
+            least_rate: (port.min_rate.get())
+                .and_then(|rate| u32::try_from(rate / Share::UNIT).ok())
+                .unwrap_or(0),
+        },
     }
 }
 
@@ -456,7 +473,7 @@ fn check_sockets(state: &State, run_dir: &Path) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use management::MaxBurst;
+    use management::{MaxBurst, Priority, Weight};
 
     /// What the configuration allows, the data plane does not refuse.
     #[test]
@@ -472,5 +489,54 @@ mod tests {
         port.max_burst = "64k".parse().expect("a burst");
         assert_eq!(rates(&port).to.map(|to| to.burst), Some(64_000));
         assert!(rates(&port).are_valid());
+        assert_eq!(
+            (*MaxRate::RANGE.start(), Weight::MAX),
+            (Share::UNIT, Share::MOST_WEIGHT)
+        );
+        port.priority = Priority::new(Share::HIGHEST).expect("a priority");
+        port.min_rate = "100G".parse().expect("a rate");
+        assert!(rates(&port).are_valid());
+        assert_eq!(rates(&port).share.least_rate, 1_000_000);
+    }
+
+    /// The ports of host and uplink have the bandwidths of their policies.
+    #[test]
+    fn hosts_and_uplinks_have_bandwidths() {
+        let config = r#"
+            [[switch]]
+            name = "lan"
+            type = "external"
+            uplink = "eth9"
+            uplink-policy = "line"
+            host = { policy = "mine" }
+            [[port-policy]]
+            name = "line"
+            max-rate-to = "1G"
+            [[port-policy]]
+            name = "mine"
+            max-rate-from = "10M"
+            priority = 3
+            weight = 7
+        "#;
+        let intent = Intent {
+            config: management::parse(config, "test").expect("a configuration"),
+            ..Intent::default()
+        };
+        let options = Options {
+            run_dir: "/run/x".into(),
+            config: None,
+            machine: None,
+            cores: BTreeSet::new(),
+        };
+        let state = desired(&intent, &options).expect("no contradiction");
+        let found = |rates: &PortRates| {
+            let rate = |limit: Option<RateLimit>| limit.map(|limit| limit.bits_per_second);
+            let Share { priority, weight, .. } = rates.share;
+            (rate(rates.from), rate(rates.to), priority, weight)
+        };
+        let mut rates: Vec<_> = state.ports.values().map(|port| found(&port.rates)).collect();
+        rates.sort_unstable();
+        let line = (None, Some(1_000_000_000), 0, 1);
+        assert_eq!(rates, [line, (Some(10_000_000), None, 3, 7)]);
     }
 }

@@ -1,8 +1,8 @@
 //! Requests of users.
 
 use configuration::{
-    Guard, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, PortConfig, StormBits, StormControl,
-    SwitchConfig, VlanConfig,
+    Guard, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, PortConfig, Priority, StormBits,
+    StormControl, SwitchConfig, VlanConfig, Weight,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -202,6 +202,15 @@ pub struct PortChanges {
     /// Bytes that pass at once after a pause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_burst: Option<MaxBurst>,
+    /// Weight where a bandwidth is shared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<Weight>,
+    /// Priority where a bandwidth is shared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    /// Bits per second that the port gets at least where a bandwidth is shared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_rate: Option<MaxRate>,
     /// Static addresses; replaces the whole list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub static_macs: Option<Vec<MacAddr>>,
@@ -263,6 +272,9 @@ impl PortChanges {
         set(&mut port.max_rate_from, &self.max_rate_from);
         set(&mut port.max_rate_to, &self.max_rate_to);
         set(&mut port.max_burst, &self.max_burst);
+        set(&mut port.weight, &self.weight);
+        set(&mut port.priority, &self.priority);
+        set(&mut port.min_rate, &self.min_rate);
         set(&mut port.static_macs, &self.static_macs);
         set(&mut port.isolated, &self.isolated);
         set(&mut port.flood, &self.flood);
@@ -284,6 +296,9 @@ impl PortChanges {
             max_rate_from: later.max_rate_from.or(self.max_rate_from),
             max_rate_to: later.max_rate_to.or(self.max_rate_to),
             max_burst: later.max_burst.or(self.max_burst),
+            weight: later.weight.or(self.weight),
+            priority: later.priority.or(self.priority),
+            min_rate: later.min_rate.or(self.min_rate),
             static_macs: later.static_macs.or(self.static_macs),
             isolated: later.isolated.or(self.isolated),
             flood: later.flood.or(self.flood),

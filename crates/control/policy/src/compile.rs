@@ -7,8 +7,7 @@ use crate::mirrors::mirrors;
 use crate::names::{Names, at};
 use crate::rules::{matches, verdict};
 use configuration::{
-    AclConfig, CheckError, Config, Guard, Name, PathSegment, PortConfig, PortKind, PortPolicyConfig,
-    SwitchConfig,
+    AclConfig, CheckError, Config, Guard, Name, PathSegment, PortConfig, PortPolicyConfig, SwitchConfig,
 };
 use flow::NamedPolicy;
 use rule_list::{ListId, MAX_RULES, Match, Verdict};
@@ -92,7 +91,7 @@ impl Compiler<'_> {
             let message = "the guard \"spoof\" of a port policy needs `allowed-pairs`".into();
             return Err(at(place, "guards", message));
         }
-        let port = as_port(stated);
+        let port = stated.as_port();
         self.check_groups(&port, place)?;
         let numbers = NamedPolicy::of(name.as_str());
         let guards = guards::list(&port, &format!("port-policy {name}"), &mut self.names, place)?;
@@ -286,18 +285,6 @@ fn acl(port: &PortConfig, direction: Direction) -> (&'static str, Option<&Name>)
     match direction {
         Direction::From => ("acl-from", port.acl_from.as_ref()),
         Direction::To => ("acl-to", port.acl_to.as_ref()),
-    }
-}
-
-/// A port with the policies that a named one states.
-fn as_port(stated: &PortPolicyConfig) -> PortConfig {
-    PortConfig {
-        allowed_pairs: stated.allowed_pairs.clone(),
-        guards: stated.guards.clone(),
-        acl_from: stated.acl_from.clone(),
-        acl_to: stated.acl_to.clone(),
-        security_groups: stated.security_groups.clone(),
-        ..PortConfig::new(stated.name.clone(), PortKind::default())
     }
 }
 

@@ -115,11 +115,12 @@ impl Step<'_> {
         }
     }
 
-    /// Delivers to all receivers of the burst. `held` is the sender whose transmit side this thread holds.
-    pub fn deliver_all(&mut self, held: Option<PortId>) {
+    /// Delivers to all receivers of the burst. `sender` is that whose transmit side this thread holds.
+    pub fn deliver_all(&mut self, sender: Option<&mut Sender<'_>>) {
         if self.receivers.0.is_empty() {
             return;
         }
+        let held = sender.as_ref().map(|sender| sender.port.id());
         let mut receivers = std::mem::take(&mut self.receivers.0);
         let (ports, has_choice) = (self.ports, self.schedule.chooses_copier());
         for &receiver in &receivers {
@@ -142,6 +143,9 @@ impl Step<'_> {
         }
         receivers.clear();
         self.receivers.0 = receivers;
+        if let Some(sender) = sender {
+            (sender.transmit).with(|side| side.iter_mut().for_each(TransmitSide::heed_receiver));
+        }
     }
 
     /// Serves a port's internal receive queue.

@@ -376,7 +376,7 @@ impl Walk {
             Some(to) => step.hand_over(sender, to, &mut self.burst.packets),
             None => self.act(sender, step),
         }
-        step.deliver_all(Some(port.id()));
+        step.deliver_all(Some(sender));
     }
 
     /// Copies what the burst's packets still have in the sender's memory.

@@ -159,7 +159,12 @@ fn copy_dropped(receiver: &Port, packet: &Packet, reason: DropReason, reach: &mu
 impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
     #[inline]
     fn output(&mut self, port: PortId, packet: Shared<Packet>) {
-        self.port.vnic.account.lender.sends_to(port, self.now_ms);
+        let lender = &self.port.vnic.account.lender;
+        if packet.is_for_group() {
+            lender.floods_to(port, self.now_ms);
+        } else {
+            lender.sends_to(port, self.now_ms);
+        }
         let mut reach = Reach {
             ports: self.ports,
             receivers: &mut *self.receivers,

@@ -39,14 +39,102 @@ impl RateLimit {
 pub struct PortRates {
     /// Of packets from the guest; beyond it, they stay in the guest's ring.
     pub from: Option<RateLimit>,
-    /// Of packets to the guest; beyond it, they wait, and those for which there is no room are dropped.
+    /// Of packets to the guest; beyond it, they wait.
     pub to: Option<RateLimit>,
+    /// What the port gets of receivers whose bandwidth is bounded.
+    pub share: Share,
 }
 
 impl PortRates {
-    /// Whether both are within their bounds.
+    /// Whether all are within their bounds.
     pub fn are_valid(&self) -> bool {
         let mut limits = self.from.iter().chain(&self.to);
-        limits.all(RateLimit::is_valid)
+        limits.all(RateLimit::is_valid) && self.share.is_valid()
+    }
+}
+
+/// What a sender gets of a receiver whose bandwidth is bounded, while others want it, too.
+///
+/// Packets of a higher priority go first. Senders of one priority share what is left: first those that have a
+/// least rate get it, then the others in the ratio of their weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// 0 to [`HIGHEST`](Share::HIGHEST), which goes first.
+    pub priority: u8,
+    /// 1 to [`MOST_WEIGHT`](Share::MOST_WEIGHT). Without meaning beside a least rate.
+    pub weight: u8,
+    /// Bits per second, in units of [`UNIT`](Share::UNIT); 0: none.
+    pub least_rate: u32,
+}
+
+impl Share {
+    /// The priority that goes first.
+    pub const HIGHEST: u8 = 7;
+    /// The largest weight.
+    pub const MOST_WEIGHT: u8 = 100;
+    /// Unit of least rates, in bits per second.
+    pub const UNIT: u64 = 100_000;
+    /// The least rate that is too large.
+    const RATES: u32 = 1 << 20;
+
+    /// Whether all are within their bounds.
+    pub fn is_valid(self) -> bool {
+        self.priority <= Share::HIGHEST
+            && (1..=Share::MOST_WEIGHT).contains(&self.weight)
+            && self.least_rate < Share::RATES
+    }
+
+    /// One number for a valid share, 0 for the usual one.
+    pub fn pack(self) -> u32 {
+        self.least_rate << 12 | u32::from(self.priority) << 8 | (u32::from(self.weight).saturating_sub(1))
+    }
+
+    /// The share of such a number.
+    pub fn unpack(packed: u32) -> Share {
+        Share {
+            priority: (packed >> 8 & 0xf) as u8,
+            weight: (packed & 0xff) as u8 + 1,
+            least_rate: packed >> 12,
+        }
+    }
+}
+
+impl Default for Share {
+    /// What ports get for which nothing is said.
+    fn default() -> Self {
+        Share {
+            priority: 0,
+            weight: 1,
+            least_rate: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_one_number() {
+        assert_eq!(Share::default().pack(), 0);
+        for (priority, weight, least_rate) in [(0, 1, 0), (7, 100, (1 << 20) - 1), (3, 17, 1000)] {
+            let share = Share {
+                priority,
+                weight,
+                least_rate,
+            };
+            assert!(share.is_valid());
+            assert_eq!(Share::unpack(share.pack()), share);
+        }
+        for (priority, weight, least_rate) in [(8, 1, 0), (0, 0, 0), (0, 101, 0), (0, 1, 1 << 20)] {
+            assert!(
+                !Share {
+                    priority,
+                    weight,
+                    least_rate
+                }
+                .is_valid()
+            );
+        }
     }
 }

@@ -39,7 +39,7 @@ mod fair_queue;
 
 use crate::Packet;
 use crate::turn::MAX_SLOTS;
-pub(crate) use fair_queue::{FairQueue, Waiting};
+pub(crate) use fair_queue::{FairQueue, MOST_LENT, Portion, Waiting};
 use flow::DropReason;
 use lock_free::Shared;
 

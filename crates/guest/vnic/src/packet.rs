@@ -123,6 +123,11 @@ impl Packet {
         self.head.len() + self.tail_len as usize
     }
 
+    /// Whether the destination is a group of stations, or all.
+    pub fn is_for_group(&self) -> bool {
+        self.head.bytes().first().is_some_and(|first| first & 1 == 1)
+    }
+
     /// Makes the packet's exact key, and checks what the sender's header asks for against the head.
     ///
     /// # Errors

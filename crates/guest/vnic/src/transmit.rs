@@ -164,7 +164,15 @@ impl TransmitSide {
         })
     }
 
-    /// As [`fetch_few`](Self::fetch_few), up to the packet with which the port has sent as much as it may.
+    /// Asks before the next packets are fetched for how many the receiver has room, if it has said so.
+    pub fn heed_receiver(&mut self) {
+        if self.fetching == Fetching::Free && self.account.lender.room().is_some() {
+            self.fetching = Fetching::Limited;
+        }
+    }
+
+    /// As [`fetch_few`](Self::fetch_few), up to the packet with which the port has sent as much as it or its
+    /// receiver may.
     #[cold]
     #[inline(never)]
     fn fetch_limited(
@@ -173,15 +181,30 @@ impl TransmitSide {
         now_ns: u64,
         most: usize,
     ) -> Result<Fetched, QueueError> {
-        let limit = match &self.limit {
-            Some(limit) if self.fetching != Fetching::Draining => limit.clone(),
-            _ => return Ok(Fetched::Empty),
+        if self.fetching == Fetching::Draining {
+            return Ok(Fetched::Empty);
+        }
+        let limit = self.limit.clone();
+        let room = self.account.lender.room().map_or(u64::MAX, u64::from);
+        let available = match &limit {
+            Some(limit) => limit.available(now_ns),
+            None => Some(u64::MAX),
         };
-        let Some(available) = limit.available(now_ns) else {
+        let mut available = available.unwrap_or(0);
+        if room > 0 {
+            available = available.min(room);
+        } else if available > 0 && self.account.lender.wait_for_room(now_ns) == 0 {
+            self.account.lender.look_ahead(now_ns);
+        } else {
+            available = 0;
+        }
+        if available == 0 {
             self.fetching = Fetching::Waiting;
             return Ok(Fetched::Waits);
-        };
-        self.fetching = Fetching::Limited;
+        }
+        // The receiver says again what it has room for, if these are for the same one.
+        self.account.lender.forget_room();
+        self.fetching = Fetching::start(limit.as_ref());
         let (mut bytes, mut chains) = (0, 0);
         let fetched = self.fetch_while(burst, |chain_len| {
             bytes += u64::from(chain_len);
@@ -199,15 +222,24 @@ impl TransmitSide {
                 },
             )
         });
-        limit.charge(counted.sum(), now_ns);
+        if let Some(limit) = limit {
+            limit.charge(counted.sum(), now_ns);
+        }
+        if fetched == Ok(Fetched::Empty) {
+            self.account.lender.caught_up();
+        }
         fetched
     }
 
-    /// How long fetching waits, after [`Fetched::Waits`].
+    /// How long fetching waits at most, after [`Fetched::Waits`]. If it waits for the receiver of its packets, the
+    /// thread that delivers them has this side served earlier.
     pub fn wait_ns(&self) -> u64 {
-        self.limit
-            .as_ref()
-            .map_or(0, |limit| limit.left_ns(cpu::now_ns()))
+        let now_ns = cpu::now_ns();
+        let of_limit = self.limit.as_ref().map_or(0, |limit| limit.left_ns(now_ns));
+        if of_limit > 0 || self.account.lender.room() != Some(0) {
+            return of_limit;
+        }
+        u64::from(self.account.lender.wait_for_room(now_ns)) * 1_000_000
     }
 
     /// Fetches packets until `goes_on`, which is called with the length of each chain, says no after one.

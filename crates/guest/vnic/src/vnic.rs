@@ -107,7 +107,7 @@ pub struct Vnic {
 impl Rare {
     /// Changes the limits; returns that of packets from the guest, and the counter for those to it.
     fn set_rates(&mut self, rates: PortRates) -> (Option<Arc<SendLimit>>, Arc<AtomicU64>) {
-        if rates == PortRates::default() && self.limits.is_none() {
+        if (rates.from, rates.to) == (None, None) && self.limits.is_none() {
             return Default::default();
         }
         let limits = self.limits.get_or_insert_default();
@@ -302,6 +302,7 @@ impl Vnic {
     /// Bounds the bandwidth of what the guest sends and receives, or no longer. The caller then has a worker
     /// serve the port.
     pub fn set_rates(&self, rates: PortRates) {
+        self.account.lender.set_share(rates.share);
         let (from, waits_to) = self.rare().set_rates(rates);
         self.transmit.claim_blocking().with(|side| {
             if let Some(side) = side {

@@ -4,7 +4,8 @@
 use clap::{Args, Parser, Subcommand};
 use management::{
     AgeingSeconds, Guard, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name,
-    Netns, PortKind, PortMode, StormBits, StormControl, SwitchKind, TableSize, UserId, VlanId,
+    Netns, PortKind, PortMode, Priority, StormBits, StormControl, SwitchKind, TableSize, UserId, VlanId,
+    Weight,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -492,12 +493,21 @@ pub struct BandwidthArgs {
     /// Bits per second that it may send, like 100M; what is over stays with its guest; none: no limit
     #[arg(long, value_name = "RATE")]
     pub max_rate_from: Option<MaxRate>,
-    /// Bits per second that it may receive; what is over waits, or is dropped; none: no limit
+    /// Bits per second that it may receive; what is over waits; none: no limit
     #[arg(long, value_name = "RATE")]
     pub max_rate_to: Option<MaxRate>,
     /// Bytes that pass at once after a pause [default: those of 10 ms]
     #[arg(long, value_name = "BYTES")]
     pub max_burst: Option<MaxBurst>,
+    /// Weight of what it sends where a bandwidth is shared, 1 to 100 [default: 1]
+    #[arg(long)]
+    pub weight: Option<Weight>,
+    /// Priority of what it sends where a bandwidth is shared, 0 to 7, which goes first [default: 0]
+    #[arg(long)]
+    pub priority: Option<Priority>,
+    /// Bits per second that it gets at least where a bandwidth is shared; none: no minimum
+    #[arg(long, value_name = "RATE")]
+    pub min_rate: Option<MaxRate>,
 }
 
 /// VLANs of a port; none of these: untagged frames only.

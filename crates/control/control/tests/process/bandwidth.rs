@@ -11,6 +11,7 @@ fn until(rig: &Rig, port: PortId, from: Option<(u64, u32)>, to: Option<(u64, u32
     let wanted = PortRates {
         from: from.map(limit),
         to: to.map(limit),
+        ..PortRates::default()
     };
     let told = || rig.plane.lock().unwrap().rates.get(&port).copied();
     wait("the bandwidths", || {

@@ -65,7 +65,7 @@ impl Walk {
         for (to, packets) in &mut outgoing.groups[..used] {
             step.hand_over(sender, *to, packets);
         }
-        step.deliver_all(Some(port.id()));
+        step.deliver_all(Some(sender));
         Ok(end)
     }
 

@@ -1,17 +1,26 @@
-//! The bandwidth of what a guest receives, if it is bounded. What exceeds it waits, in turn by sender, and
-//! what would wait for too long is dropped (`max-rate`).
+//! The bandwidth of what a guest receives, if it is bounded. What exceeds it waits, in turn by sender.
 //!
-//! Packets that wait have room for bytes that the rate brings in [`WAIT_MS`], within the bounds of [`ROOM`].
-//! Senders lend the packets; of a sender that serves others as well, copies are kept, so that nobody else's
-//! packets are held up. When there is no more room, the sender that has most loses its newest.
+//! Senders lend the packets, and where one has as much here as the rate brings in [`WAIT_MS`], or its part of
+//! that, it is *held*: its ring is not read until half of that is delivered, so the guest's own queue is where
+//! packets wait, and none is lost. Of a sender that serves others as well, copies are kept, so that nobody
+//! else's packets are held up. These have room for what the rate brings in that time, within the bounds of
+//! [`ROOM`]; when there is no more, the sender that has most loses its newest (`max-rate`).
+//!
+//! Whether a sender serves others is not known while it is held. So after a second in which its ring was not read
+//! to its end, it looks ahead, a burst at a time. What it then has for this receiver waits here as well, up to
+//! [`MOST_LENT`] packets; what is over is lost.
+//!
+//! Packets of a higher priority go first. Those of one priority are shared between senders, see
+//! [`fair_queue`](crate::backlog). Each priority has its own room.
 //!
 //! A packet that is longer than what may pass is delivered, and the debt is paid by waiting, somewhat longer
-//! than necessary: packets go in batches, not one wake-up each. When the receiver lacks buffers, all packets
-//! wait for those, as the module `backlog` describes.
+//! than necessary: packets go in batches, not one wake-up each. Packets with a priority do not wait for the
+//! debt that one frame of the largest size makes, and are paid for by all. When the receiver lacks buffers,
+//! all packets wait for those, as the module `backlog` describes.
 
 use super::{Pending, ReceiveSide, now};
-use crate::backlog::{FairQueue, Waiting};
-use crate::packet::Packet;
+use crate::backlog::{FairQueue, MOST_LENT, Portion, Waiting};
+use crate::packet::{MAX_FRAME, Packet};
 use crate::receive::{Observer, Wait, drop_packet};
 use crate::turn::{MAX_SLOTS, Turn};
 use flow::{DropReason, RateLimit};
@@ -24,11 +33,14 @@ use virtqueue::QueueError;
 /// For how long packets wait at most, in milliseconds, if the room suffices.
 const WAIT_MS: u64 = 50;
 
-/// The least and the most room for packets that wait, in bytes: two frames of the largest size, and what a
+/// The least and the most room for copies that wait, in bytes: two frames of the largest size, and what a
 /// receiver may cost in copies.
 const ROOM: (usize, usize) = (128 << 10, 1 << 20);
 
-/// Most packets that wait.
+/// The same for packets that senders lend: two usual frames, and as many large ones as a few senders have.
+const LENT_ROOM: (usize, usize) = (3000, 8 << 20);
+
+/// Most packets of a priority that wait.
 const CAPACITY: usize = 8 * MAX_SLOTS as usize;
 
 /// Longest time for which packets wait after the debt is paid, in nanoseconds.
@@ -39,22 +51,35 @@ const GATHER_NS: u64 = 1_000_000;
 pub(super) struct ReceiveLimit {
     /// `None`: the limit was removed, and what waits is still to be delivered.
     bucket: Option<ByteBucket>,
-    queue: FairQueue,
-    /// Bytes that may wait, and the time in which the rate brings them.
+    /// By priority, the highest first; those that had packets.
+    levels: Vec<Level>,
+    rate: u64,
+    /// Bytes of copies that may wait, and the time in which the rate brings them.
     room: usize,
     room_ns: u64,
-    /// Nothing is delivered before this time, by [`cpu::now_ns`].
+    /// Bytes that may be lent.
+    lent_room: usize,
+    /// Nothing without a priority is delivered before this time, by [`cpu::now_ns`].
     until_ns: u64,
     waits: Arc<AtomicU64>,
+}
+
+/// Packets of one priority.
+#[derive(Debug)]
+struct Level {
+    priority: u8,
+    queue: FairQueue,
 }
 
 impl ReceiveLimit {
     fn new(waits: Arc<AtomicU64>) -> ReceiveLimit {
         ReceiveLimit {
             bucket: None,
-            queue: FairQueue::default(),
+            levels: Vec::new(),
+            rate: 1,
             room: 0,
             room_ns: 0,
+            lent_room: 0,
             until_ns: 0,
             waits,
         }
@@ -66,18 +91,33 @@ impl ReceiveLimit {
             Some(bucket) => bucket.set(rate, burst),
             None => self.bucket = Some(ByteBucket::new(rate, burst, now_ns)),
         }
-        let (least, most) = ROOM;
-        let bytes = usize::try_from(rate / 8 * WAIT_MS / 1000).unwrap_or(most);
-        self.room = bytes.clamp(least, most);
+        let bytes = usize::try_from(rate / 8 * WAIT_MS / 1000).unwrap_or(usize::MAX);
+        self.rate = rate;
+        self.room = bytes.clamp(ROOM.0, ROOM.1);
         self.room_ns = self.room as u64 * 8 * 1_000_000_000 / rate;
+        self.lent_room = bytes.clamp(LENT_ROOM.0, LENT_ROOM.1);
         self.until_ns = 0;
     }
 
-    /// Whether a packet may be delivered now. If not, says until when none may.
+    fn is_empty(&self) -> bool {
+        self.levels.iter().all(|level| level.queue.is_empty())
+    }
+
+    /// The priority of the packet that is next, of those that are queued here.
+    fn next_priority(&self) -> u8 {
+        let next = self.levels.iter().find(|level| !level.queue.is_empty());
+        next.map_or(0, |level| level.priority)
+    }
+
+    /// Whether a packet may be delivered now. If not, says until when none without a priority may.
     fn may_deliver(&mut self, now_ns: u64) -> bool {
+        let has_priority = self.next_priority() > 0;
         let Some(bucket) = &self.bucket else {
             return true;
         };
+        if has_priority && bucket.paid_ns() <= now_ns + self.ahead_ns() {
+            return true;
+        }
         if now_ns < self.until_ns {
             return false;
         }
@@ -91,10 +131,35 @@ impl ReceiveLimit {
         false
     }
 
-    fn charge(&mut self, bytes: u64, now_ns: u64) {
+    /// The debt for which packets with a priority do not wait.
+    fn ahead_ns(&self) -> u64 {
+        u64::from(MAX_FRAME) * 8 * 1_000_000_000 / self.rate + GATHER_NS
+    }
+
+    /// When a packet may be delivered, if none may now.
+    fn next_ns(&self) -> u64 {
+        let paid_ns = self.bucket.as_ref().map_or(0, ByteBucket::paid_ns);
+        if self.next_priority() > 0 {
+            self.until_ns.min(paid_ns.saturating_sub(self.ahead_ns()))
+        } else {
+            self.until_ns
+        }
+    }
+
+    pub(super) fn charge(&mut self, bytes: u64, now_ns: u64) {
         if let Some(bucket) = &mut self.bucket {
             bucket.charge(bytes, now_ns);
         }
+    }
+
+    fn level(&mut self, priority: u8) -> &mut FairQueue {
+        let is_above = |level: &Level| level.priority > priority;
+        let at = self.levels.partition_point(is_above);
+        if self.levels.get(at).is_none_or(|level| level.priority != priority) {
+            let queue = FairQueue::default();
+            self.levels.insert(at, Level { priority, queue });
+        }
+        &mut self.levels[at].queue
     }
 
     /// Appends a packet, or gives it or others of senders that have more to `refuse`. Returns how many of its
@@ -105,24 +170,43 @@ impl ReceiveLimit {
         now_ms: u64,
         mut refuse: impl FnMut(Shared<Packet>),
     ) -> usize {
-        let size = packet.frame_len();
-        let has_room = self.bucket.is_none()
-            || self.queue.make_room(packet.origin, CAPACITY, &mut refuse)
-                && (self.queue).make_room_for_bytes(packet.origin, size, self.room, &mut refuse);
+        let (is_limited, room, lent_room) = (self.bucket.is_some(), self.room, self.lent_room);
+        let share = packet.account.lender.share();
+        let portion = Portion::of(share, self.rate);
+        let queue = self.level(share.priority);
+        // A packet for several receivers need not wait for the slowest of them.
+        let is_lent = !packet.account.lender.alternates(now_ms) && !packet.is_for_group();
+        let (origin, size) = (packet.origin, if is_lent { 0 } else { packet.frame_len() });
+        let has_room = !is_limited
+            || queue.make_room(origin, CAPACITY, &mut refuse)
+                && match is_lent {
+                    true => queue.packets_of(origin) < MOST_LENT,
+                    false => queue.make_room_for_bytes(origin, size, room, &mut refuse),
+                };
         if !has_room {
             refuse(packet);
             return 0;
         }
         let mut moved = 0;
-        if packet.account.lender.serves_several(now_ms) {
+        if !is_lent {
             (packet, moved) = Packet::copy_out(&packet);
         }
-        self.queue.push(Waiting {
+        let waiting = Waiting {
             packet,
             since_us: None,
             bytes: size,
-        });
+        };
+        queue.push_of(portion, waiting);
+        if is_lent && is_limited {
+            queue.hold(origin, lent_room);
+        }
         moved
+    }
+
+    fn pop(&mut self) -> Option<Waiting> {
+        let lent_room = self.lent_room;
+        let level = self.levels.iter_mut().find(|level| !level.queue.is_empty())?;
+        level.queue.pop_bytes(lent_room)
     }
 }
 
@@ -154,11 +238,11 @@ impl ReceiveSide {
     ) -> Result<bool, QueueError> {
         let (mut waits, mut result) = (false, Ok(()));
         while !turn.is_over() && !waits {
-            let may_deliver = self.may_deliver();
-            if !may_deliver || self.has_queue() {
+            // One of those that came last may go before those that wait.
+            if !self.may_deliver() || self.has_queue() {
                 self.sort_inbox_of_limited(now_ms, observer);
             }
-            if !may_deliver {
+            if !self.may_deliver() {
                 break;
             }
             let Some(next) = self.next_limited() else { break };
@@ -184,7 +268,7 @@ impl ReceiveSide {
     fn wait_for_buffers(&mut self, now_ms: u64, observer: &mut impl Observer) {
         let (account, now) = (&*self.account, now(now_ms));
         let mut refuse = |packet: Shared<Packet>, reason| drop_packet(account, &packet, reason, observer);
-        while let Some(waiting) = self.limit.as_mut().and_then(|limit| limit.queue.pop()) {
+        while let Some(waiting) = self.limit.as_mut().and_then(|limit| limit.pop()) {
             self.backlog.push(waiting.packet, Some(now), &mut refuse);
         }
         self.queue_up(now, observer);
@@ -201,7 +285,7 @@ impl ReceiveSide {
     /// Whether packets wait in a queue, behind which those that come have to wait too.
     fn has_queue(&self) -> bool {
         let limit = self.limit.as_ref();
-        !self.backlog.is_empty() || limit.is_some_and(|limit| !limit.queue.is_empty())
+        !self.backlog.is_empty() || limit.is_some_and(|limit| !limit.is_empty())
     }
 
     /// The packet to be delivered next. It is paid for when it is taken.
@@ -214,7 +298,7 @@ impl ReceiveSide {
         let (packet, since_us, is_copy) = if let Some(waiting) = self.backlog.pop() {
             waiting
         } else {
-            let queued = limit.queue.pop().map(|waiting| waiting.packet);
+            let queued = limit.pop().map(|waiting| waiting.packet);
             (queued.or_else(|| self.inbox.pop())?, None, false)
         };
         limit.charge(packet.frame_len() as u64, cpu::now_ns());
@@ -246,6 +330,6 @@ impl ReceiveSide {
     #[cold]
     pub(super) fn limit_us(&self) -> Option<u64> {
         let limit = self.limit.as_ref().filter(|_| self.has_queue())?;
-        Some(limit.until_ns.saturating_sub(cpu::now_ns()).div_ceil(1000))
+        Some(limit.next_ns().saturating_sub(cpu::now_ns()).div_ceil(1000))
     }
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::features::{NET_MRG_RXBUF, VERSION_1};
 use crate::testing::{DATA, Driver, Source, WRITE};
 use cpu::Deadline;
-use flow::{PortId, RateLimit};
+use flow::{PortId, RateLimit, Share};
 use lock_free::{Queue, Unique};
 use std::sync::atomic::AtomicU64;
 use wire::{GSO_TCPV4, NEEDS_CSUM, VnetHeader};
@@ -325,28 +325,33 @@ fn limited(limit: RateLimit) -> (Scene, Arc<AtomicU64>) {
     (scene, waits)
 }
 
+/// A source of a port that sends to two others in turn.
+fn gateway(port: u32, scene: &Scene) -> Source {
+    let source = Source::new(port);
+    source.account.lender.sends_to(PortId(8), scene.now_ms);
+    source.account.lender.sends_to(PortId(9), scene.now_ms);
+    source
+}
+
 #[test]
-fn what_exceeds_the_bandwidth_waits_and_what_has_no_room_is_dropped() {
+fn what_exceeds_the_bandwidth_waits_and_its_sender_is_held() {
     let (mut scene, waits) = limited(slow());
     let mut source = Source::new(1);
-    // Twelve frames of 1,000 bytes pass, the last of them in debt; the others wait, as far as there is room.
-    for _ in 0..256 {
+    // Twelve frames of 1,000 bytes pass, the last of them in debt; the others wait.
+    for _ in 0..220 {
         scene.inbox.push(source.packet(&frame(1000)).share()).unwrap();
     }
+    assert_eq!(source.account.lender.room(), None);
     assert!(!scene.run(1000), "nothing is to be done at once");
     let passed = scene.used().len();
     assert!((10..=12).contains(&passed), "{passed}");
     assert_eq!(waits.load(Relaxed), 1);
-    let refused = scene.seen.dropped.len();
-    assert!(
-        scene
-            .seen
-            .dropped
-            .iter()
-            .all(|(_, reason)| *reason == DropReason::MaxRate)
+    assert!(scene.seen.dropped.is_empty());
+    assert_eq!(
+        source.account.lender.room(),
+        Some(0),
+        "its ring is not to be read"
     );
-    let waiting = 256 - passed - refused;
-    assert_eq!(waiting, (128 << 10) / 1000);
     // The receive side runs again when the debt is paid, and not for the 100 ms of a stall.
     let watch_us = scene.side.watch_us(scene.now_ms).unwrap();
     assert!((1..=2_000_000).contains(&watch_us), "{watch_us}");
@@ -358,16 +363,145 @@ fn what_exceeds_the_bandwidth_waits_and_what_has_no_room_is_dropped() {
         "packets that come now go behind those that wait"
     );
     assert!(!scene.run(1000));
-    assert_eq!(scene.used().len(), waiting);
+    assert_eq!(scene.used().len(), 220 - passed);
     assert!(!scene.side.is_limited() && scene.side.watch_us(scene.now_ms).is_none());
+    assert!(source.account.lender.room() > Some(0));
+}
+
+/// A sender that looks ahead has a bound.
+#[test]
+fn a_sender_lends_a_bounded_number() {
+    let (mut scene, _) = limited(slow());
+    let mut source = Source::new(1);
+    for _ in 0..256 {
+        scene.inbox.push(source.packet(&frame(1000)).share()).unwrap();
+    }
+    assert!(!scene.run(1000));
+    let (passed, refused) = (scene.used().len(), scene.seen.dropped.len());
+    assert_eq!(256 - passed - refused, 224);
+    assert!((scene.seen.dropped.iter()).all(|(_, reason)| *reason == DropReason::MaxRate));
+    // Short ones as well.
+    let mut short = Source::new(2);
+    (0..192).for_each(|_| scene.inbox.push(short.packet(&frame(60)).share()).unwrap());
+    assert!(!scene.run(1000));
+    assert_eq!(short.account.lender.room(), Some(0));
+}
+
+/// Who serves others is not held, and loses what has no room.
+#[test]
+fn what_has_no_room_is_dropped() {
+    let (mut scene, waits) = limited(slow());
+    let mut source = gateway(1, &scene);
+    for _ in 0..256 {
+        scene.inbox.push(source.packet(&frame(1000)).share()).unwrap();
+    }
+    assert!(!scene.run(1000));
+    let (passed, refused) = (scene.used().len(), scene.seen.dropped.len());
+    assert!((scene.seen.dropped.iter()).all(|(_, reason)| *reason == DropReason::MaxRate));
+    let waiting = 256 - passed - refused;
+    assert_eq!(waiting, (128 << 10) / 1000);
+    assert_eq!(source.account.lender.room(), None);
+    scene.side.set_limit(None, &waits);
+    assert!(!scene.run(1000));
+    assert_eq!(scene.used().len(), waiting);
+}
+
+/// One packet to all stations does not make a sender one that serves others.
+#[test]
+fn what_is_for_all_is_copied_and_its_sender_held_all_the_same() {
+    let (mut scene, _) = limited(slow());
+    let mut source = Source::new(1);
+    source.account.lender.sends_to(PortId(8), scene.now_ms);
+    source.account.lender.floods_to(PortId(9), scene.now_ms);
+    let mut to_all = frame(1000);
+    to_all[..6].fill(0xff);
+    for _ in 0..16 {
+        scene.inbox.push(source.packet(&frame(1000)).share()).unwrap();
+        scene.inbox.push(source.packet(&to_all).share()).unwrap();
+    }
+    assert!(!scene.run(1000));
+    let waiting = 32 - scene.used().len();
+    assert_eq!(
+        source.free(),
+        Source::SLOTS - waiting / 2,
+        "half of them are lent"
+    );
+    assert_eq!(source.account.lender.room(), Some(0));
+}
+
+/// The number of packets of each sender among the next ones to be delivered.
+fn delivered(scene: &mut Scene, sources: &mut [Source], count: usize) -> Vec<usize> {
+    let free: Vec<_> = sources.iter_mut().map(Source::free).collect();
+    scene.run(count);
+    let now = sources.iter_mut().map(Source::free);
+    now.zip(free).map(|(now, before)| now - before).collect()
+}
+
+#[test]
+fn a_bandwidth_is_shared_by_weight_and_by_least_rate() {
+    let limit = RateLimit {
+        bits_per_second: 1_000_000_000,
+        burst: 1600,
+    };
+    // In units of 100 kb/s: half of the bandwidth.
+    let shares = [(1, 0), (4, 0), (1, 5000), (5, 0)].map(|(weight, least_rate)| Share {
+        priority: 0,
+        weight,
+        least_rate,
+    });
+    let (mut scene, waits) = limited(limit);
+    let mut sources: Vec<_> = (1..=4).map(Source::new).collect();
+    for (source, share) in sources.iter_mut().zip(shares) {
+        source.account.lender.set_share(share);
+        (0..250).for_each(|_| scene.inbox.push(source.packet(&frame(1000)).share()).unwrap());
+    }
+    // Nothing passes at first, so all wait.
+    scene.side.limit.as_mut().unwrap().charge(100_000, cpu::now_ns());
+    scene.run(1);
+    assert!(scene.used().is_empty());
+    scene.side.set_limit(None, &waits);
+    let counts = delivered(&mut scene, &mut sources, 400);
+    for (count, wanted) in counts.iter().zip([20, 80, 200, 100]) {
+        assert!(count.abs_diff(wanted) <= 18, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_priority_goes_first_and_waits_for_no_debt_of_others() {
+    let (mut scene, _) = limited(slow());
+    let (mut usual, mut urgent) = (Source::new(1), Source::new(2));
+    let priority = Share {
+        priority: 5,
+        ..Share::default()
+    };
+    urgent.account.lender.set_share(priority);
+    for _ in 0..100 {
+        scene.inbox.push(usual.packet(&frame(1000)).share()).unwrap();
+    }
+    assert!(!scene.run(1000));
+    scene.used();
+    let before = usual.free();
+    (0..5).for_each(|_| scene.inbox.push(urgent.packet(&frame(100)).share()).unwrap());
+    assert!(!scene.run(1000));
+    assert_eq!(scene.used().len(), 5);
+    assert_eq!((usual.free(), urgent.free()), (before, Source::SLOTS));
+    // But it makes no debt without a bound: 64 KiB take five seconds.
+    (0..200).for_each(|_| scene.inbox.push(urgent.packet(&frame(1000)).share()).unwrap());
+    assert!(!scene.run(1000));
+    let passed = scene.used().len();
+    assert!((60..=67).contains(&passed), "{passed}");
+    let watch_us = scene.side.watch_us(scene.now_ms).unwrap();
+    assert!(
+        (1..=200_000).contains(&watch_us),
+        "as soon as one more may pass: {watch_us}"
+    );
+    assert!(scene.seen.dropped.is_empty());
 }
 
 #[test]
 fn senders_that_serve_others_lend_nothing_to_a_limited_receiver() {
     let (mut scene, _) = limited(slow());
-    let mut gateway = Source::new(1);
-    gateway.account.lender.sends_to(PortId(8), scene.now_ms);
-    gateway.account.lender.sends_to(PortId(9), scene.now_ms);
+    let mut gateway = gateway(1, &scene);
     for _ in 0..64 {
         scene.inbox.push(gateway.packet(&frame(1000)).share()).unwrap();
     }
@@ -390,7 +524,7 @@ fn senders_that_serve_others_lend_nothing_to_a_limited_receiver() {
 #[test]
 fn room_at_a_limited_receiver_is_shared() {
     let (mut scene, _) = limited(slow());
-    let (mut many, mut few) = (Source::new(1), Source::new(2));
+    let (mut many, mut few) = (gateway(1, &scene), gateway(2, &scene));
     for _ in 0..300 {
         scene.inbox.push(many.packet(&frame(1000)).share()).unwrap();
     }

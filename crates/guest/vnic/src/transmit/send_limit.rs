@@ -4,8 +4,8 @@
 //! | [`Fetching`] | enters when | allowed |
 //! |---|---|---|
 //! | `Free` | the ring starts, and the port has no limit | fetch, have kicks |
-//! | `Limited` | the ring starts with a limit; or the time of `Waiting` is over | fetch as much as may pass, have kicks |
-//! | `Waiting` | all that may pass has passed | nothing until a time: no look at the ring, no kicks; a timer of the caller ends it |
+//! | `Limited` | the ring starts with a limit; a receiver with a bandwidth says how much it has room for; or `Waiting` is over | fetch as much as may pass, have kicks |
+//! | `Waiting` | all that may pass has passed | nothing until a time, or until the receiver has room: no look at the ring, no kicks; a timer of the caller ends it, or who delivers |
 //! | `Draining` | the ring is about to stop | nothing |
 //!
 //! The last frame of a burst may exceed what may pass, by its whole length: the debt is paid by waiting. The

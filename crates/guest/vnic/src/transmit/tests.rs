@@ -314,3 +314,64 @@ fn a_limit_comes_and_goes_while_the_ring_runs() {
         "the ring is about to stop"
     );
 }
+
+/// A receiver whose bandwidth is bounded says for how much it has room.
+#[test]
+fn a_ring_is_read_as_far_as_its_receiver_has_room() {
+    let mut ring = Limited::new(
+        RateLimit {
+            bits_per_second: 1_000_000,
+            burst: RateLimit::LEAST_BURST,
+        },
+        1526,
+        SECOND,
+    );
+    ring.side.set_limit(None);
+    let lender = &ring.side.account.clone().lender;
+    let mut burst = Vec::with_capacity(BURST);
+    lender.set_room(0);
+    ring.side.heed_receiver();
+    assert_eq!(ring.side.fetch(&mut burst), Ok(Fetched::Waits));
+    assert_eq!((burst.len(), ring.side.has_work()), (0, false));
+    assert_eq!(ring.side.enable_kicks(), Ok(false));
+    assert!((SECOND / 2..=SECOND).contains(&ring.side.wait_ns()));
+    // Others may wait behind packets for that receiver.
+    let now_ns = cpu::now_ns();
+    let mut fetch_at = |now_ns| {
+        let fetched = ring.side.fetch_limited(&mut burst, now_ns, BURST);
+        let count = burst.len();
+        ring.side.finish(burst.drain(..));
+        lender.set_room(0);
+        fetched.map(|_| count)
+    };
+    assert_eq!(fetch_at(now_ns + SECOND / 2), Ok(0));
+    assert_eq!(fetch_at(now_ns + SECOND), Ok(BURST));
+    assert_eq!(fetch_at(now_ns + SECOND + SECOND / 20), Ok(0));
+    assert_eq!(fetch_at(now_ns + SECOND + SECOND / 5), Ok(BURST));
+    // Of 1,500 bytes each, so that the last one begins within them.
+    lender.set_room(4000);
+    ring.side.heed_receiver();
+    assert_eq!(ring.side.fetch(&mut burst), Ok(Fetched::Full));
+    assert_eq!(burst.len(), 3);
+    ring.side.finish(burst.drain(..));
+    // Unless the receiver says so again, nothing is bounded.
+    ring.side.heed_receiver();
+    assert_eq!(ring.side.fetch(&mut burst), Ok(Fetched::Full));
+    assert_eq!(burst.len(), BURST);
+    ring.side.finish(burst.drain(..));
+    // A bandwidth of the sender's own holds as well.
+    let limit = SendLimit::new(
+        RateLimit {
+            bits_per_second: 1_000_000,
+            burst: 1600,
+        },
+        cpu::now_ns(),
+    );
+    ring.side.set_limit(Some(Arc::new(limit)));
+    lender.set_room(100_000);
+    assert_eq!(ring.side.fetch(&mut burst), Ok(Fetched::Full));
+    assert_eq!(burst.len(), 2);
+    ring.side.finish(burst.drain(..));
+    assert_eq!(ring.side.fetch(&mut burst), Ok(Fetched::Waits));
+    assert!((1..SECOND).contains(&ring.side.wait_ns()));
+}

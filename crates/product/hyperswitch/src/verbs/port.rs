@@ -62,6 +62,9 @@ fn config(args: &PortArgs) -> PortConfig {
     port.max_rate_from = args.bandwidth.max_rate_from.unwrap_or_default();
     port.max_rate_to = args.bandwidth.max_rate_to.unwrap_or_default();
     port.max_burst = args.bandwidth.max_burst.unwrap_or_default();
+    port.weight = args.bandwidth.weight.unwrap_or_default();
+    port.priority = args.bandwidth.priority.unwrap_or_default();
+    port.min_rate = args.bandwidth.min_rate.unwrap_or_default();
     port.static_macs.clone_from(&args.static_macs);
     port.isolated = args.isolated;
     port.flood = !args.no_flood;
@@ -87,6 +90,9 @@ fn changes(args: &PortSetArgs) -> PortChanges {
         max_rate_from: args.bandwidth.max_rate_from,
         max_rate_to: args.bandwidth.max_rate_to,
         max_burst: args.bandwidth.max_burst,
+        weight: args.bandwidth.weight,
+        priority: args.bandwidth.priority,
+        min_rate: args.bandwidth.min_rate,
         static_macs: given(args.no_static_macs, &args.static_macs),
         isolated: args.isolated,
         flood: args.flood,
@@ -191,6 +197,11 @@ fn rules(port: &PortInfo, line: &mut impl FnMut(&str, String)) {
         line("max rate to", config.max_rate_to.to_string());
         if config.max_burst.get().is_some() {
             line("max burst", config.max_burst.to_string());
+        }
+        line("weight", config.weight.to_string());
+        line("priority", config.priority.to_string());
+        if config.min_rate.get().is_some() {
+            line("min rate", config.min_rate.to_string());
         }
         let statics: Vec<String> = config.static_macs.iter().map(ToString::to_string).collect();
         line(
