@@ -9,7 +9,7 @@ use crate::nic::{Arrival, Nic};
 use crate::session::{Session, SessionError};
 use nic_packet::VNET_HEADER_LEN;
 use std::io;
-use virtqueue::driver::{Access, MAX_SPANS, Span, Used};
+use virtqueue::driver::{Access, MAX_SPANS, Used};
 
 /// Frames per batch at most.
 const BATCH: usize = 64;
@@ -56,7 +56,7 @@ pub enum Progress {
 }
 
 /// Interface to data plane: up to one batch.
-pub fn transmit(nic: &Nic, session: &mut Session, counters: &mut Counters) -> Result<Progress, End> {
+pub fn transmit(nic: &mut Nic, session: &mut Session, counters: &mut Counters) -> Result<Progress, End> {
     collect(session)?;
     let mut bytes = 0;
     let mut progress = Progress::More;
@@ -124,37 +124,33 @@ fn collect(session: &mut Session) -> Result<(), SessionError> {
 /// Data plane to interface: up to one batch. Without an interface frames are thrown away. When it returns
 /// [`Progress::Idle`], the data plane will call.
 pub fn receive(nic: Option<&Nic>, session: &mut Session, counters: &mut Counters) -> Result<Progress, End> {
+    let header_len = nic.map_or(VNET_HEADER_LEN, Nic::header_len);
     let mut progress = Progress::More;
-    let mut result = Ok(());
-    for _ in 0..BATCH {
+    while session.outbound.has_room() {
         let Some(first) = session.receive.take().map_err(SessionError::from)? else {
             progress = Progress::Idle;
             break;
         };
         let (buffers, count) = gather(session, first)?;
-        let taken = match nic {
-            Some(nic) => send(nic, session, &buffers[..count]),
-            None => Ok(false),
-        };
-        match taken {
-            Ok(true) => counters.to_interface += 1,
-            Ok(false) => counters.refused += 1,
-            Err(error) => result = Err(End::Interface(error)),
-        }
-        for used in &buffers[..count] {
-            session
-                .receive
-                .add(used.buffer, Access::Writable)
-                .expect("its descriptor was just freed");
-        }
-        if result.is_err() {
-            break;
-        }
+        session.outbound.add(&buffers[..count], header_len);
+    }
+    let result = match nic {
+        Some(nic) => nic.send(&session.memory, session.outbound.frames()),
+        None => Ok(0),
+    };
+    let taken = *result.as_ref().unwrap_or(&0) as u64;
+    counters.to_interface += taken;
+    counters.refused += session.outbound.count() - taken;
+    for used in session.outbound.end() {
+        session
+            .receive
+            .add(used.buffer, Access::Writable)
+            .expect("its descriptor was just freed");
     }
     if session.receive.publish() {
         session.receive_bell.kick.ring();
     }
-    result?;
+    result.map_err(End::Interface)?;
     if progress == Progress::Idle
         && session
             .receive
@@ -187,18 +183,4 @@ fn gather(session: &mut Session, first: Used) -> Result<([Used; MAX_SPANS], usiz
             .ok_or(SessionError::Merged(announced, returned))?;
     }
     Ok((buffers, count))
-}
-
-fn send(nic: &Nic, session: &Session, buffers: &[Used]) -> io::Result<bool> {
-    let mut spans = [Span::default(); MAX_SPANS];
-    for (span, used) in spans.iter_mut().zip(buffers) {
-        *span = Span {
-            offset: used.buffer.offset,
-            len: used.written,
-        };
-    }
-    if spans[0].len < VNET_HEADER_LEN {
-        return Ok(false);
-    }
-    nic.send(&session.memory, &spans[..buffers.len()])
 }

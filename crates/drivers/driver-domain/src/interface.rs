@@ -386,7 +386,7 @@ impl Worker {
             return Ok(false);
         };
         let mut busy = false;
-        if let Some(nic) = self.nic.as_ref().filter(|_| *readable && !self.blocked) {
+        if let Some(nic) = self.nic.as_mut().filter(|_| *readable && !self.blocked) {
             match transmit(nic, session, &mut self.counters)? {
                 Progress::More => busy = true,
                 Progress::Idle => *readable = false,

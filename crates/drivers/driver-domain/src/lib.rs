@@ -11,14 +11,15 @@
 //! | `controller` | one controller: its channel, and messages that wait for it |
 //! | `interface` | a worker: life of one interface, waiting, repeated attempts |
 //! | `waking_core` | the core from which a worker is woken, where it stays |
-//! | `nic` | opening a TAP or uplink; one frame in, one frame out |
+//! | `nic` | opening a TAP or uplink; a frame in, batches of frames out |
 //! | `session` | vhost-user negotiation, memory, rings |
 //! | `forward` | frames between the two, in batches |
-//! | `area` | memory of frames on their way to the data plane |
+//! | `area`, `outbound` | memory of frames on their way to the data plane; frames on their way to an interface |
 //!
-//! Frames are read from the interface straight into the shared memory of the transmit ring, and written from
-//! that of the receive ring: there is no copy in user space. One thread serves both directions of an
-//! interface and sleeps whenever there is nothing to do.
+//! Frames of a TAP are read straight into the shared memory of the transmit ring, and all are sent from that of
+//! the receive ring. Those of an uplink lie in its ring already, from which they are copied; only long ones
+//! take a system call each. One thread serves both directions of an interface and sleeps whenever there is
+//! nothing to do.
 //!
 //! Nothing that happens to one interface reaches another, and nothing ends the process except the supervisor.
 //! Without its controller, forwarding goes on.
@@ -30,6 +31,7 @@ mod controller;
 mod forward;
 mod interface;
 mod nic;
+mod outbound;
 mod process;
 mod session;
 mod waking_core;

@@ -1,4 +1,5 @@
-//! An open interface of either kind: one frame in, one frame out, between descriptor and shared memory.
+//! An open interface of either kind: frames in, and batches of frames out, between descriptor and shared
+//! memory.
 //!
 //! On its way to the data plane a frame lies behind a virtio-net header as a driver must write it (VIRTIO
 //! 1.2, 5.1.6.2): no flag but NEEDS_CSUM, no buffer count. On the way out the header goes to the kernel as
@@ -6,14 +7,14 @@
 
 use control_protocol::driver::{InterfaceKind, InterfaceSpec};
 use nic_packet::{
-    Addresses, CONTROL_LEN, NicError, Offloads, Owner, Tap, TapSpec, Uplink, VNET_HEADER_LEN, VlanTag,
+    Addresses, CONTROL_LEN, Front, NicError, Offloads, Owner, Tap, TapSpec, Uplink, VNET_HEADER_LEN, VlanTag,
     addresses_of, vlan_tag,
 };
 use rustix::io::Errno;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use virtqueue::driver::{MAX_SPANS, SharedMemory, Span};
+use virtqueue::driver::{Messages, SharedMemory, Span};
 
 /// Largest frame the data plane takes, in bytes: 64 KiB of IP with Ethernet header and two VLAN tags, as in
 /// `flow::DropReason::OversizedFrame`.
@@ -58,10 +59,21 @@ impl Nic {
         if let Some(tap) = tap_spec(spec) {
             return Tap::open(&tap, stale, owner).map(Nic::Tap);
         }
+        let tell = |uplink: &Uplink| {
+            if let Some(reason) = uplink.ring_refused() {
+                log::info!(
+                    "{}: no receive ring, so a system call per frame: {reason}",
+                    spec.name
+                );
+            }
+        };
         match spec.kind {
-            InterfaceKind::Uplink => Uplink::open(&spec.name, spec.mtu).map(Nic::Uplink),
+            InterfaceKind::Uplink => {
+                let uplink = Uplink::open(&spec.name, spec.mtu).inspect(tell)?;
+                Ok(Nic::Uplink(uplink))
+            }
             InterfaceKind::Device => {
-                let uplink = Uplink::open_hidden(&spec.name, spec.mtu, owner)?;
+                let uplink = Uplink::open_hidden(&spec.name, spec.mtu, owner).inspect(tell)?;
                 Ok(Nic::Device(uplink, spec.name.clone()))
             }
             // The descriptor comes from the controller.
@@ -130,21 +142,23 @@ impl Nic {
     }
 
     /// Receives a frame into the [`RECEIVE_ROOM`] bytes at `at`. An error is the end of the interface.
-    pub fn receive(&self, memory: &SharedMemory, at: usize) -> io::Result<Arrival> {
+    pub fn receive(&mut self, memory: &SharedMemory, at: usize) -> io::Result<Arrival> {
         let start = at + VLAN_TAG_LEN;
         let room = Span {
             offset: start,
             len: RECEIVE_ROOM - VLAN_TAG_LEN,
         };
-        let (len, tag) = match self {
-            Nic::Tap(tap) => (memory.read_from(tap.as_fd(), &[room]), None),
-            Nic::Uplink(uplink) | Nic::Device(uplink, _) => match receive_at(uplink, memory, room) {
-                Ok((len, tag)) => (Ok(len), tag),
-                Err(error) => (Err(error), None),
+        let received = match self {
+            Nic::Tap(tap) => memory.read_from(tap.as_fd(), &[room]).map(|len| (len, None)),
+            Nic::Uplink(uplink) | Nic::Device(uplink, _) => match take_from_ring(uplink, memory, room) {
+                FromRing::Taken(len, tag) => Ok((len, tag)),
+                FromRing::Nothing => return Ok(Arrival::Nothing),
+                FromRing::Cut => return Ok(Arrival::Unusable),
+                FromRing::InSocket => receive_at(uplink, memory, room),
             },
         };
-        let len = match len {
-            Ok(len) => len,
+        let (len, tag) = match received {
+            Ok(received) => received,
             Err(error) => return no_frame(error),
         };
         if len < VNET_HEADER_LEN + ETHERNET_HEADER_LEN || len >= room.len {
@@ -159,27 +173,50 @@ impl Nic {
         }
     }
 
-    /// Sends header and frame that lie in `spans`. Returns whether the kernel took it; an error is the end of
-    /// the interface.
-    pub fn send(&self, memory: &SharedMemory, spans: &[Span]) -> io::Result<bool> {
-        let result = match self {
-            Nic::Tap(tap) => memory.write_to(tap.as_fd(), spans),
-            Nic::Uplink(uplink) | Nic::Device(uplink, _) if uplink.header_len() == VNET_HEADER_LEN => {
-                memory.write_to(uplink.as_fd(), spans)
-            }
-            Nic::Uplink(uplink) | Nic::Device(uplink, _) => match without_count(spans, uplink.header_len()) {
-                Some((parts, count)) => memory.write_to(uplink.as_fd(), &parts[..count]),
-                None => return Ok(false),
-            },
-        };
-        match result {
-            Ok(_) => Ok(true),
-            Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
-                Some(Errno::BADFD | Errno::NODEV | Errno::NXIO | Errno::NETDOWN) => Err(error),
-                // A header that the kernel refuses, no memory, a full queue, a TAP that is down.
-                _ => Ok(false),
-            },
+    /// Length of the virtio-net header in front of each frame that is sent, in bytes: [`VNET_HEADER_LEN`], or
+    /// less, without its end.
+    pub fn header_len(&self) -> usize {
+        match self {
+            Nic::Tap(_) => VNET_HEADER_LEN,
+            Nic::Uplink(uplink) | Nic::Device(uplink, _) => uplink.header_len(),
         }
+    }
+
+    /// Sends frames, each a header of [`Self::header_len`] and the frame itself. Returns how many the kernel
+    /// took; an error is the end of the interface.
+    pub fn send(&self, memory: &SharedMemory, frames: &Messages) -> io::Result<usize> {
+        let mut taken = 0;
+        match self {
+            Nic::Tap(tap) => {
+                for frame in frames.iter() {
+                    taken += usize::from(is_taken(memory.write_to(tap.as_fd(), frame))?);
+                }
+            }
+            Nic::Uplink(uplink) | Nic::Device(uplink, _) => {
+                let mut next = 0;
+                while next < frames.iter().len() {
+                    let sent = memory.send(uplink.as_fd(), frames, next);
+                    let count = *sent.as_ref().unwrap_or(&1);
+                    if is_taken(sent)? {
+                        taken += count;
+                    }
+                    next += count;
+                }
+            }
+        }
+        Ok(taken)
+    }
+}
+
+/// Whether the kernel took a frame; an error is the end of the interface.
+fn is_taken(result: io::Result<usize>) -> io::Result<bool> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::BADFD | Errno::NODEV | Errno::NXIO | Errno::NETDOWN) => Err(error),
+            // A header that the kernel refuses, no memory, a full queue, a TAP that is down.
+            _ => Ok(false),
+        },
     }
 }
 
@@ -254,21 +291,34 @@ fn insert_tag(memory: &SharedMemory, frame: Span, tag: VlanTag) -> Span {
     }
 }
 
-/// The spans without the end of the virtio-net header, for packet sockets that know only the shorter one.
-fn without_count(spans: &[Span], header_len: usize) -> Option<([Span; MAX_SPANS], usize)> {
-    let first = spans.first().filter(|first| first.len >= VNET_HEADER_LEN)?;
-    let mut parts = [Span::default(); MAX_SPANS];
-    parts[0] = Span {
-        offset: first.offset,
-        len: header_len,
+/// What the ring of a packet socket had.
+enum FromRing {
+    /// A frame: its length with a whole virtio-net header, and the VLAN tag that the kernel took out.
+    Taken(usize, Option<VlanTag>),
+    /// Nothing.
+    Nothing,
+    /// A frame of which only the beginning was kept.
+    Cut,
+    /// A frame that is the socket's next message.
+    InSocket,
+}
+
+fn take_from_ring(uplink: &mut Uplink, memory: &SharedMemory, room: Span) -> FromRing {
+    let Some(ring) = uplink.ring() else {
+        return FromRing::InSocket;
     };
-    parts[1] = Span {
-        offset: first.offset + VNET_HEADER_LEN,
-        len: first.len - VNET_HEADER_LEN,
+    let taken = match ring.front() {
+        None => return FromRing::Nothing,
+        Some(Front::Frame(header, frame, tag)) => {
+            memory.write(room.offset, header);
+            memory.write(room.offset + VNET_HEADER_LEN, frame);
+            FromRing::Taken(VNET_HEADER_LEN + frame.len(), tag)
+        }
+        Some(Front::InSocket) => FromRing::InSocket,
+        Some(Front::Cut) => FromRing::Cut,
     };
-    let rest = &spans[1..];
-    parts.get_mut(2..2 + rest.len())?.copy_from_slice(rest);
-    Some((parts, 2 + rest.len()))
+    ring.release();
+    taken
 }
 
 /// Receives a frame from a packet socket into `room`; returns its length with a whole virtio-net header, and
@@ -325,20 +375,5 @@ mod tests {
         assert_eq!(bytes[..12], [NEEDS_CSUM, 1, 58, 0, 0x50, 5, 38, 0, 16, 0, 0, 0]);
         assert_eq!(bytes[12..24], packet[12..24]);
         assert_eq!(bytes[24..], [0x81, 0x00, 0x20, 0x64, 0x08, 0x00, 1, 2, 3]);
-    }
-
-    #[test]
-    fn short_headers_leave_the_count_out() {
-        let spans = [Span { offset: 100, len: 50 }, Span { offset: 300, len: 7 }];
-        let (parts, count) = without_count(&spans, 10).unwrap();
-        assert_eq!(
-            parts[..count],
-            [
-                Span { offset: 100, len: 10 },
-                Span { offset: 112, len: 38 },
-                Span { offset: 300, len: 7 }
-            ]
-        );
-        assert!(without_count(&[Span { offset: 0, len: 11 }], 10).is_none());
     }
 }

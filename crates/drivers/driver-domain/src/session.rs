@@ -9,6 +9,7 @@
 
 use crate::area::{TransmitArea, chunk};
 use crate::nic::{MAX_FRAME, RECEIVE_ROOM};
+use crate::outbound::Outbound;
 use nic_packet::{Offloads, VNET_HEADER_LEN};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -60,6 +61,8 @@ pub struct Session {
     pub transmit: DriverQueue,
     pub transmit_bell: Bells,
     pub area: TransmitArea,
+    /// Frames that were taken from the receive ring; empty between batches.
+    pub outbound: Outbound,
     /// Whether frames may be spread over several receive buffers.
     pub merged: bool,
     pub features: u64,
@@ -110,6 +113,7 @@ impl Session {
             receive,
             transmit,
             area,
+            outbound: Outbound::default(),
             merged,
             features,
             stream,

@@ -668,6 +668,80 @@ fn an_uplink_carries_traffic_and_vlan_tags() {
     driver.expect_failed(0, "there is no interface");
 }
 
+/// Frames of an uplink lie in slots of its ring, or in its socket if they are longer: whole and in order.
+#[test]
+fn frames_of_all_lengths_come_in_order_through_ring_and_socket() {
+    if !can_run() {
+        return;
+    }
+    const LENGTHS: [usize; 12] = [60, 64, 1514, 1900, 1940, 1954, 1960, 2000, 2048, 2100, 4000, 9014];
+    let (host, outside) = (Namespace::new(), Namespace::new());
+    let (uplink, far) = (unique(), unique());
+    sh(&format!(
+        "ip link add {uplink} netns {} type veth peer name {far} netns {}",
+        host.0, outside.0
+    ));
+    host.sh(&format!("ip link set {uplink} mtu 9000 up"));
+    outside.sh(&format!("ip link set {far} mtu 9000 up"));
+    let driver = Driver::start(Some(&host));
+    let (backend, [stream, _]) = Backend::start(ALL);
+    let spec = InterfaceSpec {
+        kind: InterfaceKind::Uplink,
+        name: uplink.clone(),
+        mtu: None,
+    };
+    driver.attach(0, &spec, stream);
+    driver.expect_up(0);
+    backend.devices[0].lock().unwrap().keep = usize::MAX;
+    let frames: Vec<Vec<u8>> = (0..600)
+        .map(|number: usize| {
+            let len = LENGTHS[number * 7 % LENGTHS.len()];
+            let mut frame = vec![number as u8; len];
+            frame[..12].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9]);
+            // Every third one has a VLAN tag, which the kernel takes out.
+            let kind: &[u8] = if number.is_multiple_of(3) {
+                &[0x81, 0x00, 0x20, 0x64, 0x88, 0xb5]
+            } else {
+                &[0x88, 0xb5]
+            };
+            frame[12..12 + kind.len()].copy_from_slice(kind);
+            frame[18..26].copy_from_slice(&(number as u64).to_be_bytes());
+            frame
+        })
+        .collect();
+    let netns = std::fs::File::open(format!("/run/netns/{}", outside.0)).unwrap();
+    let sent = frames.clone();
+    let sender = std::thread::spawn(move || {
+        let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+        rustix::thread::move_into_link_name_space(netns.as_fd(), kind).unwrap();
+        let socket = nic_packet::Uplink::open(&far, None).unwrap();
+        assert!(socket.ring_refused().is_none(), "this kernel has rings");
+        let header = vec![0; socket.header_len()];
+        for frame in sent {
+            rustix::io::write(&socket, &[&header[..], &frame].concat()).unwrap();
+            // Rings and buffers hold all that comes while this test has no processor for a while.
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    });
+    sender.join().unwrap();
+    let ours = || -> Vec<Vec<u8>> {
+        let device = backend.devices[0].lock().unwrap();
+        let frames = device.kept.iter().map(|kept| kept[12..].to_vec());
+        frames
+            .filter(|frame| frame[6..12] == [2, 0, 0, 0, 0, 9])
+            .collect()
+    };
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while ours().len() < frames.len() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let ours = ours();
+    let numbers =
+        |frames: &[Vec<u8>]| -> Vec<Vec<u8>> { frames.iter().map(|f| f[18..26].to_vec()).collect() };
+    assert_eq!(numbers(&ours), numbers(&frames));
+    assert!(ours == frames, "all are whole");
+}
+
 /// Threads of the process with this name.
 fn threads_named(name: &str) -> Vec<std::path::PathBuf> {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();

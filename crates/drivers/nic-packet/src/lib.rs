@@ -9,7 +9,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `tap`, `settings` | TAP devices, and what changes while one is in use |
-//! | `uplink` | packet sockets on existing interfaces |
+//! | `uplink`, `receive_ring` | packet sockets on existing interfaces; frames that arrive there |
 //! | `placeholder`, `owner` | TAPs that stand for ports at the host; whose a device is |
 //! | `watch`, `addresses` | changes of interfaces; their addresses |
 //! | `netlink`, `namespace` | requests of route netlink; a function in another namespace |
@@ -24,6 +24,7 @@ mod namespace;
 mod netlink;
 mod owner;
 mod placeholder;
+mod receive_ring;
 mod settings;
 mod tap;
 mod uplink;
@@ -32,6 +33,7 @@ mod watch;
 pub use addresses::{Addresses, addresses_of};
 pub use owner::Owner;
 pub use placeholder::PlaceholderTaps;
+pub use receive_ring::{Front, ReceiveRing};
 pub use tap::{Offloads, Tap, TapSpec};
 pub use uplink::{CONTROL_LEN, Uplink, VlanTag, vlan_tag};
 pub use watch::{LinkEvent, LinkState, LinkWatch};

@@ -10,11 +10,13 @@
 //! take them. An interface has one such owner at a time, so an interface that is a port of another device is
 //! refused, and other owners are refused from then on. It stays hidden when the process dies.
 //!
-//! The kernel takes the outer VLAN tag out of a received frame and reports it beside, in a
-//! control message; [`vlan_tag`] finds it there, for the caller to put back.
+//! Frames arrive in a ring ([`ReceiveRing`]); long ones, and all on a kernel without such rings, as messages
+//! of the socket. The kernel takes the outer VLAN tag out of a received frame and reports it beside; in a
+//! message's control data [`vlan_tag`] finds it, for the caller to put back.
 
 use crate::netlink::{Change, Link, Netlink};
 use crate::owner::{Made, Owner};
+use crate::receive_ring::ReceiveRing;
 use crate::{NicError, VNET_HEADER_LEN, check_name};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
@@ -43,6 +45,7 @@ pub struct VlanTag {
 pub struct Uplink {
     socket: OwnedFd,
     header_len: usize,
+    ring: io::Result<ReceiveRing>,
 }
 
 impl Uplink {
@@ -72,9 +75,15 @@ impl Uplink {
         let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
             .map_err(|errno| NicError::refused("packet socket", errno))?;
         let index = i32::try_from(link.index).map_err(|_| NicError::Missing(name.into()))?;
-        let header_len = set_up(&socket, index)
-            .map_err(|(what, error)| NicError::refused(format!("{name}: {what}"), error))?;
-        Ok(Uplink { socket, header_len })
+        let refused = |(what, error): SetupError| NicError::refused(format!("{name}: {what}"), error);
+        let header_len = set_up(&socket).map_err(refused)?;
+        let ring = ReceiveRing::new(socket.as_fd());
+        attach(&socket, index).map_err(refused)?;
+        Ok(Uplink {
+            socket,
+            header_len,
+            ring,
+        })
     }
 
     /// Opens an interface, and hides the frames that it receives from the host's stack.
@@ -148,8 +157,19 @@ impl Uplink {
             .map_err(|error| NicError::refused(format!("{name}: giving it back"), error))
     }
 
-    /// Length of the header in front of each frame in bytes: [`VNET_HEADER_LEN`], or two less on kernels
-    /// before 6.4.
+    /// The ring in which frames arrive, if the kernel has made one. Without it each is a message of the
+    /// socket.
+    pub fn ring(&mut self) -> Option<&mut ReceiveRing> {
+        self.ring.as_mut().ok()
+    }
+
+    /// Why there is no ring.
+    pub fn ring_refused(&self) -> Option<&io::Error> {
+        self.ring.as_ref().err()
+    }
+
+    /// Length of the header in front of each frame of the socket in bytes: [`VNET_HEADER_LEN`], or two less
+    /// on kernels before 6.4.
     pub fn header_len(&self) -> usize {
         self.header_len
     }
@@ -173,7 +193,7 @@ fn hiding_name(name: &str) -> String {
 type SetupError = (&'static str, io::Error);
 
 /// Returns the length of the virtio-net header.
-fn set_up(socket: &OwnedFd, index: i32) -> Result<usize, SetupError> {
+fn set_up(socket: &OwnedFd) -> Result<usize, SetupError> {
     let header_len = match option(socket, libc::PACKET_VNET_HDR_SZ, VNET_HEADER_LEN) {
         Ok(()) => VNET_HEADER_LEN,
         Err(_) => {
@@ -185,9 +205,13 @@ fn set_up(socket: &OwnedFd, index: i32) -> Result<usize, SetupError> {
     option(socket, libc::PACKET_IGNORE_OUTGOING, 1).map_err(|error| ("PACKET_IGNORE_OUTGOING", error))?;
     // A smaller buffer only drops earlier.
     let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER);
-    bind(socket, index).map_err(|error| ("bind", error))?;
-    join_all(socket, index).map_err(|error| ("promiscuous mode", error))?;
     Ok(header_len)
+}
+
+/// From now on frames arrive.
+fn attach(socket: &OwnedFd, index: i32) -> Result<(), SetupError> {
+    bind(socket, index).map_err(|error| ("bind", error))?;
+    join_all(socket, index).map_err(|error| ("promiscuous mode", error))
 }
 
 /// Binds the socket to frames of all kinds of an interface.

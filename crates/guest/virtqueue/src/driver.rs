@@ -19,7 +19,7 @@ mod doorbell;
 mod shared_memory;
 
 pub use doorbell::Doorbell;
-pub use shared_memory::{MAX_SPANS, Pages, Received, SharedMemory, Span};
+pub use shared_memory::{MAX_SPANS, Messages, Pages, Received, SharedMemory, Span};
 
 use crate::split::{AVAIL_F_NO_INTERRUPT, DESC_F_WRITE, DESC_LEN, USED_F_NO_NOTIFY};
 use std::sync::Arc;

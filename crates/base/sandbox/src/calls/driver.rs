@@ -57,6 +57,9 @@ pub(crate) const CALLS: Calls = &[
                     bits(libc::PACKET_VNET_HDR),
                     bits(libc::PACKET_IGNORE_OUTGOING),
                     bits(libc::PACKET_VNET_HDR_SZ),
+                    bits(libc::PACKET_VERSION),
+                    bits(libc::PACKET_COPY_THRESH),
+                    bits(libc::PACKET_RX_RING),
                 ],
             ),
         ]),
@@ -68,6 +71,7 @@ pub(crate) const CALLS: Calls = &[
             OneOf(2, &[bits(libc::SO_RCVBUFFORCE)]),
         ]),
     ),
+    (libc::SYS_sendmmsg, Always), // many frames at a time
     (libc::SYS_setns, If(&[OneOf(1, &[bits(libc::CLONE_NEWNET)])])),
     (libc::SYS_memfd_create, Always),
     (libc::SYS_ftruncate, Always),

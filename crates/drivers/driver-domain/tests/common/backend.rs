@@ -46,8 +46,10 @@ pub struct Device {
     pub segmented: u64,
     pub unsummed: u64,
     pub calls: u64,
-    /// Frames whose first bytes are kept, header included.
+    /// The first frames, header included, up to [`Self::keep`] bytes of each.
     pub kept: Vec<Vec<u8>>,
+    /// Bytes that are kept of a frame; at least 64.
+    pub keep: usize,
 }
 
 pub type Shared = Arc<Mutex<Device>>;
@@ -202,7 +204,8 @@ impl Device {
                 self.unsummed += u64::from(frame[0] & 1);
                 self.segmented += u64::from(frame[1] != 0);
                 if self.kept.len() < 1000 {
-                    self.kept.push(frame[..frame.len().min(64)].to_vec());
+                    self.kept
+                        .push(frame[..frame.len().min(self.keep.max(64))].to_vec());
                 }
                 frames.push(frame);
                 queue.add_used(&memory, head, 0).unwrap();

@@ -37,6 +37,40 @@ pub struct Received {
     pub truncated: bool,
 }
 
+/// Messages that lie in a [`SharedMemory`], each in some spans, in order.
+#[derive(Debug, Default)]
+pub struct Messages {
+    spans: Vec<Span>,
+    /// Where each message's spans end.
+    ends: Vec<usize>,
+}
+
+impl Messages {
+    /// Adds a message.
+    ///
+    /// # Panics
+    ///
+    /// With more than [`MAX_SPANS`] spans.
+    pub fn push(&mut self, spans: impl IntoIterator<Item = Span>) {
+        let start = self.spans.len();
+        self.spans.extend(spans);
+        assert!(self.spans.len() - start <= MAX_SPANS, "too many spans");
+        self.ends.push(self.spans.len());
+    }
+
+    /// Removes all.
+    pub fn clear(&mut self) {
+        self.spans.clear();
+        self.ends.clear();
+    }
+
+    /// The messages.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[Span]> {
+        let start_of = |number: usize| number.checked_sub(1).map_or(0, |before| self.ends[before]);
+        (0..self.ends.len()).map(move |number| &self.spans[start_of(number)..self.ends[number]])
+    }
+}
+
 /// A mapped memfd. Unmapped when dropped.
 #[derive(Debug)]
 pub struct SharedMemory {
@@ -201,6 +235,39 @@ impl SharedMemory {
         })
     }
 
+    /// Sends messages over a socket from number `first` on, without waiting (`sendmmsg(2)`). Returns how many
+    /// the kernel took; an error concerns the first.
+    pub fn send(&self, socket: BorrowedFd<'_>, messages: &Messages, first: usize) -> io::Result<usize> {
+        let mut vectors: Vec<libc::iovec> = messages.spans.iter().map(|span| self.vector(*span)).collect();
+        let mut rest = &mut vectors[..];
+        let mut headers = Vec::with_capacity(messages.ends.len());
+        for spans in messages.iter() {
+            let (own, others) = rest.split_at_mut(spans.len());
+            rest = others;
+            // SAFETY: `mmsghdr` is plain data for which zeros are valid.
+            let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            header.msg_hdr.msg_iov = own.as_mut_ptr();
+            header.msg_hdr.msg_iovlen = own.len();
+            headers.push(header);
+        }
+        let headers = &mut headers[first..];
+        let count = libc::c_uint::try_from(headers.len()).expect("a batch");
+        // SAFETY: `count` headers are live; their vectors are, too, and point into the mapping (`vector`
+        // checked), which stays mapped during the call.
+        let sent = unsafe {
+            let flags = libc::MSG_DONTWAIT;
+            libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, flags)
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    fn vector(&self, span: Span) -> libc::iovec {
+        libc::iovec {
+            iov_base: self.at(span).cast(),
+            iov_len: span.len,
+        }
+    }
+
     fn vectors(&self, spans: &[Span]) -> io::Result<([libc::iovec; MAX_SPANS], libc::c_int)> {
         if spans.len() > MAX_SPANS {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -210,10 +277,7 @@ impl SharedMemory {
             iov_len: 0,
         }; MAX_SPANS];
         for (vector, span) in vectors.iter_mut().zip(spans) {
-            *vector = libc::iovec {
-                iov_base: self.at(*span).cast(),
-                iov_len: span.len,
-            };
+            *vector = self.vector(*span);
         }
         let count = libc::c_int::try_from(spans.len()).expect("at most MAX_SPANS");
         Ok((vectors, count))
@@ -281,6 +345,31 @@ mod tests {
         let mut back = [0; 2];
         near.read_exact(&mut back).unwrap();
         assert_eq!(&back, b"xy");
+    }
+
+    #[test]
+    fn messages_are_sent_from_any_number_on() {
+        let memory = SharedMemory::new("test", 4096).unwrap();
+        memory.write(0, b"abcdef");
+        let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let mut messages = Messages::default();
+        let span = |offset, len| Span { offset, len };
+        messages.push([span(0, 2), span(5, 1)]);
+        messages.push([span(2, 3)]);
+        messages.push([span(1, 1)]);
+        assert_eq!(messages.iter().len(), 3);
+        assert_eq!(memory.send(ours.as_fd(), &messages, 1).unwrap(), 2);
+        assert_eq!(memory.send(ours.as_fd(), &messages, 0).unwrap(), 3);
+        let mut received = [0; 8];
+        for expected in ["cde", "b", "abf", "cde", "b"] {
+            let len = theirs.recv(&mut received).unwrap();
+            assert_eq!(&received[..len], expected.as_bytes());
+        }
+        messages.clear();
+        assert_eq!(messages.iter().len(), 0);
+        drop(theirs);
+        messages.push([span(0, 1)]);
+        assert!(memory.send(ours.as_fd(), &messages, 0).is_err());
     }
 
     #[test]

@@ -1,0 +1,123 @@
+//! A batch of frames on their way to an interface: the buffers in which the data plane put them, and what of
+//! these is sent.
+
+use nic_packet::VNET_HEADER_LEN;
+use virtqueue::driver::{Messages, Span, Used};
+
+/// Frames per batch at most.
+const BATCH: usize = 64;
+/// Bytes after which a batch is sent although more frames may be there, so that their buffers come back.
+const BATCH_BYTES: usize = 128 << 10;
+
+/// Buffers that were taken from the receive ring and not given back yet.
+#[derive(Debug, Default)]
+pub struct Outbound {
+    buffers: Vec<Used>,
+    frames: Messages,
+    /// Frames that were taken, with those that are too short to be sent.
+    count: usize,
+    bytes: usize,
+}
+
+impl Outbound {
+    /// Whether a further frame belongs into this batch.
+    pub fn has_room(&self) -> bool {
+        self.count < BATCH && self.bytes < BATCH_BYTES
+    }
+
+    /// Adds a frame in its buffers, behind a header of [`VNET_HEADER_LEN`], of which the interface takes the
+    /// first `header_len` bytes.
+    pub fn add(&mut self, buffers: &[Used], header_len: usize) {
+        self.count += 1;
+        self.buffers.extend_from_slice(buffers);
+        let spans = buffers.iter().map(|used| Span {
+            offset: used.buffer.offset,
+            len: used.written,
+        });
+        self.bytes += spans.clone().map(|span| span.len).sum::<usize>();
+        let Some(first) = spans.clone().next().filter(|first| first.len >= VNET_HEADER_LEN) else {
+            return;
+        };
+        if header_len == VNET_HEADER_LEN {
+            return self.frames.push(spans);
+        }
+        let header = Span {
+            offset: first.offset,
+            len: header_len,
+        };
+        let behind = Span {
+            offset: first.offset + VNET_HEADER_LEN,
+            len: first.len - VNET_HEADER_LEN,
+        };
+        self.frames
+            .push([header, behind].into_iter().chain(spans.skip(1)));
+    }
+
+    /// Frames that can be sent.
+    pub fn frames(&self) -> &Messages {
+        &self.frames
+    }
+
+    /// Number of frames that were added.
+    pub fn count(&self) -> u64 {
+        self.count as u64
+    }
+
+    /// Buffers to be given back. The batch is empty then.
+    pub fn end(&mut self) -> impl Iterator<Item = Used> {
+        self.frames.clear();
+        (self.count, self.bytes) = (0, 0);
+        self.buffers.drain(..)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(offset: usize, written: usize) -> Used {
+        Used {
+            id: 0,
+            buffer: Span { offset, len: 4096 },
+            written,
+        }
+    }
+
+    fn spans(batch: &Outbound) -> Vec<Vec<(usize, usize)>> {
+        let pairs = |spans: &[Span]| spans.iter().map(|span| (span.offset, span.len)).collect();
+        batch.frames().iter().map(pairs).collect()
+    }
+
+    #[test]
+    fn short_headers_leave_the_count_out() {
+        let mut batch = Outbound::default();
+        let frame = [used(100, 50), used(300, 7)];
+        batch.add(&frame, 12);
+        batch.add(&frame, 10);
+        let whole = vec![(100, 50), (300, 7)];
+        assert_eq!(spans(&batch), [whole, vec![(100, 10), (112, 38), (300, 7)]]);
+    }
+
+    #[test]
+    fn frames_without_a_header_are_counted_and_not_sent() {
+        let mut batch = Outbound::default();
+        batch.add(&[used(0, 11)], 12);
+        assert_eq!((batch.count(), batch.frames().iter().len()), (1, 0));
+        assert_eq!(batch.end().count(), 1);
+        assert_eq!(batch.count(), 0);
+    }
+
+    #[test]
+    fn a_batch_ends_by_frames_or_bytes() {
+        let mut batch = Outbound::default();
+        for _ in 0..BATCH {
+            assert!(batch.has_room());
+            batch.add(&[used(0, 60)], 12);
+        }
+        assert!(!batch.has_room());
+        assert_eq!(batch.end().count(), BATCH);
+        assert!(batch.has_room());
+        batch.add(&vec![used(0, 4096); BATCH_BYTES / 4096], 12);
+        assert!(!batch.has_room());
+    }
+}
