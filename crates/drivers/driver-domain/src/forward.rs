@@ -122,8 +122,13 @@ fn collect(session: &mut Session) -> Result<(), SessionError> {
 }
 
 /// Data plane to interface: up to one batch. Without an interface frames are thrown away. When it returns
-/// [`Progress::Idle`], the data plane will call.
-pub fn receive(nic: Option<&Nic>, session: &mut Session, counters: &mut Counters) -> Result<Progress, End> {
+/// [`Progress::Idle`], the data plane will call if that `is_wanted`.
+pub fn receive(
+    nic: Option<&Nic>,
+    session: &mut Session,
+    counters: &mut Counters,
+    is_wanted: bool,
+) -> Result<Progress, End> {
     let header_len = nic.map_or(VNET_HEADER_LEN, Nic::header_len);
     let mut progress = Progress::More;
     while session.outbound.has_room() {
@@ -152,6 +157,7 @@ pub fn receive(nic: Option<&Nic>, session: &mut Session, counters: &mut Counters
     }
     result.map_err(End::Interface)?;
     if progress == Progress::Idle
+        && is_wanted
         && session
             .receive
             .enable_notifications(1)

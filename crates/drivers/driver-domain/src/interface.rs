@@ -13,6 +13,7 @@
 //! The worker sleeps in `epoll_wait`, without timeout unless the interface is to be tried again. While frames
 //! flow it asks without waiting, between batches.
 
+use crate::coalescing::{Coalescing, Frames, PAUSE, WhenIdle};
 use crate::forward::{Counters, End, Progress, receive, transmit};
 use crate::nic::Nic;
 use crate::session::{Session, SessionError};
@@ -316,6 +317,7 @@ impl Worker {
     fn serve(&mut self, booster: &mut Booster) -> io::Result<()> {
         let mut readable = true;
         let mut busy = true;
+        let mut coalescing = Coalescing::new(Instant::now());
         loop {
             if self.poller.is_none() {
                 self.poller = Some(self.watch()?);
@@ -353,7 +355,7 @@ impl Worker {
                 self.set_blocked(false)?;
                 readable = true;
             }
-            match self.forward(&mut readable) {
+            match self.forward_and_pause(&mut readable, &mut coalescing, booster) {
                 Ok(more) => busy = more,
                 Err(End::Interface(error)) => {
                     self.close_interface(error.to_string());
@@ -380,8 +382,36 @@ impl Worker {
         }
     }
 
-    /// One batch each way. Returns whether there may be more.
-    fn forward(&mut self, readable: &mut bool) -> Result<bool, End> {
+    /// Forwards, and sleeps for a while if frames come too fast to be waited for one by one. Returns whether
+    /// there may be more.
+    fn forward_and_pause(
+        &mut self,
+        readable: &mut bool,
+        coalescing: &mut Coalescing,
+        booster: &mut Booster,
+    ) -> Result<bool, End> {
+        let before = self.counters;
+        let action = coalescing.when_idle(self.blocked);
+        let more = self.forward(readable, action == WhenIdle::Sleep)?;
+        let frames = Frames {
+            from_interface: self.counters.from_interface - before.from_interface,
+            to_interface: self.counters.to_interface - before.to_interface,
+        };
+        coalescing.note(Instant::now(), frames);
+        if more || coalescing.when_idle(self.blocked) == WhenIdle::Sleep {
+            // The data plane must know that it is to call.
+            return Ok(more || action != WhenIdle::Sleep);
+        }
+        booster.prepare_sleep(WakeMode::Preempting);
+        std::thread::sleep(PAUSE);
+        booster.woken();
+        *readable = true;
+        Ok(true)
+    }
+
+    /// One batch each way. Returns whether there may be more; if not, the data plane calls if that
+    /// `is_wanted`.
+    fn forward(&mut self, readable: &mut bool, is_wanted: bool) -> Result<bool, End> {
         let Some(session) = &mut self.session else {
             return Ok(false);
         };
@@ -399,7 +429,7 @@ impl Worker {
         let Some(session) = &mut self.session else {
             return Ok(false);
         };
-        busy |= receive(self.nic.as_ref(), session, &mut self.counters)? == Progress::More;
+        busy |= receive(self.nic.as_ref(), session, &mut self.counters, is_wanted)? == Progress::More;
         Ok(busy)
     }
 

@@ -10,6 +10,7 @@
 //! | `process` | the main thread: channels to supervisor and controllers, one worker per port |
 //! | `controller` | one controller: its channel, and messages that wait for it |
 //! | `interface` | a worker: life of one interface, waiting, repeated attempts |
+//! | `coalescing` | whether a worker sleeps until the next frame, or for a fixed time |
 //! | `waking_core` | the core from which a worker is woken, where it stays |
 //! | `nic` | opening a TAP or uplink; a frame in, batches of frames out |
 //! | `session` | vhost-user negotiation, memory, rings |
@@ -27,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod area;
+mod coalescing;
 mod controller;
 mod forward;
 mod interface;
