@@ -1,9 +1,9 @@
 //! Coalescing of wake-ups: whether the worker sleeps until the next frame, or for a fixed time.
 //!
-//! A worker that is quicker than the sender of a flood finds one frame each time, and a wake-up costs more than
-//! the frame. So while frames of one direction come faster than [`FLOOD`], a worker that has nothing to do
-//! sleeps for [`PAUSE`], as network devices do that coalesce interrupts: what has come meanwhile is one batch.
-//! Neither the kernel nor the data plane calls it during the pause, which saves time there, too.
+//! A worker that is quicker than the sender of a flood finds one frame each time, and a wake-up costs more
+//! than the frame. So while frames of one direction come faster than [`FLOOD`], a worker that has nothing to
+//! do sleeps for [`PAUSE`], as network devices do that coalesce interrupts: what has come meanwhile is one
+//! batch. Neither the kernel nor the data plane calls it during the pause, which saves time there, too.
 //!
 //! A pause delays frames by as much at most, and only where the last millisecond had so many: requests and
 //! their answers, one at a time, never come that fast. After a pause in which nothing came the worker sleeps

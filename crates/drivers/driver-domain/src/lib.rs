@@ -17,10 +17,10 @@
 //! | `forward` | frames between the two, in batches |
 //! | `area`, `outbound` | memory of frames on their way to the data plane; frames on their way to an interface |
 //!
-//! Frames of a TAP are read straight into the shared memory of the transmit ring, and all are sent from that of
-//! the receive ring. Those of an uplink lie in its ring already, from which they are copied; only long ones
-//! take a system call each. One thread serves both directions of an interface and sleeps whenever there is
-//! nothing to do.
+//! Frames of a TAP are read straight into the shared memory of the transmit ring, and all are sent from that
+//! of the receive ring. Those of an uplink lie in its ring already, from which they are copied; only long
+//! ones take a system call each. One thread serves both directions of an interface and sleeps whenever there
+//! is nothing to do.
 //!
 //! Nothing that happens to one interface reaches another, and nothing ends the process except the supervisor.
 //! Without its controller, forwarding goes on.

@@ -88,13 +88,9 @@ impl Session {
         let memory = Arc::new(SharedMemory::new("hyperswitch-nic", area_at + TRANSMIT_AREA)?);
 
         let mut receive = DriverQueue::new(memory.clone(), receive_layout, GUEST_BASE, event_idx);
-        for number in 0..usize::from(buffers) {
-            let offset = buffers_at + number * buffer_len;
-            let buffer = Span {
-                offset,
-                len: buffer_len,
-            };
-            (receive.add(buffer, Access::Writable)).expect("as many buffers as descriptors");
+        for offset in (buffers_at..area_at).step_by(buffer_len) {
+            let len = buffer_len;
+            (receive.add(Span { offset, len }, Access::Writable)).expect("as many buffers as descriptors");
         }
         // The device is not running yet, and gets its first kick when it is.
         let _ = receive.publish();

@@ -384,9 +384,7 @@ impl Parser<'_> {
                     next = following;
                     at += 8;
                 }
-                protocol if at <= self.end => {
-                    return ends(protocol, fragment, at);
-                }
+                protocol if at <= self.end => return ends(protocol, fragment, at),
                 _ => return None,
             }
             if at > self.end {

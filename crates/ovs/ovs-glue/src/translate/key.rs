@@ -262,18 +262,20 @@ fn write_network(network: &Network, flow: &mut FlowKey) {
             flow.set_mpls_lse1(entry(1));
             flow.set_mpls_lse2(entry(2));
         }
-        Network::Nsh(header) => {
-            flow.set_nsh_flags(header.base.flags);
-            flow.set_nsh_ttl(header.base.ttl);
-            flow.set_nsh_mdtype(header.base.md_type);
-            flow.set_nsh_np(header.base.next_protocol);
-            flow.set_nsh_path_hdr(header.base.path);
-            flow.set_nsh_c1((header.context >> 96) as u32);
-            flow.set_nsh_c2((header.context >> 64) as u32);
-            flow.set_nsh_c3((header.context >> 32) as u32);
-            flow.set_nsh_c4(header.context as u32);
-        }
+        Network::Nsh(header) => write_nsh(header, flow),
     }
+}
+
+fn write_nsh(header: &Nsh, flow: &mut FlowKey) {
+    flow.set_nsh_flags(header.base.flags);
+    flow.set_nsh_ttl(header.base.ttl);
+    flow.set_nsh_mdtype(header.base.md_type);
+    flow.set_nsh_np(header.base.next_protocol);
+    flow.set_nsh_path_hdr(header.base.path);
+    flow.set_nsh_c1((header.context >> 96) as u32);
+    flow.set_nsh_c2((header.context >> 64) as u32);
+    flow.set_nsh_c3((header.context >> 32) as u32);
+    flow.set_nsh_c4(header.context as u32);
 }
 
 fn write_transport(transport: &Transport, flow: &mut FlowKey) {
