@@ -22,16 +22,18 @@ const ANY: u32 = u32::MAX;
 pub struct Lender {
     /// The port it last sent to.
     last: AtomicU32,
-    /// When it sent to another one than before, or to a group of stations; 0 for never. The data plane's clock,
-    /// which wraps around after 49 days.
+    /// When it sent to another one than before, or to a group of stations; 0 for never. The data plane's
+    /// clock, which wraps around after 49 days.
     changed_ms: AtomicU32,
     /// When it sent to another one than before, in seconds plus one; 0 for never.
     alternated_s: AtomicU16,
     /// What the port gets of receivers whose bandwidth is bounded, packed.
     share: AtomicU32,
-    /// Bytes of the sender's packets for which its receiver has room, if its bandwidth is bounded; else [`ANY`].
+    /// Bytes of the sender's packets for which its receiver has room, if that one's bandwidth is bounded;
+    /// else [`ANY`].
     room: AtomicU32,
-    /// Since when its ring was not read to its end because its receiver had no room, by [`clock_ms`]; 0: it was.
+    /// Since when its ring was not read to its end because its receiver had no room, by [`clock_ms`]; 0: it
+    /// was read.
     held_ms: AtomicU32,
     /// More than a burst was under way when packets were fetched last.
     has_many: AtomicBool,

@@ -231,8 +231,8 @@ impl TransmitSide {
         fetched
     }
 
-    /// How long fetching waits at most, after [`Fetched::Waits`]. If it waits for the receiver of its packets, the
-    /// thread that delivers them has this side served earlier.
+    /// How long fetching waits at most, after [`Fetched::Waits`]. If it waits for the receiver of its
+    /// packets, the thread that delivers them has this side served earlier.
     pub fn wait_ns(&self) -> u64 {
         let now_ns = cpu::now_ns();
         let of_limit = self.limit.as_ref().map_or(0, |limit| limit.left_ns(now_ns));

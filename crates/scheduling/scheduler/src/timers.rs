@@ -100,7 +100,7 @@ const NOWHERE: u32 = u32::MAX;
 #[derive(Debug, Default)]
 struct Heap {
     timers: Vec<Timer>,
-    /// Where each ring is in the heap, or [`NOWHERE`]; up to the ring with the highest number that had a timer.
+    /// Where each ring is in the heap, or [`NOWHERE`]; up to the highest number of a ring that had a timer.
     places: Vec<u32>,
 }
 

@@ -192,7 +192,7 @@ fn what_a_gateway_sends_to_a_slow_guest_holds_nobody_up() {
     switch.finish();
 }
 
-/// It is not known of a sender that is held whether it sends to others, too: it looks ahead after a while.
+/// A sender that is held may have packets for others, too: it looks ahead after a while.
 #[test]
 fn a_sender_that_is_held_looks_for_others() {
     let (mut switch, mut a, mut b) = pair();

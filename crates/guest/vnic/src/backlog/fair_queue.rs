@@ -27,7 +27,8 @@ const QUANTUM: i64 = 3 * DESCRIPTOR_WORK as i64;
 /// Packets with which a sender is held, however short they are: those of a burst behind have slots.
 const HELD_PACKETS: usize = MOST_LENT - BURST;
 
-/// Most packets that a sender that is held lends: all that it has but those of a burst, which may be for others.
+/// Most packets that a sender that is held lends: all that it has but those of a burst, which may be for
+/// others.
 pub(crate) const MOST_LENT: usize = MAX_SLOTS as usize - BURST;
 
 /// A packet that waits for its turn.
@@ -46,7 +47,7 @@ pub(crate) struct Waiting {
 pub(crate) enum Portion {
     /// In the ratio of weights.
     Weight(u8),
-    /// That many thousandths at least.
+    /// At least that many thousandths.
     Least(u16),
 }
 
@@ -77,7 +78,7 @@ struct Sender {
     bytes: usize,
     /// Bytes of the frames themselves, wherever they lie.
     frames: usize,
-    /// It was told how much more it may have.
+    /// Whether it was told how much more it may have.
     is_held: bool,
 }
 
@@ -513,8 +514,8 @@ mod tests {
     }
 
     proptest! {
-        /// Senders that all have packets are served in the ratio of their weights, and those with a least part get
-        /// it, whatever their packets' lengths.
+        /// Senders that all have packets are served in the ratio of their weights, and those with a least
+        /// part get it, whatever their packets' lengths.
         #[test]
         fn senders_are_served_by_their_portions(
             senders in prop::collection::vec((18..9000usize, prop_oneof![

@@ -1,14 +1,14 @@
 //! The bandwidth of what a guest receives, if it is bounded. What exceeds it waits, in turn by sender.
 //!
-//! Senders lend the packets, and where one has as much here as the rate brings in [`WAIT_MS`], or its part of
-//! that, it is *held*: its ring is not read until half of that is delivered, so the guest's own queue is where
-//! packets wait, and none is lost. Of a sender that serves others as well, copies are kept, so that nobody
-//! else's packets are held up. These have room for what the rate brings in that time, within the bounds of
-//! [`ROOM`]; when there is no more, the sender that has most loses its newest (`max-rate`).
+//! Senders lend the packets, and where one has as much here as the rate brings in [`WAIT_MS`], or its part
+//! of that, it is *held*: its ring is not read until half of that is delivered, so the guest's own queue is
+//! where packets wait, and none is lost. Of a sender that serves others as well, copies are kept, so that
+//! nobody else's packets are held up. These have room for what the rate brings in that time, within the bounds
+//! of [`ROOM`]; when there is no more, the sender that has most loses its newest (`max-rate`).
 //!
-//! Whether a sender serves others is not known while it is held. So after a second in which its ring was not read
-//! to its end, it looks ahead, a burst at a time. What it then has for this receiver waits here as well, up to
-//! [`MOST_LENT`] packets; what is over is lost.
+//! Whether a sender serves others is not known while it is held. So after a second in which its ring was not
+//! read to its end, it looks ahead, a burst at a time. What it then has for this receiver waits here as well,
+//! up to [`MOST_LENT`] packets; what is over is lost.
 //!
 //! Packets of a higher priority go first. Those of one priority are shared between senders, see
 //! [`fair_queue`](crate::backlog). Each priority has its own room.
@@ -37,7 +37,7 @@ const WAIT_MS: u64 = 50;
 /// receiver may cost in copies.
 const ROOM: (usize, usize) = (128 << 10, 1 << 20);
 
-/// The same for packets that senders lend: two usual frames, and as many large ones as a few senders have.
+/// Likewise for packets that senders lend: two usual frames, and as many large ones as a few senders have.
 const LENT_ROOM: (usize, usize) = (3000, 8 << 20);
 
 /// Most packets of a priority that wait.
