@@ -136,7 +136,7 @@ fn spec(number: u32) -> PortSpec {
 }
 
 /// A UDP frame of one of many flows.
-fn frame(len: usize, flow: u16) -> Vec<u8> {
+pub(crate) fn frame(len: usize, flow: u16) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
     frame.extend((len as u16 - 14).to_be_bytes());
     frame.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
@@ -231,10 +231,15 @@ impl Guests {
     }
 
     fn prepare_with(&mut self, frame: &[u8]) {
-        for slot in 0..usize::from(RING) {
+        self.prepare_each(std::iter::once(frame));
+    }
+
+    /// Has the sender's buffers hold these frames in turn.
+    pub fn prepare_each(&mut self, frames: impl Iterator<Item = impl AsRef<[u8]>> + Clone) {
+        for (slot, frame) in (0..usize::from(RING)).zip(frames.cycle()) {
             let at = self.data() + slot * STRIDE;
             let mut bytes = vec![0; 12];
-            bytes.extend(frame);
+            bytes.extend(frame.as_ref());
             self.sender.memory.write(at, &bytes);
             let (slot, len) = (slot as u16, bytes.len() as u32);
             self.sender

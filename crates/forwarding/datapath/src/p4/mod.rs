@@ -19,6 +19,8 @@
 //! | `outputs` | packets as a program sends them: in place, or as copies |
 //! | `requests` | a controller's requests, and the thread that makes versions ready |
 
+#[cfg(test)]
+mod cycles;
 mod forward;
 mod outputs;
 mod requests;
