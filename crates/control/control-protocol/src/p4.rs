@@ -10,15 +10,20 @@
 //! it is refused; no packet is lost, and each packet meets one version. Commits are made ready beside
 //! forwarding, one at a time, and may be answered later than requests that were made behind them.
 //!
+//! A version goes on with the registers, counters and meters of the former one where names and types agree,
+//! and with the counts of entries that have the same keys and priority. Nothing that is counted is lost.
+//!
 //! | refused with | because |
 //! |---|---|
 //! | `ENOENT` | there is no such draft |
 //! | `E2BIG` | more bytes than a request, or a version, may have |
 //! | `ENOSPC` | too many P4 switches or drafts, or the program is beyond a limit; the text names it |
 //! | `EINVAL` | the version cannot be read, or the program is not sound; the text says why |
+//! | `ESTALE` | arrays are asked for by numbers of another version |
 
 use flow::P4Id;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Most bytes that a request adds to a draft.
 pub const MAX_PIECE: usize = 64 * 1024;
@@ -31,6 +36,9 @@ pub const MAX_P4_SWITCHES: usize = 64;
 
 /// Ports of a P4 switch have lower numbers: this one means "drop" in v1model.
 pub const P4_PORTS: u16 = 511;
+
+/// Most words of the cells of an answer.
+pub const MAX_CELL_WORDS: usize = 4096;
 
 /// A port's place at a P4 switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -75,6 +83,53 @@ pub enum P4Request {
     /// Asks for the controller's P4 switches, in the order of their numbers. Answer:
     /// [`P4Answer::Switches`].
     List,
+    /// Reads cells of an array, as they are when commits that were made before have been answered. Answer:
+    /// [`P4Answer::Cells`].
+    Read {
+        /// The P4 switch.
+        switch: P4Id,
+        /// The version that the array's number belongs to.
+        tag: u64,
+        /// The array.
+        array: P4Array,
+        /// The first cell.
+        from: u32,
+    },
+    /// Sets a cell of a register or a counter; packets see it at once. Answer: `Done`.
+    Write {
+        /// The P4 switch.
+        switch: P4Id,
+        /// The version that the array's number belongs to.
+        tag: u64,
+        /// The array, which is no table's.
+        array: P4Array,
+        /// The cell.
+        cell: u32,
+        /// As in [`P4Answer::Cells`].
+        words: Vec<u64>,
+    },
+}
+
+/// An array of cells, by its number in the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum P4Array {
+    /// Cells of two words: packets and bytes.
+    Counter(u16),
+    /// Cells of as many words as a value takes, the least significant first.
+    Register(u16),
+    /// What entries of a table have counted, packets and bytes, in the order of the program's entries; the
+    /// last cell is the default's.
+    Entries(u16),
+}
+
+impl fmt::Display for P4Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            P4Array::Counter(number) => write!(f, "counter {number}"),
+            P4Array::Register(number) => write!(f, "register {number}"),
+            P4Array::Entries(number) => write!(f, "table {number} with counts"),
+        }
+    }
 }
 
 /// Results of requests about P4 switches.
@@ -82,6 +137,15 @@ pub enum P4Request {
 pub enum P4Answer {
     /// To `List`: all, [`MAX_P4_SWITCHES`] at most.
     Switches(Vec<P4Info>),
+    /// To `Read`.
+    Cells {
+        /// Words of the cells, one behind the other; [`MAX_CELL_WORDS`] at most.
+        words: Vec<u64>,
+        /// Words of one cell.
+        stride: u32,
+        /// Whether there are further cells.
+        more: bool,
+    },
 }
 
 /// A P4 switch as it is.
@@ -112,6 +176,10 @@ pub struct P4Counts {
     pub digests: u64,
     /// Packets and copies that the program or its limits ended, by the names of the reasons.
     pub drops: Vec<(String, u64)>,
+    /// Time that forwarding threads took for packets of its ports, in microseconds.
+    pub busy_us: u64,
+    /// Turns at rings of its ports that were passed on to others, as it had more than its share of time.
+    pub passed_on: u64,
 }
 
 #[cfg(test)]
@@ -144,6 +212,8 @@ mod tests {
                 parser_errors: u64::MAX,
                 digests: u64::MAX,
                 drops: vec![("a-long-reason".into(), u64::MAX); 10],
+                busy_us: u64::MAX,
+                passed_on: u64::MAX,
             },
         };
         let message = FromDataPlane::Answer {
@@ -153,5 +223,15 @@ mod tests {
         assert!(encoded_len(&message) < MAX_MESSAGE);
         b.send(&message, &[]).unwrap();
         assert_eq!(a.recv::<FromDataPlane>().unwrap().0, message);
+        let cells = P4Answer::Cells {
+            words: vec![u64::MAX; MAX_CELL_WORDS],
+            stride: u32::MAX,
+            more: true,
+        };
+        let message = FromDataPlane::Answer {
+            serial: u32::MAX,
+            result: Ok(Answer::P4(cells)),
+        };
+        assert!(encoded_len(&message) < MAX_MESSAGE);
     }
 }

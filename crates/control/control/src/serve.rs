@@ -13,6 +13,7 @@ use crate::users::Token;
 use control_protocol::data_plane::{
     self, Answer, Detail, PortInfo as DataPlanePort, TraceStep as Step, VERSION,
 };
+use control_protocol::p4::P4Answer;
 use controller::Welcome;
 use flow::{Flow, FlowStats, PortId, Stage};
 use management::{
@@ -445,7 +446,7 @@ impl Control {
             }
             (Question::Flows, Answer::Flows { flows, .. }) => Ok(self.flows_reply(token, flows)),
             (Question::Policy(shown), Answer::Rules(page)) => self.policy_page(token, *shown, page),
-            (Question::P4, Answer::P4(answer)) => Ok(Some(self.p4_reply(answer))),
+            (Question::P4, Answer::P4(P4Answer::Switches(infos))) => Ok(Some(self.p4_reply(&infos))),
             (Question::Capture, Answer::Done) => Ok(Some(Reply::Done)),
             (Question::Work, Answer::Work(report)) => Ok(Some(Reply::Placement(report))),
             (Question::Trace { in_port, frame }, Answer::Trace(steps)) => {

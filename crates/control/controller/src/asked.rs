@@ -97,8 +97,14 @@ impl Kind {
             },
             Request::MeterSet { .. } | Request::MeterGet { .. } | Request::MeterDel { .. } => Kind::Meter,
             Request::Rules(request) => Kind::of_rules(request),
-            Request::P4(P4Request::List) => Kind::P4,
-            Request::P4(_) => Kind::Done,
+            Request::P4(P4Request::List | P4Request::Read { .. }) => Kind::P4,
+            Request::P4(
+                P4Request::Begin { .. }
+                | P4Request::Add { .. }
+                | P4Request::Commit { .. }
+                | P4Request::Delete { .. }
+                | P4Request::Write { .. },
+            ) => Kind::Done,
             Request::Trace { .. } | Request::TraceActions { .. } => Kind::Trace,
             Request::Work => Kind::Work,
         })

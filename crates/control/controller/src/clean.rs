@@ -8,7 +8,7 @@
 use control_protocol::RequestError;
 use control_protocol::data_plane::{Answer, FromDataPlane, PortState};
 use control_protocol::driver::{FromDriver, InterfaceState};
-use control_protocol::p4::{MAX_P4_SWITCHES, P4Answer};
+use control_protocol::p4::{MAX_CELL_WORDS, MAX_P4_SWITCHES, P4Answer};
 use control_protocol::work::WorkReport;
 
 /// Longest sentence in characters.
@@ -135,15 +135,32 @@ fn answer(answer: Answer) -> Answer {
 }
 
 fn p4(answer: P4Answer) -> P4Answer {
-    let P4Answer::Switches(mut switches) = answer;
-    switches.truncate(MAX_P4_SWITCHES);
-    for info in &mut switches {
-        info.counts.drops.truncate(MAX_REASONS);
-        for (reason, _) in &mut info.counts.drops {
-            *reason = cut(reason, MAX_NAME);
+    match answer {
+        P4Answer::Switches(mut switches) => {
+            switches.truncate(MAX_P4_SWITCHES);
+            for info in &mut switches {
+                info.counts.drops.truncate(MAX_REASONS);
+                for (reason, _) in &mut info.counts.drops {
+                    *reason = cut(reason, MAX_NAME);
+                }
+            }
+            P4Answer::Switches(switches)
+        }
+        P4Answer::Cells {
+            mut words,
+            stride,
+            more,
+        } => {
+            words.truncate(MAX_CELL_WORDS);
+            // Without cells in them, further answers would never end.
+            let more = more && !words.is_empty();
+            P4Answer::Cells {
+                words,
+                stride: stride.clamp(1, MAX_CELL_WORDS as u32),
+                more,
+            }
         }
     }
-    P4Answer::Switches(switches)
 }
 
 fn work(mut report: WorkReport) -> WorkReport {

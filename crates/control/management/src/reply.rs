@@ -74,6 +74,10 @@ pub struct P4Switch {
     pub parser_errors: u64,
     /// Digests, which nobody receives yet.
     pub digests: u64,
+    /// Time that forwarding threads took for packets of its ports, in milliseconds.
+    pub busy_ms: u64,
+    /// Turns of its ports that were passed on to others, as it had more than its share of time.
+    pub passed_on: u64,
     /// Packets and copies that the program or its limits ended, by reason.
     pub drops: BTreeMap<String, u64>,
 }

@@ -82,12 +82,25 @@ pub(crate) struct Guests {
 pub(crate) fn pair(datapath: &Arc<Datapath>) -> ([Arc<Port>; 2], Guests) {
     let mut switches = Switches::new(datapath.rules.clone());
     let switch = switches.get_or_new(SwitchId(1)).unwrap().clone();
-    let (first, sender) = port(datapath, &switch, 1);
-    let (second, receiver) = port(datapath, &switch, 2);
+    pair_from(datapath, &switch, 1)
+}
+
+/// As [`pair`], with ports of these numbers.
+pub(crate) fn pair_from(
+    datapath: &Arc<Datapath>,
+    switch: &Arc<Switch>,
+    number: u32,
+) -> ([Arc<Port>; 2], Guests) {
+    let (first, sender) = port(datapath, switch, number);
+    let (second, receiver) = port(datapath, switch, number + 1);
     let mut mask = FlowMask::ANY;
     mask.0.set_in_port(u32::MAX);
     mask.0.set_eth_dst(u64::MAX);
-    put_flow(&switch, 2, mask);
+    let mut key = FlowKey::default();
+    key.set_in_port(number);
+    key.set_eth_dst(0x0200_0000_0002);
+    let id = u128::from(number + 1);
+    insert_with(switch, id, key, mask, vec![Action::Output(second.id())]);
     ([first, second], Guests { sender, receiver })
 }
 
@@ -260,6 +273,23 @@ impl Guests {
             self.sender.transmit.offer(slot);
         }
         self.sender.transmit.publish();
+    }
+
+    /// Has both rings full again; returns how many frames have arrived.
+    pub fn fill_up(&mut self) -> u64 {
+        let mut arrived = 0;
+        for ring in [&mut self.receiver.receive, &mut self.sender.receive] {
+            while let Some((head, _)) = ring.take_used() {
+                ring.offer(head);
+                arrived += 1;
+            }
+            ring.publish();
+        }
+        while self.sender.transmit.take_used().is_some() {}
+        let ring = &self.sender.transmit;
+        let room = RING - ring.next.wrapping_sub(ring.used_index());
+        self.send(room.into(), || None);
+        arrived
     }
 
     /// Takes what arrived, which are `burst` frames of that length.

@@ -26,6 +26,7 @@ use crate::grace::Member;
 use crate::injection::Injection;
 use crate::kept::Kept;
 use crate::look_up::LookUp;
+use crate::p4::Shares;
 use crate::port::Port;
 use crate::sinks::Forward;
 use crate::state::{Datapath, Ports, port_of, transmit_ring};
@@ -68,6 +69,8 @@ pub(crate) struct Walk {
     /// As the placement policy says.
     copies_twice: bool,
     means: Means,
+    /// Time that P4 switches have taken.
+    pub shares: Shares,
 }
 
 /// A packet of the control process, and what is to be done with it.
@@ -219,6 +222,7 @@ impl Pipeline {
                 means: Means::default(),
                 burst: Burst::new(),
                 copies_twice: datapath.shared.placement.policy.copies_twice(),
+                shares: Shares::default(),
             },
             member: datapath.periods.join(),
             datapath,
@@ -310,7 +314,10 @@ impl Walk {
         let (mut more, before) = (true, step.schedule.progress.packets);
         for _ in 0..ROUNDS {
             let fetched = if port.vnic.is_diverted() {
-                self.serve_diverted(&mut sender, step)
+                match self.serve_diverted(&mut sender, step).transpose() {
+                    Some(fetched) => fetched,
+                    None => break,
+                }
             } else {
                 sender.transmit.with(|side| match side {
                     Some(side) if guest_memory::fault_count() > 0 && side.is_broken() => Err(vanished()),

@@ -94,7 +94,8 @@ impl Refusal {
 
 fn errno_of_p4(refused: &P4Refused) -> Errno {
     match refused {
-        P4Refused::NoDraft(_) => Errno::NOENT,
+        P4Refused::NoDraft(_) | P4Refused::NoSwitch(_) => Errno::NOENT,
+        P4Refused::OtherVersion => Errno::STALE,
         P4Refused::Bytes(..) => Errno::TOOBIG,
         P4Refused::Drafts(_) | P4Refused::Switches(_) | P4Refused::Limit { .. } => Errno::NOSPC,
         P4Refused::PlaceTaken(..) => Errno::EXIST,
@@ -102,6 +103,7 @@ fn errno_of_p4(refused: &P4Refused) -> Errno {
         | P4Refused::Engine(_)
         | P4Refused::Failed(_)
         | P4Refused::NoPlace(_)
+        | P4Refused::NoCell { .. }
         | P4Refused::Filters(_)
         | P4Refused::Trace(_) => Errno::INVAL,
     }

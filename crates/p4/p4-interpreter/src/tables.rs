@@ -8,8 +8,8 @@ use crate::engine::{Engine, match_kind};
 use crate::error::Error;
 use p4_ir::{Bits, EntryAction, Implementation, KeyMatch, MatchKind, Program, TableId, ValueSetId};
 use p4_tables::{
-    BatchError, Change, Colour, DEFAULT, Entry, KeyField, KeyLayout, Match, ProfileSpec, Shared, TableSpec,
-    Target, Words,
+    BatchError, Change, Colour, DEFAULT, Entry, KeyField, KeyLayout, Match, Pattern, ProfileSpec, Shared,
+    TableSpec, Target, Words,
 };
 use parking_lot::RwLockReadGuard;
 
@@ -206,6 +206,17 @@ fn target(entry: &EntryAction) -> Target {
 }
 
 fn constant(layout: &KeyLayout, entry: &p4_ir::Entry) -> Result<Entry, Error> {
+    let (pattern, priority) = pattern(layout, entry)?;
+    Ok(Entry {
+        pattern,
+        priority,
+        target: target(&entry.action),
+        idle_timeout_ns: 0,
+    })
+}
+
+/// The pattern and the priority of an entry of the program.
+pub(crate) fn pattern(layout: &KeyLayout, entry: &p4_ir::Entry) -> Result<(Pattern, u32), Error> {
     let values: Vec<(Words, Words)> = entry.keys.iter().map(key_words).collect();
     let matches: Vec<Match<'_>> = entry
         .keys
@@ -229,12 +240,7 @@ fn constant(layout: &KeyLayout, entry: &p4_ir::Entry) -> Result<Entry, Error> {
     } else {
         0
     };
-    Ok(Entry {
-        pattern,
-        priority,
-        target: target(&entry.action),
-        idle_timeout_ns: 0,
-    })
+    Ok((pattern, priority))
 }
 
 fn key_words(key: &KeyMatch) -> (Words, Words) {

@@ -2,9 +2,11 @@
 //! processes.
 //!
 //! Entries and defaults of tables are in the program itself ([`crate::Table::entries`]), so that the checker
-//! proves them together; multicast groups and clone sessions are no part of a program and stand beside it.
-//! Whoever reads the form trusts none of it: the program is checked again, groups and sessions are bounded.
+//! proves them together; multicast groups, clone sessions and rates of meters are no part of a program and
+//! stand beside it. Whoever reads the form trusts none of it: the program is checked again, the rest is
+//! bounded.
 
+use crate::ids::MeterId;
 use crate::limits;
 use crate::program::Checked;
 use crate::serial::{self, DecodeError};
@@ -54,6 +56,28 @@ pub struct Session {
     pub max_length: Option<u32>,
 }
 
+/// A rate of a meter with its burst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rate {
+    /// Packets or bytes a second.
+    pub per_second: u64,
+    /// Packets or bytes.
+    pub burst: u64,
+}
+
+/// Rates of one cell of a meter, or of all cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeterRates {
+    /// The meter, which is no table's.
+    pub meter: MeterId,
+    /// `None`: all cells.
+    pub cell: Option<u32>,
+    /// Up to which packets are green.
+    pub committed: Rate,
+    /// Up to which packets are yellow.
+    pub peak: Rate,
+}
+
 /// What a program is given beside its entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
@@ -61,6 +85,8 @@ pub struct Setup {
     pub groups: Vec<Group>,
     /// Clone sessions.
     pub sessions: Vec<Session>,
+    /// Rates of meters. Of two for a cell the later one holds.
+    pub meters: Vec<MeterRates>,
 }
 
 impl Setup {

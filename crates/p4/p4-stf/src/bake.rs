@@ -2,16 +2,20 @@
 //! what travels with it ([`p4_ir::setup`]).
 //!
 //! Names and values mean what they mean in a script. Entries and defaults become the program's own, so that
-//! the checker proves them with it; groups and sessions go beside it. Whatever else a command does is
-//! refused by name, and so is an entry in an action profile.
+//! the checker proves them with it; groups, sessions and rates of meters go beside it. Whatever else a
+//! command does is refused by name, and so is an entry in an action profile.
+//!
+//! A program that has begun is changed in the same way ([`change`]): other entries are another version.
 
 use crate::entry::{self, pattern, target};
 use crate::error::CommandError;
 use crate::names;
-use crate::script::{Add, Command};
+use crate::script::{self, Add, Command};
 use p4_interpreter::{CloneSession, Engine};
-use p4_ir::setup::{Copy, Group, Session, Setup};
-use p4_ir::{ActionId, Bits, Checked, DefaultEntry, Entry, EntryAction, Implementation, Program, TableId};
+use p4_ir::setup::{Copy, Group, MeterRates, Rate, Session, Setup};
+use p4_ir::{
+    ActionId, Bits, Checked, DefaultEntry, Entry, EntryAction, Implementation, MeterId, Program, TableId,
+};
 use p4_tables::Target;
 use std::collections::BTreeMap;
 
@@ -26,14 +30,7 @@ pub fn bake<'a>(
     commands: impl IntoIterator<Item = &'a Command>,
     sessions: &[(u64, CloneSession)],
 ) -> Result<(Checked, Setup), (usize, CommandError)> {
-    let engine = Engine::new(program).map_err(|error| (0, error.into()))?;
-    let mut oven = Oven {
-        program: engine.program().clone(),
-        engine,
-        setup: Setup::default(),
-        nodes: Vec::new(),
-        groups: BTreeMap::new(),
-    };
+    let mut oven = Oven::new(program, Setup::default()).map_err(|error| (0, error))?;
     let mut count = 0;
     for (number, command) in commands.into_iter().enumerate() {
         oven.take(command).map_err(|error| (number, error))?;
@@ -56,6 +53,92 @@ pub fn bake<'a>(
     oven.finish().map_err(|error| (count, error))
 }
 
+/// What is done with an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryVerb {
+    /// Adds one that there is not yet.
+    Add,
+    /// Gives one that there is another action.
+    Set,
+    /// Takes one away. Its action does not matter.
+    Delete,
+}
+
+/// Changes the entries of a program, all or none.
+///
+/// # Errors
+///
+/// The first entry that cannot be changed, and its position.
+pub fn change(
+    (program, setup): (Checked, Setup),
+    verb: EntryVerb,
+    entries: &[Add],
+) -> Result<(Checked, Setup), (usize, CommandError)> {
+    let mut oven = Oven::new(program, setup).map_err(|error| (0, error))?;
+    for (number, entry) in entries.iter().enumerate() {
+        let done = oven.with_table(entry, |oven, add, table| match verb {
+            EntryVerb::Add => oven.add(add, table),
+            EntryVerb::Set => oven.set(add, table),
+            EntryVerb::Delete => oven.delete(add, table),
+        });
+        done.map_err(|error| (number, error))?;
+    }
+    oven.finish()
+        .map_err(|error| (entries.len().saturating_sub(1), error))
+}
+
+/// Gives a program's meter other rates.
+///
+/// # Errors
+///
+/// There is no such meter or cell, or it is a table's.
+pub fn set_rates(
+    (program, mut setup): (&Program, Setup),
+    meter: &str,
+    cell: Option<u64>,
+    rates: &[script::Rate; 2],
+) -> Result<Setup, CommandError> {
+    let rates = meter_rates(program, meter, cell, rates)?;
+    setup
+        .meters
+        .retain(|other| other.meter != rates.meter || cell.is_some() && other.cell != rates.cell);
+    setup.meters.push(rates);
+    Ok(setup)
+}
+
+/// Rates as they travel.
+fn meter_rates(
+    program: &Program,
+    name: &str,
+    cell: Option<u64>,
+    [committed, peak]: &[script::Rate; 2],
+) -> Result<MeterRates, CommandError> {
+    let all = program.meters.iter().enumerate();
+    let number = names::find(
+        "meter",
+        name,
+        all.map(|(at, meter)| (at, meter.identity.name.as_str())),
+    )?;
+    let meter = &program.meters[number];
+    if meter.table.is_some() {
+        return Err(CommandError::NotBefore("a meter of a table's entries"));
+    }
+    let cell = cell
+        .map(|cell| u32::try_from(cell).ok().filter(|cell| *cell < meter.size))
+        .map(|cell| cell.ok_or(CommandError::NoCell(name.to_owned(), meter.size)))
+        .transpose()?;
+    let rate = |rate: &script::Rate| Rate {
+        per_second: rate.per_second,
+        burst: rate.burst,
+    };
+    Ok(MeterRates {
+        meter: MeterId(number as _),
+        cell,
+        committed: rate(committed),
+        peak: rate(peak),
+    })
+}
+
 /// A program on its way.
 struct Oven {
     engine: Engine,
@@ -68,6 +151,17 @@ struct Oven {
 }
 
 impl Oven {
+    fn new(program: Checked, setup: Setup) -> Result<Oven, CommandError> {
+        let engine = Engine::new(program)?;
+        Ok(Oven {
+            program: engine.program().clone(),
+            engine,
+            setup,
+            nodes: Vec::new(),
+            groups: BTreeMap::new(),
+        })
+    }
+
     fn take(&mut self, command: &Command) -> Result<(), CommandError> {
         match command {
             Command::Wait | Command::Show(..) => {}
@@ -102,7 +196,10 @@ impl Oven {
             Command::RegisterWrite(..) | Command::RegisterReset(_) => {
                 return Err(CommandError::NotBefore("a register"));
             }
-            Command::MeterRates(..) => return Err(CommandError::NotBefore("a meter")),
+            Command::MeterRates(name, cell, rates) => {
+                let rates = meter_rates(&self.program, name, *cell, rates)?;
+                self.setup.meters.push(rates);
+            }
         }
         Ok(())
     }
@@ -146,6 +243,35 @@ impl Oven {
             priority: if layout.has_priorities() { add.priority } else { 0 },
         };
         self.program.tables[number].entries.push(entry);
+        Ok(())
+    }
+
+    /// The position of the entry with such keys and priority.
+    fn position(&self, add: &Add, number: usize) -> Result<usize, CommandError> {
+        let table = &self.program.tables[number];
+        let layout = self.engine.layout(TableId(number as u16));
+        if table.constant {
+            return Err(p4_tables::Error::Constant.into());
+        }
+        pattern(table, layout, add)?;
+        let keys = entry::keys(table, add)?;
+        let is_meant = |entry: &Entry| {
+            entry.keys == keys && (!layout.has_priorities() || entry.priority == add.priority)
+        };
+        let found = table.entries.iter().position(is_meant);
+        found.ok_or(CommandError::NoEntry)
+    }
+
+    fn set(&mut self, add: &Add, number: usize) -> Result<(), CommandError> {
+        let at = self.position(add, number)?;
+        let action = self.action(add, number)?;
+        self.program.tables[number].entries[at].action = action;
+        Ok(())
+    }
+
+    fn delete(&mut self, add: &Add, number: usize) -> Result<(), CommandError> {
+        let at = self.position(add, number)?;
+        self.program.tables[number].entries.remove(at);
         Ok(())
     }
 

@@ -117,6 +117,12 @@ pub enum CommandError {
     /// The command is not one for a program that has not begun.
     #[error("{0} cannot be given to a program before its first packet")]
     NotBefore(&'static str),
+    /// There is no entry with such keys and priority.
+    #[error("there is no entry with these keys and this priority")]
+    NoEntry,
+    /// An array has fewer cells: its name, and their number.
+    #[error("{0} has {1} cells, 0 to {last} in number", last = .1.saturating_sub(1))]
+    NoCell(String, u32),
     /// The program with its entries is not sound.
     #[error(transparent)]
     Unsound(#[from] p4_ir::CheckError),

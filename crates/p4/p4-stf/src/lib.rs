@@ -35,7 +35,7 @@ mod number;
 pub mod script;
 mod session;
 
-pub use bake::bake;
+pub use bake::{EntryVerb, bake, change, set_rates};
 pub use check::{Expectations, run};
 pub use error::{CommandError, Difference, Expected, Failure, NameError, Problem, ScriptError, Unreadable};
 pub use number::{Digits, MAX_DIGITS};

@@ -227,6 +227,14 @@ impl Table {
         })
     }
 
+    /// Adds to an entry's counts, if the table has counters.
+    pub fn add_counted(&self, handle: Handle, count: Count) {
+        if let Some(counter) = self.rows.counter(handle) {
+            counter.packets.fetch_add(count.packets, Ordering::Relaxed);
+            counter.bytes.fetch_add(count.bytes, Ordering::Relaxed);
+        }
+    }
+
     /// Sets an entry's counts.
     ///
     /// # Errors

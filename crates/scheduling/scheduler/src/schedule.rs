@@ -95,6 +95,11 @@ impl Schedule {
         (ROUND_US / others).max(TURN_US.0)
     }
 
+    /// How many rings wait for a turn.
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Nanoseconds since start: the clock of timers.
     pub fn now_ns(&self) -> u64 {
         self.shared.placement.now_ns()

@@ -197,7 +197,8 @@ impl P4Run {
             Ok(Some(P4Answer::Switches(switches))) => {
                 self.held = Some(switches.iter().map(|info| (info.switch, info.tag)).collect());
             }
-            Ok(None) => {}
+            // Cells are asked for by users.
+            Ok(None | Some(P4Answer::Cells { .. })) => {}
             Err(error) => {
                 // What follows the first error is refused for its sake.
                 current.error.get_or_insert(error);

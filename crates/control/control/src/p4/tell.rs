@@ -6,7 +6,7 @@ use crate::serve::Served;
 use crate::state::P4Intent;
 use crate::users::Token;
 use control_protocol::data_plane::Request;
-use control_protocol::p4::{P4Answer, P4Info, P4Request};
+use control_protocol::p4::{P4Info, P4Request};
 use flow::P4Id;
 use management::{P4Place, P4Switch, Reply};
 
@@ -14,14 +14,13 @@ impl Control {
     /// Asks what P4 switches counted.
     pub fn p4_list(&mut self, token: Token) -> Served {
         if self.intent.p4.is_empty() || !self.data_plane.is_numbered() {
-            return Ok(Some(self.p4_reply(P4Answer::Switches(Vec::new()))));
+            return Ok(Some(self.p4_reply(&[])));
         }
         self.ask_user(token, Request::P4(P4Request::List), vec![], Question::P4)
     }
 
     /// All P4 switches, with what the data plane says of them.
-    pub fn p4_reply(&self, answer: P4Answer) -> Reply {
-        let P4Answer::Switches(infos) = answer;
+    pub fn p4_reply(&self, infos: &[P4Info]) -> Reply {
         let switch = |(name, own): (&String, &P4Intent)| {
             let info = infos.iter().find(|info| info.switch == P4Id(own.number));
             self.p4_switch(name, own, info)
@@ -45,6 +44,8 @@ impl Control {
             outputs: counts.outputs,
             parser_errors: counts.parser_errors,
             digests: counts.digests,
+            busy_ms: counts.busy_us / 1000,
+            passed_on: counts.passed_on,
             drops: counts.drops.into_iter().collect(),
         }
     }

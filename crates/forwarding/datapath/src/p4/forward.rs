@@ -6,7 +6,7 @@
 //! slots and handed over from ring to ring.
 
 use super::outputs::{Outputs, Sent};
-use super::version::{Lane, Version};
+use super::version::Lane;
 use super::{Bound, P4Switch};
 use crate::burst::Outgoing;
 use crate::deliver::{Sender, Step, vanished};
@@ -16,7 +16,7 @@ use crate::port::Port;
 use crate::sinks::enqueue;
 use flow::{DropReason, MirrorPoint, PortId};
 use lock_free::{Shared, Unique};
-use p4_interpreter::{Drop, NoObserver, Tail};
+use p4_interpreter::{Drop, NoObserver, ReadGuard, Tail};
 use std::sync::atomic::Ordering::Relaxed;
 use vnic::{BURST, Fetched, MAX_FRAME, Packet, QueueError};
 
@@ -24,22 +24,30 @@ use vnic::{BURST, Fetched, MAX_FRAME, Packet, QueueError};
 const MIN_FRAME: usize = 14;
 
 impl Walk {
-    /// Fetches packets of a port that are not looked up, and forwards or drops them: none is left. Without a
-    /// free lane nothing is fetched.
+    /// Fetches packets of a port that are not looked up, and forwards or drops them: none is left. `None`:
+    /// there is no free lane, or the P4 switch has had more than its share of time, so the turn is passed on.
     #[cold]
     #[inline(never)]
     pub fn serve_diverted(
         &mut self,
         sender: &mut Sender<'_>,
         step: &mut Step<'_>,
-    ) -> Result<Fetched, QueueError> {
+    ) -> Result<Option<Fetched>, QueueError> {
         let (port, ports) = (sender.port, step.ports);
         let bound = ports.p4().and_then(|table| table.bound(port.id()));
         let switch = bound.as_ref().and_then(|bound| bound.switch);
         let most = switch.map_or(BURST, |switch| switch.version.burst());
-        let lane = switch.map(|switch| switch.version.try_lane());
+        let begin_ns = cpu::now_ns();
+        let load = (step.schedule.waiting(), step.schedule.progress.packets);
+        if let (Some(bound), Some(switch)) = (&bound, switch)
+            && self.shares.pass_on(bound.key, begin_ns, load)
+        {
+            switch.counts.add_passed_on();
+            return Ok(None);
+        }
+        let lane = switch.map(|switch| switch.version.try_lane().zip(switch.version.state.try_read()));
         if matches!(lane, Some(None)) {
-            return Ok(Fetched::Full);
+            return Ok(None);
         }
         let end = sender.transmit.with(|side| match side {
             Some(side) if guest_memory::fault_count() > 0 && side.is_broken() => Err(vanished()),
@@ -50,36 +58,46 @@ impl Walk {
             None => Ok(Fetched::Empty),
         })?;
         if self.burst.packets.is_empty() {
-            return Ok(end);
+            return Ok(Some(end));
         }
         self.begin_burst(sender, step);
-        match (bound, switch, lane.flatten()) {
+        match (&bound, switch, lane.flatten()) {
             _ if port.vnic.is_disabled() => self.refuse(port, |_, _| Some(DropReason::PortDisabled)),
-            (Some(bound), Some(switch), Some(mut lane)) => {
-                lane.with(|lane| self.run_program((&bound, switch), lane, sender, step));
+            (Some(bound), Some(switch), Some((mut lane, guard))) => {
+                lane.with(|lane| self.run_program((bound, switch), &guard, lane, sender, step));
             }
             _ => self.refuse(port, |_, _| Some(DropReason::NoRules)),
         }
+        self.deliver_outgoing(sender, step);
+        if let (Some(bound), Some(switch)) = (&bound, switch) {
+            let now_ns = cpu::now_ns();
+            let took_ns = now_ns.saturating_sub(begin_ns);
+            switch.counts.add_time(took_ns);
+            self.shares.charge(bound.key, took_ns, now_ns);
+        }
+        Ok(Some(end))
+    }
+
+    fn deliver_outgoing(&mut self, sender: &mut Sender<'_>, step: &mut Step<'_>) {
         let outgoing = &mut self.burst.outgoing;
         let used = std::mem::take(&mut outgoing.used);
         for (to, packets) in &mut outgoing.groups[..used] {
             step.hand_over(sender, *to, packets);
         }
         step.deliver_all(Some(sender));
-        Ok(end)
     }
 
     /// Runs the packets of a burst through a program.
     fn run_program(
         &mut self,
         (bound, switch): (&Bound<'_>, &P4Switch),
+        guard: &ReadGuard<'_>,
         lane: &mut Lane,
         sender: &mut Sender<'_>,
         step: &mut Step<'_>,
     ) {
-        let Version { engine, state, .. } = &switch.version;
-        let port = sender.port;
-        let (guard, now) = (state.read(), switch.version.now());
+        let engine = &switch.version.engine;
+        let (port, now) = (sender.port, switch.version.now());
         let Lane { context, outputs } = lane;
         let before = *context.counts();
         context.set_spare_passes(switch.version.spare_passes());
@@ -105,7 +123,7 @@ impl Walk {
                 head: packet.head.bytes(),
                 tail: &Behind(&packet),
             };
-            engine.run(&guard, context, &received, now, outputs, &mut NoObserver);
+            engine.run(guard, context, &received, now, outputs, &mut NoObserver);
             exit.send(packet, outputs);
         }
         switch.counts.add(&before, context.counts());

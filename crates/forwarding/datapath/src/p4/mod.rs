@@ -7,10 +7,11 @@
 //! a program is never passed by.
 //!
 //! Nobody waits in a forwarding thread. A version's tables never change: other entries are another version,
-//! which a thread of its own makes ready. Scratch memory is made with the version, a *lane* for each thread
-//! that may run it at a time; a program that reads what other packets write has one lane. A thread that gets
-//! no lane leaves the packets in their ring and tries again later. What a packet may cost is proven before,
-//! and how many packets are taken from a ring at a time follows from that.
+//! which a thread of its own makes ready. Versions share registers, counters and meters where names and types
+//! agree, and one lock, which a thread tries and never waits for. Scratch memory is made with the version, a
+//! *lane* for each thread that may run it at a time; a program that reads what other packets write has one
+//! lane. A thread that gets no lane leaves the packets in their ring and tries again later. What a packet may
+//! cost is proven before, and how many packets are taken from a ring at a time follows from that.
 //!
 //! | module | contents |
 //! |---|---|
@@ -18,15 +19,20 @@
 //! | `forward` | a port's ring through its program |
 //! | `outputs` | packets as a program sends them: in place, or as copies |
 //! | `requests` | a controller's requests, and the thread that makes versions ready |
+//! | `cells` | what a controller reads and sets of arrays while packets flow |
+//! | `share` | time of forwarding threads, charged to P4 switches |
 
+mod cells;
 #[cfg(test)]
 mod cycles;
 mod forward;
 mod outputs;
 mod requests;
+mod share;
 mod version;
 
 pub(crate) use requests::P4Work;
+pub(crate) use share::Shares;
 pub(crate) use version::P4Refused;
 
 use control_protocol::p4::P4Binding;

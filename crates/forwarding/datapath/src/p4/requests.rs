@@ -2,15 +2,16 @@
 //!
 //! Drafts are bytes. A commit is made ready by a thread of its own, one at a time, since the checker and the
 //! tables of a large program take tens of milliseconds, in which the channel thread has others to serve.
-//! Commits and deletions are served in their order. They are answered when no forwarding thread can have the
-//! former version any more, and it is freed here: a forwarding thread frees no tables.
+//! Commits, deletions, and requests about cells are served in their order. Commits and deletions are answered
+//! when no forwarding thread can have the former version any more. What entries of that one have counted is
+//! added to the next one's then, and it is freed here: a forwarding thread frees no tables.
 
 use super::version::{Counts, P4Refused, Version};
-use super::{P4Key, P4Switch};
+use super::{P4Key, P4Switch, cells};
 use crate::refusal::Refusal;
 use crate::state::Datapath;
 use control_protocol::data_plane::Answer;
-use control_protocol::p4::{MAX_P4_DRAFTS, MAX_P4_SWITCHES, MAX_PIECE, P4Answer, P4Info, P4Request};
+use control_protocol::p4::{MAX_P4_DRAFTS, MAX_P4_SWITCHES, MAX_PIECE, P4Answer, P4Array, P4Info, P4Request};
 use flow::{ControllerId, P4Id};
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZero;
@@ -30,8 +31,8 @@ pub(crate) struct P4Work {
     drafts: BTreeMap<P4Id, Vec<u8>>,
     waiting: VecDeque<(u32, Change)>,
     making: Option<Making>,
-    /// Answers that wait until forwarding threads have let go of a version.
-    answers: VecDeque<(u32, u64)>,
+    /// Changes that were published, of which forwarding threads may not know.
+    published: VecDeque<Published>,
     /// Versions that forwarding threads may still have.
     retired: Vec<Arc<P4Switch>>,
 }
@@ -39,6 +40,26 @@ pub(crate) struct P4Work {
 enum Change {
     Commit { switch: P4Id, tag: u64, bytes: Vec<u8> },
     Delete(P4Id),
+    Cells(CellRequest),
+}
+
+/// A request about cells of a version's arrays.
+struct CellRequest {
+    switch: P4Id,
+    tag: u64,
+    array: P4Array,
+    cell: u32,
+    /// What the cell is set to; `None`: it is read.
+    words: Option<Vec<u64>>,
+}
+
+/// A change that is answered when a grace period is over.
+struct Published {
+    /// Of the request; `None` if its controller is gone.
+    serial: Option<u32>,
+    period: u64,
+    /// The former version and the new one.
+    versions: Option<[Arc<P4Switch>; 2]>,
 }
 
 /// A version that a thread makes ready.
@@ -57,7 +78,7 @@ impl P4Work {
     /// Whether there is something to do now and then.
     pub fn is_busy(&self) -> bool {
         self.making.is_some()
-            || !(self.waiting.is_empty() && self.answers.is_empty() && self.retired.is_empty())
+            || !(self.waiting.is_empty() && self.published.is_empty() && self.retired.is_empty())
     }
 
     /// Whether no further request can wait.
@@ -69,7 +90,7 @@ impl P4Work {
     pub fn lose(&mut self) {
         self.drafts.clear();
         self.waiting.clear();
-        self.answers.clear();
+        self.published.iter_mut().for_each(|change| change.serial = None);
         if let Some(making) = &mut self.making {
             making.serial = None;
         }
@@ -99,8 +120,40 @@ impl P4Work {
                 return None;
             }
             P4Request::List => return Some(Ok(Answer::P4(list(owner, datapath)))),
+            P4Request::Read {
+                switch,
+                tag,
+                array,
+                from: cell,
+            } => return self.ask_cells(serial, (switch, tag), (array, cell), None),
+            P4Request::Write {
+                switch,
+                tag,
+                array,
+                cell,
+                words,
+            } => return self.ask_cells(serial, (switch, tag), (array, cell), Some(words)),
         };
         Some(done.map(|()| Answer::Done).map_err(Refusal::from))
+    }
+
+    /// Queues a request about cells, so that it is served behind commits that were made before.
+    fn ask_cells(
+        &mut self,
+        serial: u32,
+        (switch, tag): (P4Id, u64),
+        (array, cell): (P4Array, u32),
+        words: Option<Vec<u64>>,
+    ) -> Option<Result<Answer, Refusal>> {
+        let request = CellRequest {
+            switch,
+            tag,
+            array,
+            cell,
+            words,
+        };
+        self.waiting.push_back((serial, Change::Cells(request)));
+        None
     }
 
     fn begin(&mut self, switch: P4Id) -> Result<(), P4Refused> {
@@ -131,35 +184,62 @@ impl P4Work {
         if let Some(making) = self.making.take_if(|making| making.thread.is_finished()) {
             done.extend(self.finish(owner, datapath, making));
         }
-        while self.making.is_none()
-            && let Some((serial, change)) = self.waiting.pop_front()
-        {
-            match change {
-                Change::Delete(switch) => self.publish(serial, (owner, switch), None, datapath),
-                Change::Commit { switch, tag, bytes } => {
-                    match self.make(owner, datapath, (switch, bytes), workers) {
-                        Ok(thread) => {
-                            let serial = Some(serial);
-                            self.making = Some(Making {
-                                serial,
-                                switch,
-                                tag,
-                                thread,
-                            });
-                        }
-                        Err(refusal) => done.push((serial, Err(refusal))),
+        self.end_periods(datapath, &mut done);
+        while self.making.is_none() {
+            // Cells of a version are final when no packet meets the former one.
+            let is_early = |(_, change): &mut (u32, Change)| {
+                self.published.is_empty() || !matches!(change, Change::Cells(_))
+            };
+            let Some((serial, change)) = self.waiting.pop_front_if(is_early) else {
+                break;
+            };
+            done.extend(self.begin_change((owner, serial), change, datapath, workers));
+        }
+        self.end_periods(datapath, &mut done);
+        done
+    }
+
+    /// Begins a change; returns the answer if there is one already.
+    fn begin_change(
+        &mut self,
+        (owner, serial): (ControllerId, u32),
+        change: Change,
+        datapath: &Arc<Datapath>,
+        workers: usize,
+    ) -> Option<P4Result> {
+        match change {
+            Change::Cells(request) => Some((serial, serve_cells(owner, datapath, &request))),
+            Change::Delete(switch) => {
+                self.publish(serial, (owner, switch), None, datapath);
+                None
+            }
+            Change::Commit { switch, tag, bytes } => {
+                match self.make(owner, datapath, (switch, bytes), workers) {
+                    Ok(thread) => {
+                        let serial = Some(serial);
+                        self.making = Some(Making {
+                            serial,
+                            switch,
+                            tag,
+                            thread,
+                        });
+                        None
                     }
+                    Err(refusal) => Some((serial, Err(refusal))),
                 }
             }
         }
-        while let Some((serial, period)) = self.answers.front() {
-            if !datapath.periods.is_over(*period) {
-                break;
+    }
+
+    /// Ends changes that all forwarding threads know.
+    fn end_periods(&mut self, datapath: &Datapath, done: &mut Vec<P4Result>) {
+        let is_over = |change: &mut Published| datapath.periods.is_over(change.period);
+        while let Some(change) = self.published.pop_front_if(is_over) {
+            if let Some([former, new]) = &change.versions {
+                new.version.add_counts(&former.version);
             }
-            done.push((*serial, Ok(Answer::Done)));
-            self.answers.pop_front();
+            done.extend(change.serial.map(|serial| (serial, Ok(Answer::Done))));
         }
-        done
     }
 
     /// Has a thread make a version ready.
@@ -175,12 +255,12 @@ impl P4Work {
         if own().count() >= MAX_P4_SWITCHES && !own().any(|(id, _)| id == switch) {
             return Err(P4Refused::Switches(MAX_P4_SWITCHES).into());
         }
-        let datapath = datapath.clone();
+        let (datapath, former) = (datapath.clone(), present(datapath, (owner, switch)));
         let thread = std::thread::Builder::new().name("p4".into()).stack_size(STACK);
         let thread = thread.spawn(move || {
             // In some modes the threads are not workers.
             let threads = workers.max(available_parallelism().map_or(1, NonZero::get));
-            let made = Version::new(&bytes, threads);
+            let made = Version::new(&bytes, threads, former.as_ref().map(|former| &former.version));
             datapath.notices.again();
             made
         });
@@ -213,12 +293,34 @@ impl P4Work {
     /// Puts a P4 switch in the place of the former one, and has that answered when no thread has it any
     /// more.
     fn publish(&mut self, serial: u32, key: P4Key, switch: Option<Arc<P4Switch>>, datapath: &Datapath) {
-        self.retired.extend(present(datapath, key));
+        let former = present(datapath, key);
+        self.retired.extend(former.clone());
+        let versions = former.zip(switch.clone()).map(<[_; 2]>::from);
         datapath.change_p4(|table| match switch {
             Some(switch) => drop(table.switches.insert(key, switch)),
             None => drop(table.switches.remove(&key)),
         });
-        self.answers.push_back((serial, datapath.periods.begin()));
+        self.published.push_back(Published {
+            serial: Some(serial),
+            period: datapath.periods.begin(),
+            versions,
+        });
+    }
+}
+
+fn serve_cells(owner: ControllerId, datapath: &Datapath, request: &CellRequest) -> Result<Answer, Refusal> {
+    let switch = present(datapath, (owner, request.switch));
+    let switch = switch.ok_or(P4Refused::NoSwitch(request.switch))?;
+    if switch.tag != request.tag {
+        return Err(P4Refused::OtherVersion.into());
+    }
+    let (version, array, cell) = (&switch.version, request.array, request.cell);
+    match &request.words {
+        Some(words) => {
+            cells::write(version, array, cell, words)?;
+            Ok(Answer::Done)
+        }
+        None => Ok(Answer::P4(cells::read(version, array, cell)?)),
     }
 }
 

@@ -6,11 +6,11 @@
 //! refused with the figure.
 
 use super::outputs::Outputs;
-use control_protocol::p4::{P4_PORTS, P4Binding, P4Counts};
+use control_protocol::p4::{P4_PORTS, P4Array, P4Binding, P4Counts};
 use flow::PortId;
 use lock_free::{Claim, Guard};
 use p4_interpreter::{CloneSession, Context, Drop, Engine, Replica, State, StateLimits};
-use p4_ir::setup::{self, Setup};
+use p4_ir::setup::{self, MeterRates, Setup};
 use p4_ir::{Block, CalculationInput, Checked, KeyMatch, MatchKind, Table};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,6 +71,12 @@ pub(crate) enum P4Refused {
     NoPlace(u16),
     #[error("port {0} of the P4 switch is port {1} of the data plane already")]
     PlaceTaken(u16, PortId),
+    #[error("the P4 switch has another version by now")]
+    OtherVersion,
+    #[error("there is no P4 switch {0}")]
+    NoSwitch(flow::P4Id),
+    #[error("there is no {array} with cell {cell}")]
+    NoCell { array: P4Array, cell: u32 },
     #[error("port {0} has filters, which a P4 switch would pass by")]
     Filters(PortId),
     #[error("a P4 program forwards the packets of port {0}; `hyperswitch p4 run --trace` follows them")]
@@ -85,6 +91,9 @@ pub(super) struct Version {
     pub operations: u64,
     /// Bytes of lanes and tables.
     pub memory: u64,
+    /// Rates of meters, as given.
+    meters: Vec<MeterRates>,
+    /// The beginning of the program's clock, of the first version.
     began: Instant,
 }
 
@@ -102,11 +111,16 @@ pub(super) struct Counts {
     parser_errors: AtomicU64,
     digests: AtomicU64,
     drops: [AtomicU64; Drop::ALL.len()],
+    /// Time of forwarding threads, in nanoseconds.
+    busy_ns: AtomicU64,
+    /// Turns at rings that were passed on, as the share of time was used up.
+    passed_on: AtomicU64,
 }
 
 impl Version {
-    /// Makes a version ready for so many threads.
-    pub fn new(bytes: &[u8], threads: usize) -> Result<Version, P4Refused> {
+    /// Makes a version ready for so many threads. It goes on with the registers, counters and meters of the
+    /// `former` one where names and types agree.
+    pub fn new(bytes: &[u8], threads: usize, former: Option<&Version>) -> Result<Version, P4Refused> {
         let (program, given) = setup::decode(bytes)?;
         let operations = operations(&program);
         within("operations of one pass", operations, MAX_OPERATIONS)?;
@@ -117,8 +131,12 @@ impl Version {
             bytes: MAX_STATE,
             ..StateLimits::default()
         };
-        let state = State::new(&engine, limits)?;
+        let mut state = State::new(&engine, limits)?;
         give(&state, &given)?;
+        if let Some(former) = former {
+            let keeps = |own, other| rates_of(&given.meters, own).eq(rates_of(&former.meters, other));
+            state.succeed(engine.program(), (former.engine.program(), &former.state), keeps);
+        }
         let lanes = if state.runs_alone() {
             1
         } else {
@@ -137,8 +155,15 @@ impl Version {
             engine,
             state,
             operations,
-            began: Instant::now(),
+            meters: given.meters,
+            began: former.map_or_else(Instant::now, |former| former.began),
         })
+    }
+
+    /// Adds what entries of the former version have counted, through which no packet runs any more.
+    pub fn add_counts(&self, former: &Version) {
+        let before = (former.engine.program(), &former.state);
+        self.state.add_counts(self.engine.program(), before);
     }
 
     /// Packets that are taken from a ring at a time.
@@ -189,6 +214,15 @@ impl Counts {
         }
     }
 
+    /// Adds time of a forwarding thread.
+    pub fn add_time(&self, took_ns: u64) {
+        self.busy_ns.fetch_add(took_ns, Ordering::Relaxed);
+    }
+
+    pub fn add_passed_on(&self) {
+        self.passed_on.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub fn read(&self) -> P4Counts {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let drops = Drop::ALL.iter().zip(&self.drops);
@@ -199,6 +233,8 @@ impl Counts {
             parser_errors: load(&self.parser_errors),
             digests: load(&self.digests),
             drops: drops.filter(|(_, count)| *count > 0).collect(),
+            busy_us: load(&self.busy_ns) / 1000,
+            passed_on: load(&self.passed_on),
         }
     }
 }
@@ -256,7 +292,16 @@ fn look_up(table: &Table) -> u64 {
     LOOK_UP + PER_MASK * masks.collect::<HashSet<_>>().len() as u64
 }
 
-/// Gives a state its groups and sessions.
+/// Rates that are given to a meter, by cells. Its number differs between programs.
+fn rates_of(
+    all: &[MeterRates],
+    meter: usize,
+) -> impl Iterator<Item = (Option<u32>, setup::Rate, setup::Rate)> + '_ {
+    let own = all.iter().filter(move |rates| rates.meter.index() == meter);
+    own.map(|rates| (rates.cell, rates.committed, rates.peak))
+}
+
+/// Gives a state its groups, sessions and rates of meters.
 fn give(state: &State, given: &Setup) -> Result<(), P4Refused> {
     let replicas = |copies: &[setup::Copy]| -> Vec<Replica> {
         let replica = |copy: &setup::Copy| Replica {
@@ -275,6 +320,21 @@ fn give(state: &State, given: &Setup) -> Result<(), P4Refused> {
             max_length: session.max_length.map(|length| length as usize),
         };
         state.set_session(session.number, made)?;
+    }
+    for rates in &given.meters {
+        let cells = match rates.cell {
+            Some(cell) => cell.into()..u64::from(cell) + 1,
+            None => 0..state.meter_cells(rates.meter),
+        };
+        let own = p4_interpreter::MeterRates {
+            cir: rates.committed.per_second,
+            cbs: rates.committed.burst,
+            pir: rates.peak.per_second,
+            pbs: rates.peak.burst,
+        };
+        for cell in cells {
+            state.set_meter(rates.meter, cell, Some(own), 0)?;
+        }
     }
     Ok(())
 }

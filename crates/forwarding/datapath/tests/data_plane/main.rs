@@ -23,7 +23,8 @@
 //! * `shortfall`: what a VMM wants and its port does not have;
 //! * `rules`: rule lists as filters; `rejects`: what senders of rejected packets are told;
 //! * `mirrors`: copies of a port's packets for another port;
-//! * `p4`, `p4_scripts`: P4 programs as forwarders;
+//! * `p4`, `p4_scripts`: P4 programs as forwarders; `p4_versions`: what versions leave to each other;
+//!   `p4_share`: time of the forwarding threads that their ports have;
 //! * `restart`: rings that go on after the data plane was gone; `resets`: rings that begin anew with chains
 //!   out;
 //! * `random_guest`: anything in any order.
@@ -54,6 +55,8 @@ mod offloads;
 mod ownership;
 mod p4;
 mod p4_scripts;
+mod p4_share;
+mod p4_versions;
 mod random_guest;
 mod rejects;
 mod resets;

@@ -24,24 +24,24 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../p4/p4-bmv2/programs")
 }
 
-fn program(name: &str) -> Checked {
+pub fn program(name: &str) -> Checked {
     let last = name.rsplit('/').next().unwrap();
     let json = std::fs::read(folder().join(name).join(format!("{last}.json"))).unwrap();
     p4_bmv2::load(&json, None).unwrap()
 }
 
-fn commands(script: &str) -> Vec<Command> {
+pub fn commands(script: &str) -> Vec<Command> {
     let lines = script::parse(script).unwrap().into_iter();
     lines.map(|line| line.command).collect()
 }
 
 /// The script that tests a program of the project.
-fn script_of(name: &str) -> Vec<Command> {
+pub fn script_of(name: &str) -> Vec<Command> {
     commands(&std::fs::read_to_string(folder().join(name).join("test.stf")).unwrap())
 }
 
 /// A program with entries, as it travels.
-fn version(name: &str, given: &[Command]) -> Vec<u8> {
+pub fn version(name: &str, given: &[Command]) -> Vec<u8> {
     let (baked, setup) = bake(program(name), given, &[]).unwrap();
     p4_ir::setup::encode(&baked, &setup)
 }
@@ -70,7 +70,7 @@ impl Controller {
 
     /// Puts a version in force.
     #[track_caller]
-    fn put_p4(&mut self, switch: P4Id, bytes: &[u8], tag: u64) {
+    pub fn put_p4(&mut self, switch: P4Id, bytes: &[u8], tag: u64) {
         self.draft(switch, bytes);
         self.p4(P4Request::Commit { switch, tag });
     }
@@ -96,7 +96,7 @@ impl Controller {
     }
 
     #[track_caller]
-    fn p4_switches(&mut self) -> Vec<P4Info> {
+    pub fn p4_switches(&mut self) -> Vec<P4Info> {
         match self.ask(Request::P4(P4Request::List)) {
             Ok(Answer::P4(P4Answer::Switches(switches))) => switches,
             other => panic!("{other:?}"),
@@ -113,7 +113,7 @@ impl Controller {
 }
 
 /// A data plane whose ports from 1 on are those of a program.
-fn bound(ports: u32, bytes: &[u8]) -> (Switch, BTreeMap<u32, Guest>) {
+pub fn bound(ports: u32, bytes: &[u8]) -> (Switch, BTreeMap<u32, Guest>) {
     let mut switch = Switch::with_ports(ports);
     switch.put_p4(P4, bytes, 1);
     (1..=ports).for_each(|port| switch.bind(port, port as u16));

@@ -9,14 +9,19 @@
 //! * Cells of registers and counters are relaxed atomics. A program that both reads and writes a register
 //!   expects that no other packet does so in between; such programs run one burst at a time ([`ReadGuard`]
 //!   holds a lock then).
-//! * Meters have a lock per cell.
+//! * Meters have a lock per cell. A program with meters runs one burst at a time, too.
 //! * Groups and sessions change rarely: a lock that packets take when they are replicated.
+//!
+//! A state of another version of the program ([`State::succeed`]) has the same arrays wherever names and
+//! types agree: what one version writes, the other reads, so nothing is lost while both run.
 //!
 //! The memory of arrays is bounded by [`StateLimits`] before anything is allocated. Indices come from
 //! packets: those beyond an array read zero and change nothing.
 
+mod carried;
 mod replication;
 
+pub use carried::losses;
 pub use replication::{CloneSession, Replica};
 
 use crate::engine::Engine;
@@ -69,26 +74,26 @@ struct CounterCell {
     bytes: AtomicU64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct CounterArray {
     name: String,
-    cells: Box<[CounterCell]>,
+    cells: Arc<[CounterCell]>,
     packets: bool,
     bytes: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct MeterArray {
     name: String,
-    cells: Box<[Meter]>,
+    cells: Arc<[Meter]>,
     bytes: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct RegisterArray {
     name: String,
     /// `words` per cell, least significant first.
-    cells: Box<[AtomicU64]>,
+    cells: Arc<[AtomicU64]>,
     words: usize,
     width: u32,
 }
@@ -107,8 +112,9 @@ pub struct State {
     /// Per calculation that has parameters to set.
     custom: Vec<RwLock<Option<Arc<Algorithm>>>>,
     limits: StateLimits,
-    /// Held while a burst runs, if the program reads and writes registers.
-    exclusive: Option<Mutex<()>>,
+    /// Held while a burst runs, if the program runs alone. Versions with the same arrays have one lock.
+    exclusive: Arc<Mutex<()>>,
+    runs_alone: bool,
 }
 
 /// The right to run packets: while it exists, tables do not change.
@@ -153,23 +159,38 @@ impl State {
                 .map(|one| RwLock::new(custom(one.algorithm)))
                 .collect(),
             limits,
-            exclusive: needs_exclusion(program).then(|| Mutex::new(())),
+            exclusive: Arc::default(),
+            runs_alone: needs_exclusion(program) || !program.meters.is_empty(),
         })
     }
 
     /// The right to run the packets of a burst. Changes of tables wait until the guard is dropped.
     pub fn read(&self) -> ReadGuard<'_> {
+        let exclusive = self.runs_alone.then(|| self.exclusive.lock());
+        self.guard(exclusive)
+    }
+
+    /// As [`read`](Self::read); `None` if the program runs alone, and runs elsewhere.
+    pub fn try_read(&self) -> Option<ReadGuard<'_>> {
+        let exclusive = match self.runs_alone {
+            true => Some(self.exclusive.try_lock()?),
+            false => None,
+        };
+        Some(self.guard(exclusive))
+    }
+
+    fn guard<'a>(&'a self, exclusive: Option<MutexGuard<'a, ()>>) -> ReadGuard<'a> {
         ReadGuard {
             state: self,
-            _exclusive: self.exclusive.as_ref().map(Mutex::lock),
+            _exclusive: exclusive,
             tables: self.tables.read(),
         }
     }
 
-    /// Whether packets should run one after the other, as they change something that others read: registers
-    /// that are read and written, and meters. [`read`](Self::read) holds up whoever comes second.
+    /// Whether packets run one after the other, as they change something that others read: registers that
+    /// are read and written, and meters. [`read`](Self::read) holds up whoever comes second.
     pub fn runs_alone(&self) -> bool {
-        self.exclusive.is_some() || !self.meters.is_empty()
+        self.runs_alone
     }
 
     /// The tables, to change them.

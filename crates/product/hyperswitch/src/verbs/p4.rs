@@ -12,6 +12,7 @@ pub fn switches(switches: &[P4Switch]) -> String {
         "OPERATIONS",
         "PACKETS",
         "OUTPUTS",
+        "TIME",
         "DROPS",
     ];
     let mut table = Table::new(&headings);
@@ -28,6 +29,7 @@ pub fn switches(switches: &[P4Switch]) -> String {
             switch.operations.to_string(),
             switch.packets.to_string(),
             switch.outputs.to_string(),
+            format!("{} ms", switch.busy_ms),
             or_dash((!switch.drops.is_empty()).then(|| counts(&switch.drops))),
         ]);
     }

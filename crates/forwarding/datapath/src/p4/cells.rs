@@ -1,0 +1,69 @@
+//! What a controller reads and sets of a P4 switch's arrays while packets flow.
+//!
+//! Cells of registers and counters are atomics: neither side waits for the other. A value of several words
+//! may be half of one packet's and half of the next one's.
+
+use super::version::{P4Refused, Version};
+use control_protocol::p4::{MAX_CELL_WORDS, P4Answer, P4Array};
+use p4_interpreter::CounterValue;
+use p4_ir::{CounterId, RegisterId, TableId};
+
+/// Reads cells from a number on, as many as an answer has room for.
+pub(super) fn read(version: &Version, array: P4Array, from: u32) -> Result<P4Answer, P4Refused> {
+    let program = version.engine.program();
+    let missing = || P4Refused::NoCell { array, cell: from };
+    let (cells, stride) = match array {
+        P4Array::Counter(number) => {
+            let counter = program.counters.get(usize::from(number)).ok_or_else(missing)?;
+            (counter.size, 2)
+        }
+        P4Array::Register(number) => {
+            let register = program.registers.get(usize::from(number)).ok_or_else(missing)?;
+            (register.size, u32::from(register.width).div_ceil(64).max(1))
+        }
+        P4Array::Entries(number) => {
+            let table = program.tables.get(usize::from(number)).ok_or_else(missing)?;
+            let counts = table.counter.ok_or_else(missing).map(|_| table.entries.len())?;
+            // A program has fewer entries.
+            (counts as u32 + 1, 2)
+        }
+    };
+    let room = MAX_CELL_WORDS as u32 / stride;
+    let end = from.saturating_add(room).min(cells);
+    let mut words = Vec::with_capacity(MAX_CELL_WORDS);
+    for cell in from..end {
+        match array {
+            P4Array::Counter(number) => {
+                let count = version.state.counter(CounterId(number), cell.into())?;
+                words.extend([count.packets, count.bytes]);
+            }
+            P4Array::Register(number) => {
+                words.extend(version.state.register(RegisterId(number), cell.into())?);
+            }
+            P4Array::Entries(number) => {
+                let count = version.state.entry_count(program, TableId(number), cell as usize);
+                let count = count.unwrap_or_default();
+                words.extend([count.packets, count.bytes]);
+            }
+        }
+    }
+    Ok(P4Answer::Cells {
+        words,
+        stride,
+        more: end < cells,
+    })
+}
+
+/// Sets a cell.
+pub(super) fn write(version: &Version, array: P4Array, cell: u32, words: &[u64]) -> Result<(), P4Refused> {
+    let state = &version.state;
+    match (array, words) {
+        (P4Array::Counter(number), &[packets, bytes]) => {
+            let count = CounterValue { packets, bytes };
+            state.set_counter(CounterId(number), cell.into(), count)?;
+        }
+        (P4Array::Register(number), words) => state.set_register(RegisterId(number), cell.into(), words)?,
+        (P4Array::Counter(_) | P4Array::Entries(_), _) => return Err(P4Refused::NoCell { array, cell }),
+    }
+    Ok(())
+}

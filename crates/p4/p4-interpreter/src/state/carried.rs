@@ -1,0 +1,171 @@
+//! What one version of a program leaves to the next.
+//!
+//! An array is left if the next version has one of the same name, size and type. Counts of entries are left
+//! to entries with the same keys and priority; they are added when no packet runs through the former version
+//! any more, so that none is lost.
+
+use super::{CounterValue, State};
+use crate::tables::pattern;
+use p4_ir::{Counter, Meter, Program, Register, Table, TableId};
+use p4_tables::DEFAULT;
+
+/// A version's program and state.
+type Version<'a> = (&'a Program, &'a State);
+
+impl State {
+    /// Takes the arrays of a former version where names and types agree. `keeps_meter` may refuse a meter,
+    /// given its numbers in this version and in the former one: its rates have changed.
+    pub fn succeed(
+        &mut self,
+        program: &Program,
+        (before, former): Version<'_>,
+        keeps_meter: impl Fn(usize, usize) -> bool,
+    ) {
+        self.exclusive = former.exclusive.clone();
+        for (own, counter) in self.counters.iter_mut().zip(&program.counters) {
+            if let Some(same) = before
+                .counters
+                .iter()
+                .position(|other| is_same_counter(counter, other))
+            {
+                own.cells = former.counters[same].cells.clone();
+            }
+        }
+        for (at, (own, meter)) in self.meters.iter_mut().zip(&program.meters).enumerate() {
+            let same = before.meters.iter().position(|other| is_same_meter(meter, other));
+            if let Some(same) = same.filter(|same| keeps_meter(at, *same)) {
+                own.cells = former.meters[same].cells.clone();
+            }
+        }
+        for (own, register) in self.registers.iter_mut().zip(&program.registers) {
+            if let Some(same) = before
+                .registers
+                .iter()
+                .position(|other| is_same_register(register, other))
+            {
+                own.cells = former.registers[same].cells.clone();
+            }
+        }
+    }
+
+    /// Adds what entries of a former version have counted to the same entries of this one. Packets no longer
+    /// run through the former version.
+    pub fn add_counts(&self, program: &Program, (before, former): Version<'_>) {
+        let (own, old) = (self.tables.look(), former.tables.look());
+        for (at, table) in program.tables.iter().enumerate() {
+            let same = before
+                .tables
+                .iter()
+                .position(|other| has_same_counts(table, other));
+            let tables = same.map(|same| (own.table(at as u32), old.table(same as u32)));
+            let Some((Ok(own), Ok(old))) = tables else {
+                continue;
+            };
+            if let Some(count) = old.counted(DEFAULT) {
+                own.add_counted(DEFAULT, count);
+            }
+            for handle in old.handles() {
+                let to = old
+                    .pattern(handle)
+                    .and_then(|(pattern, priority)| own.find(&pattern, priority));
+                if let (Some(to), Some(count)) = (to, old.counted(handle)) {
+                    own.add_counted(to, count);
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    /// What an entry of the program has counted; behind the last one, what the table's default has. `None`:
+    /// the table does not count, or has fewer entries.
+    pub fn entry_count(&self, program: &Program, table: TableId, entry: usize) -> Option<CounterValue> {
+        let tables = self.tables.look();
+        let own = tables.table(u32::from(table.0)).ok()?;
+        let entries = &program.tables.get(table.index())?.entries;
+        let handle = match entries.get(entry) {
+            Some(entry) => {
+                let (pattern, priority) = pattern(own.layout(), entry).ok()?;
+                own.find(&pattern, priority)?
+            }
+            None if entry == entries.len() => DEFAULT,
+            None => return None,
+        };
+        let count = own.counted(handle)?;
+        Some(CounterValue {
+            packets: count.packets,
+            bytes: count.bytes,
+        })
+    }
+}
+
+/// What a version would lose if another one took its place: arrays, and counts of entries. Each is named,
+/// with what does not agree.
+#[must_use]
+pub fn losses(before: &Program, after: &Program) -> Vec<String> {
+    let mut lost = Vec::new();
+    for counter in before.counters.iter().filter(|one| one.table.is_none()) {
+        let name = &counter.identity.name;
+        let other = after.counters.iter().find(|other| other.identity.name == *name);
+        if !other.is_some_and(|other| is_same_counter(other, counter)) {
+            let shape =
+                |one: &Counter| format!("{} cells that count {:?}", one.size, one.unit).to_lowercase();
+            lost.push(difference("counter", name, shape(counter), other.map(shape)));
+        }
+    }
+    for meter in before.meters.iter().filter(|one| one.table.is_none()) {
+        let name = &meter.identity.name;
+        let other = after.meters.iter().find(|other| other.identity.name == *name);
+        if !other.is_some_and(|other| is_same_meter(other, meter)) {
+            let unit = |one: &Meter| if one.bytes { "bytes" } else { "packets" };
+            let shape = |one: &Meter| format!("{} cells that measure {}", one.size, unit(one));
+            lost.push(difference("meter", name, shape(meter), other.map(shape)));
+        }
+    }
+    for register in &before.registers {
+        let name = &register.identity.name;
+        let other = after.registers.iter().find(|other| other.identity.name == *name);
+        if !other.is_some_and(|other| is_same_register(other, register)) {
+            let shape = |one: &Register| format!("{} cells of {} bits", one.size, one.width);
+            lost.push(difference("register", name, shape(register), other.map(shape)));
+        }
+    }
+    let counting = before.tables.iter().filter(|table| table.counter.is_some());
+    let gone = counting.filter(|table| !after.tables.iter().any(|other| has_same_counts(other, table)));
+    lost.extend(gone.map(|table| {
+        let name = &table.identity.name;
+        format!("counts of the entries of table {name}: there is no such table with such keys")
+    }));
+    lost
+}
+
+fn difference(what: &str, name: &str, shape: String, other: Option<String>) -> String {
+    match other {
+        Some(other) => format!("{what} {name}: {shape}, then {other}"),
+        None => format!("{what} {name}: {shape}, then none"),
+    }
+}
+
+fn is_same_counter(one: &Counter, other: &Counter) -> bool {
+    one.identity.name == other.identity.name && one.unit == other.unit && one.size == other.size
+}
+
+fn is_same_meter(one: &Meter, other: &Meter) -> bool {
+    one.identity.name == other.identity.name && one.bytes == other.bytes && one.size == other.size
+}
+
+fn is_same_register(one: &Register, other: &Register) -> bool {
+    one.identity.name == other.identity.name && one.width == other.width && one.size == other.size
+}
+
+/// Whether two tables count on their entries, which have the same keys.
+fn has_same_counts(one: &Table, other: &Table) -> bool {
+    let keys = one.keys.iter().zip(&other.keys);
+    one.identity.name == other.identity.name
+        && one.counter.is_some()
+        && other.counter.is_some()
+        && one.keys.len() == other.keys.len()
+        && keys
+            .into_iter()
+            .all(|(a, b)| (&a.name, a.kind, a.width) == (&b.name, b.kind, b.width))
+}
