@@ -125,7 +125,14 @@ impl Deadline {
     #[inline]
     #[must_use]
     pub fn has_passed(self) -> bool {
-        cycles().wrapping_sub(self.0).cast_signed() >= 0
+        self.had_passed_at(cycles())
+    }
+
+    /// Whether that time had come when the counter was read last, as `cycles`.
+    #[inline]
+    #[must_use]
+    pub fn had_passed_at(self, cycles: u64) -> bool {
+        cycles.wrapping_sub(self.0).cast_signed() >= 0
     }
 
     /// For how many microseconds it has passed.

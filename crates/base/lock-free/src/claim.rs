@@ -110,12 +110,18 @@ impl<T> Claim<T> {
         (before == FREE).then(|| Guard { claim: self })
     }
 
+    /// Whether the claim was kept with this keeper and not given up since.
+    #[inline]
+    pub fn is_kept_with(&self, keeper: &Keeper) -> bool {
+        self.keeper.load(Ordering::Relaxed) == keeper.number
+    }
+
     /// Goes on with a claim that was kept with this keeper and not given up since.
     #[inline]
     pub fn resume(&self, keeper: &Keeper) -> Option<Guard<'_, T>> {
         // Only `keeper`, which one thread at a time has, writes this number, and only while it holds the
         // claim. The number is gone before there is a guard, so there is no second one.
-        if self.keeper.load(Ordering::Relaxed) != keeper.number {
+        if !self.is_kept_with(keeper) {
             return None;
         }
         self.keeper.store(NOBODY, Ordering::Relaxed);

@@ -112,7 +112,7 @@ impl<T> PoolOwner<T> {
 
     /// Takes a slot back that no other thread has seen: no atomic operation is needed. A slot of another pool
     /// is returned to it.
-    #[inline]
+    #[inline(always)]
     pub fn put_back(&mut self, slot: Unique<T>) {
         // Recognised by its address, as free slots need not be in the cache.
         if self

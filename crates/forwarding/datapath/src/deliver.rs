@@ -2,7 +2,7 @@
 //! receive queue.
 
 use crate::burst::PortSet;
-use crate::kept::Kept;
+use crate::kept::{Kept, TurnTime};
 use crate::mirror::Reach;
 use crate::port::Port;
 use crate::sinks::{Delivery, enqueue};
@@ -10,7 +10,7 @@ use crate::state::{Ports, receive_ring, transmit_ring};
 use cpu::Deadline;
 use flow::PortId;
 use lock_free::{Guard, Unique};
-use placement::Backlog;
+use placement::{Backlog, WORTH_SENDING};
 use scheduler::{Copier, Due, Schedule, UNKNOWN_BACKLOG};
 use std::sync::Arc;
 use vnic::{Packet, ReceiveSide, TransmitSide, Turn, Wait};
@@ -35,11 +35,7 @@ pub(crate) struct Step<'a> {
     pub receivers: &'a mut PortSet,
     /// The thread's claims.
     pub kept: &'a mut Kept,
-    /// Time of the turn, as of the last tick.
-    pub now_ms: u64,
-    /// When the turn ends: no burst, and no packet of a receive queue, is begun later. What one of them can
-    /// cost is bounded as well (`vnic::Turn`).
-    pub ends: Deadline,
+    pub time: TurnTime,
 }
 
 /// A port whose transmit side this thread holds.
@@ -51,7 +47,7 @@ pub(crate) struct Sender<'a> {
 impl Step<'_> {
     /// Delivers packets that just go to a port, at once as far as that is possible; what is left is queued.
     pub fn hand_over(&mut self, sender: &mut Sender<'_>, to: PortId, packets: &mut Vec<Unique<Packet>>) {
-        sender.port.vnic.account.lender.sends_to(to, self.now_ms);
+        sender.port.vnic.account.lender.sends_to(to, self.time.now_ms);
         let (ports, port) = (self.ports, sender.port);
         let receiver = ports.get(to).filter(|receiver| receiver.takes_at_once_from(port));
         let copier = receiver.map_or(Copier::Here, |receiver| self.copier(receiver, packets));
@@ -69,7 +65,7 @@ impl Step<'_> {
         let mut reach = Reach {
             ports,
             receivers: &mut *self.receivers,
-            now_ms: self.now_ms,
+            now_ms: self.time.now_ms,
         };
         for packet in packets.drain(..) {
             enqueue(packet.share(), port, to, &mut reach);
@@ -100,7 +96,12 @@ impl Step<'_> {
             self.schedule.progress.delivered += delivered as u64;
             sender.transmit.with(|sender| {
                 if let Some(sender) = sender {
-                    sender.finish(packets.drain(..delivered));
+                    // To drain a vector takes long beside a lone packet.
+                    if packets.len() > 1 || delivered == 0 {
+                        sender.finish(packets.drain(..delivered));
+                    } else if let Some(packet) = packets.pop() {
+                        sender.finish_one(packet);
+                    }
                     side.publish_with(sender);
                 }
             });
@@ -116,10 +117,14 @@ impl Step<'_> {
     }
 
     /// Delivers to all receivers of the burst. `sender` is that whose transmit side this thread holds.
+    #[inline]
     pub fn deliver_all(&mut self, sender: Option<&mut Sender<'_>>) {
-        if self.receivers.0.is_empty() {
-            return;
+        if !self.receivers.0.is_empty() {
+            self.deliver_queued(sender);
         }
+    }
+
+    fn deliver_queued(&mut self, sender: Option<&mut Sender<'_>>) {
         let held = sender.as_ref().map(|sender| sender.port.id());
         let mut receivers = std::mem::take(&mut self.receivers.0);
         let (ports, has_choice) = (self.ports, self.schedule.chooses_copier());
@@ -137,7 +142,7 @@ impl Step<'_> {
                 Copier::Busy => {}
                 Copier::Elsewhere(_, executor) if self.schedule.tell_copier(&port.home, &executor) => {}
                 // A packet for hundreds of receivers.
-                _ if self.ends.has_passed() => self.schedule.later(port.receive_ring()),
+                _ if self.time.ends.has_passed() => self.schedule.later(port.receive_ring()),
                 Copier::Here | Copier::Elsewhere(..) => self.deliver(port, held),
             }
         }
@@ -154,7 +159,7 @@ impl Step<'_> {
         let Some(mut receive) = self.kept.claim_receive(port) else {
             return;
         };
-        let mut observer = Delivery::at(port, self.ports, self.now_ms);
+        let mut observer = Delivery::at(port, self.ports, self.time.now_ms);
         let (result, wait, watch_us, call_at) = receive.with(|side| {
             let mut result = if guest_memory::fault_count() > 0 && side.is_broken() {
                 side.stop();
@@ -163,7 +168,11 @@ impl Step<'_> {
                 if side.wait() == Wait::Stalled && side.look_for_buffers() {
                     port.vnic.set_detour(false, side.is_limited());
                 }
-                side.run(self.now_ms, Turn::new(DELIVERY_BUDGET, self.ends), &mut observer)
+                side.run(
+                    self.time.now_ms,
+                    Turn::new(DELIVERY_BUDGET, self.time.ends),
+                    &mut observer,
+                )
             };
             if result == Ok(false) && port.home.copier().is_some() {
                 port.home.set_copier(None);
@@ -172,7 +181,7 @@ impl Step<'_> {
             port.vnic
                 .set_detour(side.wait() == Wait::Stalled, side.is_limited());
             let call_at = self.call_if_owed(side, port);
-            (result, side.wait(), side.watch_us(self.now_ms), call_at)
+            (result, side.wait(), side.watch_us(self.time.now_ms), call_at)
         });
         if let Some(at_ns) = call_at {
             self.schedule.set_timer(at_ns, port.receive_ring(), Due::Notify);
@@ -203,12 +212,16 @@ impl Step<'_> {
         }
     }
 
-    /// Which thread is to copy packets that no other thread has seen.
+    /// Which thread is to copy packets that no other thread has seen. A thread that keeps the claim of the
+    /// receive side goes on with little by itself.
     fn copier(&self, receiver: &Port, packets: &[Unique<Packet>]) -> Copier {
         if !self.schedule.chooses_copier() {
             return Copier::Here;
         }
         let bytes = packets.iter().map(|packet| packet.frame_len() as u64).sum();
+        if bytes < WORTH_SENDING && self.kept.keeps_receive(receiver) {
+            return Copier::Here;
+        }
         let backlog = Backlog {
             packets: packets.len() as u32,
             bytes,

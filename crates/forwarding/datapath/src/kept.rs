@@ -3,12 +3,14 @@
 //! A worker whose looks find something at once, each in one ring, claims the same few sides of ports again
 //! and again: to claim and to release one takes two locked operations, each of which waits until other cores
 //! can see all that was written before. So such a worker keeps its claims until it does anything else: serves
-//! a ring of its queue, has a break, or looks for news, which it does every 20 us. Another thread that wants
+//! a ring of its queue, has a break, or looks for news, which it does every 20 us. All that it serves until
+//! then is one turn, for which the clocks are read once. Another thread that wants
 //! a side that is kept leaves its mark, as on any claim that is held. The worker gives up a claim with a mark
 //! when it has used it again, and otherwise all claims together.
 
 use crate::port::Port;
 use crate::state::{Ports, port_of};
+use cpu::Deadline;
 use lock_free::{Claim, Guard, Keeper};
 use scheduler::{RingId, Schedule};
 use vnic::{ReceiveSide, TransmitSide};
@@ -16,21 +18,38 @@ use vnic::{ReceiveSide, TransmitSide};
 /// Most claims that a thread keeps.
 const MOST: usize = 8;
 
+/// When a turn is.
+#[derive(Clone, Copy)]
+pub(crate) struct TurnTime {
+    /// Time of the data plane when it began, as of the last tick.
+    pub now_ms: u64,
+    /// When the turn ends: no burst, and no packet of a receive queue, is begun later. What one of them can
+    /// cost is bounded as well (`vnic::Turn`).
+    pub ends: Deadline,
+}
+
 /// One thread's kept claims.
 #[derive(Default)]
 pub(crate) struct Kept {
     keeper: Keeper,
-    /// Claims are kept when their use ends.
-    keeps: bool,
+    /// The turn for which claims are kept when their use ends.
+    time: Option<TurnTime>,
     /// Rings whose sides were kept, some of which may have been given up since.
     rings: Vec<RingId>,
 }
 
 impl Kept {
-    /// Keeps claims from now on, until they are [given up](Self::give_up).
+    /// Keeps claims from now on, until they are [given up](Self::give_up). All that is served meanwhile
+    /// belongs to this turn, which has begun.
     #[inline]
-    pub fn begin(&mut self) {
-        self.keeps = true;
+    pub fn begin(&mut self, time: TurnTime) {
+        self.time = Some(time);
+    }
+
+    /// The turn for which claims are kept.
+    #[inline]
+    pub fn time(&self) -> Option<TurnTime> {
+        self.time
     }
 
     /// Whether claims may be kept at the moment, for which the ports that they are of must be known.
@@ -59,6 +78,12 @@ impl Kept {
         self.claim(&port.vnic.receive)
     }
 
+    /// Whether the claim of a receive side is kept.
+    #[inline]
+    pub fn keeps_receive(&self, port: &Port) -> bool {
+        port.vnic.receive.is_kept_with(&self.keeper)
+    }
+
     #[inline]
     fn claim<'a, T>(&self, claim: &'a Claim<T>) -> Option<Guard<'a, T>> {
         claim.resume(&self.keeper).or_else(|| claim.try_claim())
@@ -69,7 +94,7 @@ impl Kept {
     #[inline]
     #[must_use = "somebody may have left work behind"]
     pub fn end<T>(&mut self, guard: Guard<'_, T>, ring: RingId) -> bool {
-        if self.keeps && self.remember(ring) {
+        if self.time.is_some() && self.remember(ring) {
             guard.keep(&self.keeper)
         } else {
             guard.release()
@@ -93,7 +118,7 @@ impl Kept {
     /// meanwhile are served soon.
     #[inline]
     pub fn give_up(&mut self, ports: &Ports, schedule: &mut Schedule) {
-        if self.keeps {
+        if self.time.is_some() {
             self.release_all(ports, |ring| schedule.later(ring));
         }
     }
@@ -101,7 +126,7 @@ impl Kept {
     /// Releases all claims, and calls `wanted` with the rings whose sides other threads wanted meanwhile.
     #[inline(never)]
     pub fn release_all(&mut self, ports: &Ports, mut wanted: impl FnMut(RingId)) {
-        self.keeps = false;
+        self.time = None;
         for ring in self.rings.drain(..) {
             let Some(port) = ports.get(port_of(ring)) else {
                 continue;
@@ -129,9 +154,10 @@ mod tests {
     use crate::pipeline::Pipeline;
     use crate::port::Port;
     use crate::state::Datapath;
-    use ::placement::{Config, Costs, Policy, Topology};
+    use ::placement::{Config, Costs, Policy, Shape, Topology};
     use scheduler::{Placement, Rings as _, Scheduler};
     use std::sync::Arc;
+    use vm_state::{TestArea, ThreadState, VmState};
 
     const FRAME: usize = 64;
 
@@ -160,6 +186,48 @@ mod tests {
 
     fn held([first, second]: &[Arc<Port>; 2]) -> [bool; 2] {
         [first.vnic.transmit.is_held(), second.vnic.receive.is_held()]
+    }
+
+    #[test]
+    fn who_keeps_the_claim_of_a_receive_side_copies_there_without_asking() {
+        let two_cores = Topology::regular(Shape {
+            nodes: 1,
+            llcs: 1,
+            modules: 2,
+            cpus: 1,
+        });
+        let config = Config {
+            preemptive_copy: false,
+            ..Config::default()
+        };
+        let area = TestArea::new().unwrap();
+        let facts = VmState::map(area.descriptor()).unwrap();
+        let placement =
+            Placement::new(Policy::new(config, two_cores, Costs::default()), Some(facts)).unwrap();
+        let datapath = Datapath::new(placement).unwrap();
+        let (ports, mut guests) = pair(&datapath);
+        guests.prepare(FRAME);
+        let runs_on = |port: usize, cpu| {
+            let thread = area.thread(1000 + port as u32, ThreadState::Running(cpu));
+            ports[port].home.set_threads(Box::new([thread.unwrap()]));
+        };
+        (0..2).for_each(|port| runs_on(port, 0));
+        let here = datapath.shared.placement.executor_of(&ports[0].home);
+        let pipeline = Pipeline::new(datapath.clone());
+        let mut scheduler = Scheduler::new(datapath.shared.clone(), Some(here), pipeline);
+        (0..2).for_each(|_| serve(&mut scheduler, &ports, &mut guests));
+        runs_on(1, 1);
+        serve(&mut scheduler, &ports, &mut guests);
+        assert_eq!(scheduler.schedule.progress.offloads, 0);
+        scheduler.step();
+        guests.send(1, || None);
+        let (rings, schedule) = (&mut scheduler.rings, &mut scheduler.schedule);
+        assert!(rings.serve_found(ports[0].transmit_ring(), 1, schedule));
+        assert_eq!(
+            schedule.progress.offloads, 1,
+            "the worker of the other core copies"
+        );
+        assert!(guests.receiver.receive.take_used().is_none());
     }
 
     #[test]

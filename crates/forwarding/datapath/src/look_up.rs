@@ -73,21 +73,21 @@ impl LookUp {
         if burst.packets.is_empty() {
             return;
         }
-        let end = self.find_train(0, 0, burst, port);
-        let further = if end == burst.packets.len() {
-            self.decide(0, 0, burst, port)
+        let look = self.find_train(0, 0, burst, port);
+        let further = if look.end == burst.packets.len() {
+            self.decide(look, 0, burst, port)
         } else {
-            self.decide_all(end, burst, port)
+            self.decide_all(look.end, burst, port)
         };
         if further {
             self.look_further(burst, port, now_ms);
         }
     }
 
-    /// Finds the packets from `begin` on, one at least, that have one look: train number `number`. Returns
-    /// where it ends.
+    /// Finds the packets from `begin` on, one at least, that have one look: look number `number`, which is
+    /// returned as well, since it takes long to load what was stored a moment ago.
     #[inline(always)]
-    fn find_train(&mut self, number: usize, begin: usize, burst: &Burst, port: &Port) -> usize {
+    fn find_train(&mut self, number: usize, begin: usize, burst: &Burst, port: &Port) -> Look {
         let packets = &burst.packets[..];
         let keys = &burst.keys[..packets.len()];
         let (first, mut train, mut end) = (&keys[begin], Train::default(), begin);
@@ -101,15 +101,16 @@ impl LookUp {
             }
         }
         let hash = self.microflows.hash(first, mask);
-        self.looks[number] = Look { hash, end, train };
-        end
+        let look = Look { hash, end, train };
+        self.looks[number] = look;
+        look
     }
 
     /// Looks at the cache for a train, which begins at `begin`; whether its packets have to be dealt with
     /// further.
     #[inline(always)]
-    fn decide(&mut self, number: usize, begin: usize, burst: &mut Burst, port: &Port) -> bool {
-        let Look { hash, end, train } = self.looks[number];
+    fn decide(&mut self, look: Look, begin: usize, burst: &mut Burst, port: &Port) -> bool {
+        let Look { hash, end, train } = look;
         let first = &burst.keys[begin];
         let mask = port.flows.mask_union(first);
         let mut further = false;
@@ -148,8 +149,9 @@ impl LookUp {
         }
         let (mut begin, mut further) = (0, false);
         for number in 0..count {
-            further |= self.decide(number, begin, burst, port);
-            begin = self.looks[number].end;
+            let look = self.looks[number];
+            further |= self.decide(look, begin, burst, port);
+            begin = look.end;
         }
         further
     }
@@ -161,7 +163,7 @@ impl LookUp {
         let mut count = 1;
         self.microflows.prefetch(self.looks[0].hash);
         while end < burst.packets.len() {
-            end = self.find_train(count, end, burst, port);
+            end = self.find_train(count, end, burst, port).end;
             self.microflows.prefetch(self.looks[count].hash);
             count += 1;
         }

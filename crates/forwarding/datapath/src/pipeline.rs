@@ -24,7 +24,7 @@ use crate::burst::{Burst, PortSet, Verdict, change};
 use crate::deliver::{Sender, Step, empty, vanished};
 use crate::grace::Member;
 use crate::injection::Injection;
-use crate::kept::Kept;
+use crate::kept::{Kept, TurnTime};
 use crate::look_up::LookUp;
 use crate::p4::Shares;
 use crate::port::Port;
@@ -131,18 +131,17 @@ impl Rings for Pipeline {
             }
             return found;
         }
-        let now_ms = self.datapath.now_ms();
+        let time = (kept.time()).unwrap_or_else(|| begin_turn(&self.datapath, schedule));
         let mut step = Step {
             ports,
-            ends: Deadline::after_us(schedule.turn_us()),
             schedule,
             receivers: &mut self.receivers,
             kept,
-            now_ms,
+            time,
         };
         self.walk.switch(sender, &mut step);
-        self.kept.begin();
-        self.flush_stats_at(now_ms);
+        self.kept.begin(time);
+        self.flush_stats_at(time.now_ms);
         true
     }
 
@@ -237,17 +236,16 @@ impl Pipeline {
     /// A step with the ports as of the last [`refresh`](Rings::refresh); returns when it began.
     #[inline]
     fn in_step(&mut self, schedule: &mut Schedule, f: impl FnOnce(&mut Walk, &mut Step<'_>)) -> u64 {
-        let now_ms = self.datapath.now_ms();
+        let time = begin_turn(&self.datapath, schedule);
         let mut step = Step {
             ports: self.ports.as_deref().unwrap_or(&NO_PORTS),
-            ends: Deadline::after_us(schedule.turn_us()),
             schedule,
             receivers: &mut self.receivers,
             kept: &mut self.kept,
-            now_ms,
+            time,
         };
         f(&mut self.walk, &mut step);
-        now_ms
+        time.now_ms
     }
 
     fn flush_stats_at(&mut self, now_ms: u64) {
@@ -267,7 +265,7 @@ impl Pipeline {
                 came: Some(&came),
                 ports: step.ports,
                 port: injected.port,
-                now_ms: step.now_ms,
+                now_ms: step.time.now_ms,
                 receivers: &mut *step.receivers,
                 meters: &mut walk.look_up.meters,
                 spare: || slots.take(injected.port.id()),
@@ -350,7 +348,7 @@ impl Walk {
                 step.schedule.poll_from_now(port.transmit_ring(), fresh);
                 break;
             }
-            if step.ends.has_passed() {
+            if step.time.ends.has_passed() {
                 break;
             }
         }
@@ -372,8 +370,9 @@ impl Walk {
         if self.copies_twice {
             self.detach(sender);
         }
-        self.parse(port, step.now_ms);
-        self.look_up.find_verdicts(&mut self.burst, port, step.now_ms);
+        self.parse(port, step.time.now_ms);
+        self.look_up
+            .find_verdicts(&mut self.burst, port, step.time.now_ms);
         let common = if port.is_copied() {
             None
         } else {
@@ -432,7 +431,7 @@ impl Walk {
         if self.copies_twice {
             self.detach(sender);
         }
-        self.parse(sender.port, step.now_ms);
+        self.parse(sender.port, step.time.now_ms);
     }
 
     /// Drops the packets for which there is a reason.
@@ -476,7 +475,7 @@ impl Walk {
             came: None,
             ports: step.ports,
             port,
-            now_ms: step.now_ms,
+            now_ms: step.time.now_ms,
             receivers: &mut *step.receivers,
             meters: &mut self.look_up.meters,
             spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
@@ -569,6 +568,15 @@ fn first_stage(port: &Port) -> Stage {
     Stage::first(&port.flows.read().filters(port.id()))
 }
 
+/// The time of a turn that begins now.
+#[inline]
+fn begin_turn(datapath: &Datapath, schedule: &Schedule) -> TurnTime {
+    TurnTime {
+        now_ms: datapath.now_ms(),
+        ends: Deadline::after_us(schedule.turn_us()),
+    }
+}
+
 /// Claims a transmit ring, unless another thread holds it, which sees packets that come. Says whether there
 /// are packets.
 fn look_at<'a>(ports: &'a Ports, ring: RingId, kept: &Kept) -> Option<(Sender<'a>, bool)> {
@@ -590,14 +598,15 @@ fn finish_round(side: Option<&mut TransmitSide>, end: Fetched, port: &Port, step
     if side.owes_call() {
         call_if_owed(side, port, step);
     }
+    // The usual end.
+    if end == Fetched::Empty {
+        side.disable_kicks();
+        return true;
+    }
     match end {
-        Fetched::Full => false,
+        Fetched::Full | Fetched::Empty => false,
         // The thread that delivers a packet of ours will have this side served again.
         Fetched::NoSlots => !side.has_slots(),
-        Fetched::Empty => {
-            side.disable_kicks();
-            true
-        }
         Fetched::Waits => {
             wait_for_bandwidth(side, port, step);
             true

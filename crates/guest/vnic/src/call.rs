@@ -54,13 +54,19 @@ impl Call {
         Ok(Call(Some(Arc::new(Bell { fd, kind, callee }))))
     }
 
-    /// Calls the driver if `wanted`. A descriptor that made the thread wait until it was interrupted is not
-    /// used again.
+    /// Calls the driver if `wanted`.
+    #[inline]
     pub(crate) fn notify(&mut self, wanted: bool, account: &Calls) {
-        if !wanted {
+        if wanted {
+            self.make(account);
+        } else {
             add_alone(&account.suppressed, 1);
-            return;
         }
+    }
+
+    /// Calls the driver. A descriptor that made the thread wait until it was interrupted is not used again.
+    #[inline(never)]
+    fn make(&mut self, account: &Calls) {
         add_alone(&account.made, 1);
         let Some(bell) = &self.0 else { return };
         // Other failures mean that an earlier call is still pending at the driver.

@@ -389,15 +389,19 @@ impl TransmitSide {
     }
 
     /// Takes back packets that were delivered and that no other thread has seen.
-    #[inline]
+    #[inline(never)]
     pub fn finish(&mut self, packets: impl Iterator<Item = Unique<Packet>>) {
-        for mut packet in packets {
-            if packet.in_chain != InChain::Nothing {
-                self.queue.give_back(packet.place, packet.chain.head);
-            }
-            packet.clear();
-            self.pool.put_back(packet);
+        packets.for_each(|packet| self.finish_one(packet));
+    }
+
+    /// As [`finish`](Self::finish), for one of them.
+    #[inline(always)]
+    pub fn finish_one(&mut self, mut packet: Unique<Packet>) {
+        if packet.in_chain != InChain::Nothing {
+            self.queue.give_back(packet.place, packet.chain.head);
         }
+        packet.clear();
+        self.pool.put_back(packet);
     }
 
     #[cold]

@@ -25,6 +25,8 @@ mod view;
 
 pub use costs::Costs;
 pub use placement_config::{Config, Mode, Priority};
-pub use policy::{Backlog, Copier, CopyPlan, Duty, Kicks, Notify, Policy, Rank, Work, WorkerId};
+pub use policy::{
+    Backlog, Copier, CopyPlan, Duty, Kicks, Notify, Policy, Rank, WORTH_SENDING, Work, WorkerId,
+};
 pub use topology::{Cpu, Location, Reach, Shape, Topology};
 pub use view::{CoreState, VcpuState, View, VnicId};

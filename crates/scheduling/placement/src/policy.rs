@@ -28,7 +28,7 @@ use placement_config::{Config, Mode};
 
 /// Bytes from which on copying is worth a message to another worker. Fewer are copied in less time than the
 /// message takes, if the receiver runs and need not be woken.
-const WORTH_SENDING: u64 = 8 * 1024;
+pub const WORTH_SENDING: u64 = 8 * 1024;
 
 /// Identifies the worker that does a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -197,7 +197,8 @@ impl<R: Rings> Worker<R> {
             if !(worked || self.look_before_break() || self.linger()) {
                 return false;
             }
-            if news.has_passed() {
+            // What was done last has just been charged.
+            if news.had_passed_at(self.account.charged_until()) {
                 return true;
             }
         }

@@ -107,7 +107,7 @@ impl Walk {
             reach: Reach {
                 ports: step.ports,
                 receivers: &mut *step.receivers,
-                now_ms: step.now_ms,
+                now_ms: step.time.now_ms,
             },
             outgoing: &mut self.burst.outgoing,
             spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
