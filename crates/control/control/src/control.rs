@@ -5,11 +5,12 @@
 
 use crate::Options;
 use crate::data_plane::DataPlane;
+use crate::intent::Intent;
 use crate::p4::P4Run;
 use crate::pending::{AllGathered, Pending};
 use crate::policies::PolicyRun;
 use crate::port::PortRun;
-use crate::state::{Intent, State};
+use crate::state::State;
 use crate::store::Store;
 use crate::switches::Switches;
 use crate::users::{Token, Users};

@@ -8,7 +8,7 @@ use crate::state::Link;
 use control_protocol::data_plane::{self, Costly, FoundRule, GuestState, PortState};
 use control_protocol::driver::InterfaceKind;
 use flow::{Action, FIELDS, Flow, FlowKey, FlowMask, FlowStats, ListId, PortId, Stage, SwitchId};
-use management::{FlowInfo, PortInfo, PortKind, TraceStep};
+use management::{FlowInfo, PortInUse, PortInfo, PortKind, TraceStep};
 use std::net::IpAddr;
 
 impl Control {
@@ -71,6 +71,25 @@ impl Control {
             bytes: stats.bytes,
             idle_ms: stats.idle_ms,
         }
+    }
+
+    /// The virtual machine that is connected to a port.
+    pub fn port_in_use(&self, name: &str) -> Option<PortInUse> {
+        let run = self.ports.get(name).filter(|run| !run.is_interface())?;
+        let state = match run.state {
+            PortState::Connected | PortState::Broken(_) => "connected",
+            PortState::Running => "running",
+            PortState::Disconnected => return None,
+        };
+        let comm = run
+            .peer
+            .map(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")));
+        Some(PortInUse {
+            port: name.into(),
+            state: state.into(),
+            pid: run.peer,
+            program: comm.and_then(Result::ok).map(|comm| comm.trim_end().to_owned()),
+        })
     }
 
     pub fn port_info(&self, name: &str, run: &PortRun, listed: Option<&data_plane::PortInfo>) -> PortInfo {

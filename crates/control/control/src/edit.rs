@@ -4,9 +4,10 @@
 //! until the next reload.
 
 use crate::control::Control;
+use crate::intent::Intent;
 use crate::refusal::Refusal;
-use crate::state::Intent;
 use management::{Origin, PortChanges, PortConfig, Reply, SwitchConfig};
+use std::collections::BTreeSet;
 
 impl Control {
     pub fn switch_add(&mut self, switch: SwitchConfig) -> Result<Reply, Refusal> {
@@ -30,7 +31,20 @@ impl Control {
         self.adopt(intent).map(|_| Reply::Done)
     }
 
-    pub fn port_add(&mut self, switch: &str, config: PortConfig) -> Result<Reply, Refusal> {
+    /// Adds a port; with `exists_ok` one that is there already, just so, is left alone.
+    pub fn port_add(&mut self, switch: &str, config: PortConfig, exists_ok: bool) -> Result<Reply, Refusal> {
+        let present = self.state.ports.get(config.name.as_str());
+        if let Some((port, present)) = present.and_then(|port| Some((port, port.config.as_ref()?)))
+            && exists_ok
+        {
+            let mut keys = different_keys(present, &config);
+            keys.extend((port.switch != switch).then(|| "switch".to_owned()));
+            let port = config.name.to_string();
+            return match keys.is_empty() {
+                true => Ok(Reply::Done),
+                false => Err(Refusal::OtherPort { port, keys }),
+            };
+        }
         if !self.state.switches.contains_key(switch) {
             return Err(Refusal::NoSwitch(switch.into()));
         }
@@ -111,4 +125,16 @@ impl Control {
         }
         self.adopt(intent).map(|_| Reply::Done)
     }
+}
+
+/// The keys in which two ports differ.
+fn different_keys(port: &PortConfig, other: &PortConfig) -> Vec<String> {
+    let table = |port| match serde_json::to_value(port) {
+        Ok(serde_json::Value::Object(table)) => table,
+        _ => serde_json::Map::new(),
+    };
+    let (port, other) = (table(port), table(other));
+    let keys: BTreeSet<&String> = port.keys().chain(other.keys()).collect();
+    let different = keys.into_iter().filter(|key| port.get(*key) != other.get(*key));
+    different.cloned().collect()
 }

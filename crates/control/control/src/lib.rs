@@ -27,10 +27,11 @@
 //! | waiting for descriptors and deadlines | `process` |
 //! | messages of the data plane, and its answers | `messages`, `answers` |
 //! | comparing the state of a new data plane with the desired state | `sync` |
-//! | users' intent becomes desired state, that becomes changes, and these are applied | `state`, `mac`, `plan`, `apply` |
+//! | users' intent becomes desired state, that becomes changes, and these are applied | `intent`, `state`, `mac`, `plan`, `apply` |
 //! | ports are connected, again and again | `links` |
 //! | users' requests; names and texts for them; why one is refused, or a port not connected; warnings | `serve`, `edit`, `describe`, `refusal`, `warnings` |
-//! | the configuration file is read again | `reload` |
+//! | the configuration file is read again, or another one applied; one that is not confirmed ends | `reload`, `unconfirmed` |
+//! | texts that users send in memory | `sealed` |
 //!
 //! The death of this process costs nothing but time: the intent is in the store, port numbers and flows are
 //! in the data plane, and flows show where stations are.
@@ -43,6 +44,7 @@ mod control;
 mod data_plane;
 mod describe;
 mod edit;
+mod intent;
 pub mod l2;
 mod links;
 mod mac;
@@ -57,16 +59,19 @@ mod process;
 pub mod provider;
 mod refusal;
 mod reload;
+mod sealed;
 mod serve;
 mod state;
 mod store;
 mod switches;
 mod sync;
+mod unconfirmed;
 mod users;
 mod vcpus;
 mod warnings;
 
 pub use refusal::{Problem, Refusal};
+pub use reload::check;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 

@@ -2,7 +2,7 @@
 //! makes no decisions.
 
 use crate::state::{DesiredPort, DesiredSwitch, State};
-use management::{ReloadSummary, Replacement};
+use management::{PortInUse, ReloadSummary, Replacement};
 use std::fmt;
 
 /// One change. Its text is for users.
@@ -41,8 +41,9 @@ impl fmt::Display for Change {
     }
 }
 
-/// The changes that lead from `old` to `new`. Removals come first, so that names, sockets and interfaces are
-/// free for their next owners; a port that cannot change in place is removed and added.
+/// The changes that lead from `old` to `new`; that a thing comes from elsewhere is none. Removals come first,
+/// so that names, sockets and interfaces are free for their next owners; a port that cannot change in place
+/// is removed and added.
 pub fn plan(old: &State, new: &State) -> Vec<Change> {
     let mut changes = Vec::new();
     for (name, port) in &old.ports {
@@ -66,7 +67,9 @@ pub fn plan(old: &State, new: &State) -> Vec<Change> {
     for (name, switch) in &new.switches {
         match old.switches.get(name) {
             None => changes.push(Change::AddSwitch(name.clone(), switch.clone())),
-            Some(before) if before != switch => changes.push(Change::SetSwitch(name.clone(), switch.clone())),
+            Some(before) if !before.is_as(switch) => {
+                changes.push(Change::SetSwitch(name.clone(), switch.clone()))
+            }
             Some(_) => {}
         }
     }
@@ -74,7 +77,7 @@ pub fn plan(old: &State, new: &State) -> Vec<Change> {
         let stays = |before: &&DesiredPort| before.fixed_keys(port).is_empty();
         match old.ports.get(name).filter(stays) {
             None => changes.push(Change::AddPort(name.clone(), port.clone())),
-            Some(before) if before != port => changes.push(Change::SetPort(name.clone(), port.clone())),
+            Some(before) if !before.is_as(port) => changes.push(Change::SetPort(name.clone(), port.clone())),
             Some(_) => {}
         }
     }
@@ -83,14 +86,24 @@ pub fn plan(old: &State, new: &State) -> Vec<Change> {
     changes
 }
 
-/// Changes as users are told of them.
-pub fn summary(changes: &[Change], warnings: Vec<String>) -> ReloadSummary {
+/// Changes as users are told of them; `in_use` says who is connected to a port.
+pub fn summary(
+    changes: &[Change],
+    in_use: impl Fn(&str) -> Option<PortInUse>,
+    warnings: Vec<String>,
+) -> ReloadSummary {
+    let gone = changes.iter().filter_map(|change| match change {
+        Change::DelPort(name) => Some(name),
+        Change::ReplacePort(replaced) => Some(&replaced.port),
+        _ => None,
+    });
     let replaced = changes.iter().filter_map(|change| match change {
         Change::ReplacePort(replacement) => Some(replacement.clone()),
         _ => None,
     });
     ReloadSummary {
         replaced: replaced.collect(),
+        in_use: gone.filter_map(|name| in_use(name)).collect(),
         changes: changes.iter().map(ToString::to_string).collect(),
         warnings,
     }
@@ -100,7 +113,8 @@ pub fn summary(changes: &[Change], warnings: Vec<String>) -> ReloadSummary {
 mod tests {
     use super::*;
     use crate::Options;
-    use crate::state::{Intent, Link, desired};
+    use crate::intent::Intent;
+    use crate::state::{Link, desired};
     use management::{Config, Name, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind};
     use proptest::prelude::*;
     use std::collections::BTreeSet;

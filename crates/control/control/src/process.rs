@@ -2,16 +2,18 @@
 
 use crate::control::{Control, Reported};
 use crate::data_plane::DataPlane;
+use crate::intent::Intent;
 use crate::p4::P4Run;
 use crate::pending::AllGathered;
 use crate::policies::PolicyRun;
 use crate::port::PortRun;
 use crate::refusal::Refusal;
-use crate::state::{Intent, State, desired};
+use crate::state::{State, desired};
 use crate::store::Store;
 use crate::switches::Switches;
 use crate::users::{Incoming, Token, Users};
 use crate::vcpus::Vcpus;
+use crate::warnings::core_warning;
 use crate::{Error, Options, plan};
 use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, ProcessStatus, Role, ToChild};
@@ -84,7 +86,7 @@ impl Control {
         };
         control.adopt_unsaved(intent)?;
         control.read_programs();
-        if let Some(warning) = control.core_warning(&control.intent.config) {
+        if let Some(warning) = core_warning(&control.options, &control.intent.config) {
             log::warn!("{warning}");
         }
         Ok(control)
@@ -143,6 +145,14 @@ impl Control {
         self.intent = intent;
         self.state = state;
         self.apply(&changes);
+        // A change of this alone is none.
+        for (name, run) in &mut self.ports {
+            run.wanted.origin = self
+                .state
+                .ports
+                .get(name)
+                .map_or(run.wanted.origin, |port| port.origin);
+        }
         changes
     }
 
@@ -279,6 +289,7 @@ impl Control {
             self.data_plane.client.due_ms(),
             self.vcpus.deadline_ms(),
             self.told.due_ms(),
+            self.roll_back_ms(),
             self.driver.due_ms(),
             self.users.next_deadline_ms(),
         ];
@@ -287,6 +298,7 @@ impl Control {
 
     /// Performs the tasks that are due.
     fn tick(&mut self) {
+        self.roll_back_if_due();
         let now_ms = self.now_ms();
         self.connect_links(now_ms);
         self.switches.age(&mut self.data_plane, now_ms);

@@ -82,6 +82,22 @@ pub enum Refusal {
     /// The next control process would not know of the change.
     #[error("cannot save the state in {}: {error}; nothing that is changed now would outlast the control process", .path.display())]
     Unsaved { path: PathBuf, error: io::Error },
+    /// A configuration came in no sealed memfd, or is too long, or is no text.
+    #[error("a configuration is text of at most 8 MiB in one sealed memfd, sent along with the request")]
+    NoText,
+    /// A reload would undo what is to be confirmed.
+    #[error(
+        "{0} was applied and waits to be confirmed: `hyperswitch confirm` keeps it, and in {1} s the configuration before it returns"
+    )]
+    Unconfirmed(String, u64),
+    /// Too late, or another one was applied since.
+    #[error(
+        "there is no such configuration to be confirmed: it was confirmed, or taken back, or another one was applied"
+    )]
+    NothingToConfirm,
+    /// A port of this name is another one than was to be added.
+    #[error("there is a port {port} already, which differs in {}", .keys.join(", "))]
+    OtherPort { port: String, keys: Vec<String> },
     /// There is nothing to reload.
     #[error("there is no configuration file; see `hyperswitch run --config`")]
     NoConfiguration,

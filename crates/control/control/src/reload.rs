@@ -1,15 +1,16 @@
-//! Reading the configuration file again, beside what requests have added.
+//! Reading the configuration file again, or another one that a user sends, beside what requests have added.
 //!
-//! The file alone makes sense, or it is refused with file and line before anything else is looked at. What it
-//! says may still contradict switches and ports that were added by request. Such an error has a place in the
-//! file too, and says what to delete.
+//! The file alone makes sense, or it is refused with file and line before anything else is looked at.
+//! Switches and ports that were added by request become the file's where it has their names. What it says may
+//! still contradict the others. Such an error has a place in the file too, and says what to delete.
 
 use crate::control::Control;
-use crate::plan;
+use crate::intent::Intent;
 use crate::refusal::Refusal;
-use crate::state::{Intent, desired};
+use crate::state::desired;
+use crate::warnings::core_warning;
+use crate::{Options, plan};
 use management::{CheckError, Config, PathSegment, ReloadSummary, error_at};
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -19,15 +20,9 @@ impl Control {
     /// # Errors
     /// The file cannot be used; nothing has changed.
     pub fn reload(&mut self) -> Result<ReloadSummary, Refusal> {
+        self.nothing_unconfirmed()?;
         let (file, intent) = self.reloaded_intent()?;
-        let (config, later) = (intent.config.clone(), self.later(&intent.config));
-        let changes = self
-            .adopt(intent)
-            .map_err(|refusal| file.placed(&config, refusal))?;
-        let mut warnings = self.configuration_warnings();
-        warnings.extend(later);
-        warnings.iter().for_each(|warning| log::warn!("{warning}"));
-        Ok(plan::summary(&changes, warnings))
+        self.adopt_file(&file, intent)
     }
 
     /// What a reload would change.
@@ -35,12 +30,58 @@ impl Control {
     /// # Errors
     /// The configuration file cannot be used.
     pub fn reload_plan(&self) -> Result<ReloadSummary, Refusal> {
+        self.nothing_unconfirmed()?;
         let (file, intent) = self.reloaded_intent()?;
-        let state =
-            desired(&intent, &self.options).map_err(|refusal| file.placed(&intent.config, refusal))?;
-        let warnings = self.core_warning(&intent.config).into_iter();
+        self.plan_file(&file, &intent)
+    }
+
+    /// Puts a configuration in force that a user has sent, for so many seconds unless it is confirmed.
+    ///
+    /// # Errors
+    /// The configuration cannot be used; nothing has changed.
+    pub fn apply_text(
+        &mut self,
+        name: String,
+        text: Option<Vec<u8>>,
+        confirm: Option<u32>,
+    ) -> Result<ReloadSummary, Refusal> {
+        let file = File::sent(name, text)?;
+        let mut intent = self.intent_with(&file)?;
+        intent.unconfirmed = None;
+        if let Some(seconds) = confirm {
+            intent.unconfirmed = Some(Box::new(self.on_probation(&file.name, &file.text, seconds)));
+        }
+        let summary = self.adopt_file(&file, intent)?;
+        log::info!("{} is applied, {} changes", file.name, summary.changes.len());
+        Ok(summary)
+    }
+
+    /// What that would change.
+    ///
+    /// # Errors
+    /// The configuration cannot be used.
+    pub fn apply_plan(&self, name: String, text: Option<Vec<u8>>) -> Result<ReloadSummary, Refusal> {
+        let file = File::sent(name, text)?;
+        self.plan_file(&file, &self.intent_with(&file)?)
+    }
+
+    fn adopt_file(&mut self, file: &File, intent: Intent) -> Result<ReloadSummary, Refusal> {
+        let planned = self.plan_file(file, &intent)?;
+        let (config, later) = (intent.config.clone(), self.later(&intent.config));
+        self.adopt(intent)
+            .map_err(|refusal| file.placed(&config, refusal))?;
+        let mut warnings = self.configuration_warnings();
+        warnings.extend(later);
+        warnings.iter().for_each(|warning| log::warn!("{warning}"));
+        Ok(ReloadSummary { warnings, ..planned })
+    }
+
+    fn plan_file(&self, file: &File, intent: &Intent) -> Result<ReloadSummary, Refusal> {
+        let state = desired(intent, &self.options).map_err(|refusal| file.placed(&intent.config, refusal))?;
+        let warnings = core_warning(&self.options, &intent.config).into_iter();
         let warnings = warnings.chain(self.later(&intent.config)).collect();
-        Ok(plan::summary(&plan::plan(&self.state, &state), warnings))
+        let changes = plan::plan(&self.state, &state);
+        Ok(plan::summary(&changes, |name| self.port_in_use(name), warnings))
     }
 
     /// What a configuration changes only when the switch is started again.
@@ -65,14 +106,34 @@ impl Control {
     fn reloaded_intent(&self) -> Result<(File, Intent), Refusal> {
         let path = self.options.config.as_deref().ok_or(Refusal::NoConfiguration)?;
         let file = File::read(path)?;
-        let intent = Intent {
-            config: policy::parse(&file.text, &file.name)?,
-            overrides: BTreeMap::new(),
-            ..self.intent.clone()
-        };
-        file.check_beside(&intent)?;
+        let intent = self.intent_with(&file)?;
         Ok((file, intent))
     }
+
+    fn intent_with(&self, file: &File) -> Result<Intent, Refusal> {
+        let intent = self.intent.with_file(policy::parse(&file.text, &file.name)?);
+        file.check_beside(&intent)?;
+        Ok(intent)
+    }
+}
+
+/// Checks a configuration file as if nothing had been added by command. Returns warnings.
+///
+/// # Errors
+/// The file cannot be used.
+pub fn check(path: &Path, options: &Options) -> Result<(Config, Vec<String>), Refusal> {
+    let file = File::read(path)?;
+    let config = policy::parse(&file.text, &file.name)?;
+    let intent = Intent {
+        config,
+        ..Intent::default()
+    };
+    desired(&intent, options).map_err(|refusal| file.placed(&intent.config, refusal))?;
+    let config = intent.config;
+    let found = policy::findings(&config, &file.text, &file.name);
+    let warnings = found.iter().map(ToString::to_string);
+    let warnings = warnings.chain(core_warning(options, &config)).collect();
+    Ok((config, warnings))
 }
 
 /// A configuration file as it was read.
@@ -93,13 +154,18 @@ impl File {
         })
     }
 
+    fn sent(name: String, text: Option<Vec<u8>>) -> Result<File, Refusal> {
+        let text = text.and_then(|text| String::from_utf8(text).ok());
+        let text = text.ok_or(Refusal::NoText)?;
+        Ok(File { name, text })
+    }
+
     fn error(&self, path: &[PathSegment], message: String) -> Refusal {
         Refusal::Configuration(error_at(&self.text, &self.name, path, message))
     }
 
     /// Checks that the file does not contradict what requests have added.
     fn check_beside(&self, intent: &Intent) -> Result<(), Refusal> {
-        self.check_names(intent)?;
         // What requests have added comes first, so that errors are about the file.
         let mut mixed = intent.config.clone();
         for switch in &mut mixed.switches {
@@ -113,39 +179,6 @@ impl File {
                            `switch list`); delete those with `hyperswitch port del` or `switch del`, or change the file";
             self.error(&in_file(&path, intent), format!("{message}; {way_out}"))
         })
-    }
-
-    /// Names are unique among what the file has and what requests have added.
-    fn check_names(&self, intent: &Intent) -> Result<(), Refusal> {
-        let name = PathSegment::Key("name");
-        let own = intent.switches.iter();
-        let added = intent
-            .ports
-            .values()
-            .flatten()
-            .chain(own.clone().flat_map(|switch| &switch.ports));
-        let added: Vec<_> = added.map(|port| port.name.as_str()).collect();
-        for (index, switch) in intent.config.switches.iter().enumerate() {
-            let place = [PathSegment::Key("switch"), PathSegment::Index(index)];
-            if own.clone().any(|added| added.name == switch.name) {
-                let message = format!(
-                    "switch {0} was also added by command; `hyperswitch switch del {0}`, and reload again, or leave it out here",
-                    switch.name
-                );
-                return Err(self.error(&[&place[..], &[name]].concat(), message));
-            }
-            for (index, port) in switch.ports.iter().enumerate() {
-                if added.contains(&port.name.as_str()) {
-                    let message = format!(
-                        "port {0} was also added by command; `hyperswitch port del {0}`, and reload again, or leave it out here",
-                        port.name
-                    );
-                    let port = [PathSegment::Key("port"), PathSegment::Index(index), name];
-                    return Err(self.error(&[&place[..], &port].concat(), message));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// A refusal that is about a port of the file, with the port's place.

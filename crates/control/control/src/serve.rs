@@ -8,6 +8,7 @@ use crate::pending::{Gathered, Question};
 use crate::port::PortRun;
 use crate::provider::actions_of;
 use crate::refusal::Refusal;
+use crate::sealed;
 use crate::switches::SwitchRun;
 use crate::users::Token;
 use control_protocol::data_plane::{
@@ -17,8 +18,8 @@ use control_protocol::p4::P4Answer;
 use controller::Welcome;
 use flow::{Flow, FlowStats, PortId, Stage};
 use management::{
-    ContestedMacs, Counters, DataPlaneStatus, MacInfo, PortStats, Process, Reply, Request, Response, Stats,
-    Status, SwitchInfo, TraceReport, VersionInfo,
+    ContestedMacs, Counters, DataPlaneStatus, MAX_CONFIGURATION, MacInfo, PortStats, Process, Reply, Request,
+    Response, Stats, Status, SwitchInfo, TraceReport, VersionInfo,
 };
 use rustix::net::{SocketType, sockopt};
 use std::os::fd::OwnedFd;
@@ -49,10 +50,7 @@ impl Control {
     /// Serves a request.
     pub fn serve(&mut self, token: Token, request: Request, fds: Vec<OwnedFd>) -> Served {
         let reply = match request {
-            Request::Version => Reply::Version(VersionInfo {
-                version: PRODUCT.into(),
-                data_plane_protocol: VERSION,
-            }),
+            Request::Version => Reply::Version(version()),
             Request::Status => {
                 self.save_at_last();
                 Reply::Status(self.status())
@@ -66,8 +64,12 @@ impl Control {
                 return self.reply_when_made(token, done);
             }
             Request::SwitchList => Reply::Switches(self.switch_list()),
-            Request::PortAdd { switch, config } => {
-                let done = self.port_add(&switch, *config)?;
+            Request::PortAdd {
+                switch,
+                config,
+                exists_ok,
+            } => {
+                let done = self.port_add(&switch, *config, exists_ok)?;
                 return self.reply_when_made(token, done);
             }
             Request::PortDel { port } => {
@@ -101,19 +103,54 @@ impl Control {
                 self.users.set_timeout(token, seconds);
                 Reply::Done
             }
+            request @ (Request::Reload
+            | Request::ReloadPlan
+            | Request::Apply { .. }
+            | Request::ApplyPlan { .. }
+            | Request::Unconfirmed
+            | Request::Confirm { .. }
+            | Request::ConfigShow) => return self.serve_configuration(token, request, fds),
+            Request::PolicyList => Reply::Policies(self.policy_list()),
+            Request::PolicyShow { policy } => return self.policy_show(token, &policy),
+            request @ (Request::P4Load { .. } | Request::P4Unload { .. } | Request::P4List) => {
+                return self.serve_p4(token, request, fds);
+            }
+        };
+        Ok(Some(reply))
+    }
+
+    /// Serves a request about P4 programs.
+    fn serve_p4(&mut self, token: Token, request: Request, fds: Vec<OwnedFd>) -> Served {
+        match request {
+            Request::P4Load { name, ports } => self.p4_load(token, name.as_str(), &ports, fds),
+            Request::P4Unload { name } => {
+                let done = self.p4_unload(&name)?;
+                self.reply_when_made(token, done)
+            }
+            _ => self.p4_list(token),
+        }
+    }
+
+    /// Serves a request about the configuration as a whole.
+    fn serve_configuration(&mut self, token: Token, request: Request, fds: Vec<OwnedFd>) -> Served {
+        let text = || sealed::read(fds, MAX_CONFIGURATION);
+        let reply = match request {
             Request::Reload => {
                 let done = Reply::Reloaded(self.reload()?);
                 return self.reply_when_made(token, done);
             }
-            Request::PolicyList => Reply::Policies(self.policy_list()),
-            Request::PolicyShow { policy } => return self.policy_show(token, &policy),
-            Request::P4Load { name, ports } => return self.p4_load(token, name.as_str(), &ports, fds),
-            Request::P4Unload { name } => {
-                let done = self.p4_unload(&name)?;
+            Request::Apply { file, confirm } => {
+                let done = Reply::Reloaded(self.apply_text(file, text(), confirm)?);
                 return self.reply_when_made(token, done);
             }
-            Request::P4List => return self.p4_list(token),
-            Request::ReloadPlan => Reply::Reloaded(self.reload_plan()?),
+            Request::ApplyPlan { file } => Reply::Reloaded(self.apply_plan(file, text())?),
+            Request::Unconfirmed => Reply::Unconfirmed(self.unconfirmed()),
+            Request::Confirm { number } => {
+                self.confirm(number)?;
+                Reply::Done
+            }
+            Request::ConfigShow => Reply::Config(Box::new(self.intent.as_config()?)),
+            _ => Reply::Reloaded(self.reload_plan()?),
         };
         Ok(Some(reply))
     }
@@ -152,7 +189,8 @@ impl Control {
         Ok(None)
     }
 
-    fn status(&self) -> Status {
+    /// Conditions that need attention, one sentence each.
+    fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if !self.data_plane.client.is_connected() {
             warnings.push("there is no data plane at the moment".to_owned());
@@ -161,6 +199,11 @@ impl Control {
             warnings.push("there is no driver domain at the moment".to_owned());
         }
         warnings.extend(self.unsaved.clone());
+        warnings.extend(
+            self.nothing_unconfirmed()
+                .err()
+                .map(|waiting| waiting.to_string()),
+        );
         for (name, run) in &self.ports {
             warnings.extend(run.trouble().map(|trouble| format!("port {name}: {trouble}")));
         }
@@ -173,6 +216,10 @@ impl Control {
                 "port {name} was changed at run time and differs from the configuration file"
             ));
         }
+        warnings
+    }
+
+    fn status(&self) -> Status {
         let running = |run: &&PortRun| run.state == data_plane::PortState::Running;
         let runs = self.switches.runs.values();
         Status {
@@ -203,7 +250,7 @@ impl Control {
             ports_running: self.ports.values().filter(running).count(),
             macs: runs.clone().map(|run| run.l2().mac_count()).sum(),
             flows: runs.map(|run| run.chain.flow_count()).sum(),
-            warnings,
+            warnings: self.warnings(),
         }
     }
 
@@ -507,6 +554,13 @@ impl Control {
         };
         let question = Question::TraceActions { in_port, steps: told };
         self.ask_user(token, request, vec![], question)
+    }
+}
+
+fn version() -> VersionInfo {
+    VersionInfo {
+        version: PRODUCT.into(),
+        data_plane_protocol: VERSION,
     }
 }
 

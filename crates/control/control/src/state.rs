@@ -4,6 +4,7 @@
 //! applied.
 
 use crate::Options;
+use crate::intent::{Intent, P4Intent, merge};
 use crate::l2::storm::StormLimits;
 use crate::l2::{PortRules, Readiness, SwitchRules};
 use crate::mac::initial_mac;
@@ -12,38 +13,12 @@ use control_protocol::driver::{InterfaceKind, InterfaceSpec};
 use control_protocol::p4::P4_PORTS;
 use flow::{PortRates, RateLimit, Share};
 use management::{
-    Config, MaxRate, MissRate, Name, Origin, PortChanges, PortConfig, PortKind, PortMode, SwitchConfig,
-    SwitchKind, UserId, VlanConfig,
+    Config, MaxRate, MissRate, Name, Origin, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind,
+    UserId, VlanConfig,
 };
-use serde::{Deserialize, Serialize};
 use socket_path::SocketPath;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
-
-/// Users' intent: the file as last read, and the changes that requests made to it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Intent {
-    /// The configuration file.
-    pub config: Config,
-    /// Switches added by request, with their ports.
-    pub switches: Vec<SwitchConfig>,
-    /// Ports added by request to the file's switches, by switch.
-    pub ports: BTreeMap<String, Vec<PortConfig>>,
-    /// Changes made by request to the file's ports; a reload drops them.
-    pub overrides: BTreeMap<String, PortChanges>,
-    /// P4 switches that requests have loaded, by name.
-    #[serde(default)]
-    pub p4: BTreeMap<String, P4Intent>,
-}
-
-/// A P4 switch. Its program is in a file of its own.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct P4Intent {
-    /// Number in the data plane.
-    pub number: u32,
-    /// Names of ports by the program's numbers. Those that do not exist may come later.
-    pub ports: BTreeMap<u16, String>,
-}
 
 /// Switches and ports as they should be, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,6 +75,11 @@ pub enum Link {
 }
 
 impl DesiredSwitch {
+    /// Whether nothing but where it comes from differs.
+    pub fn is_as(&self, other: &DesiredSwitch) -> bool {
+        self.config == other.config
+    }
+
     /// Rules of the learning switch.
     pub fn rules(&self) -> SwitchRules {
         SwitchRules {
@@ -112,6 +92,15 @@ impl DesiredSwitch {
 }
 
 impl DesiredPort {
+    /// Whether nothing but where it comes from differs.
+    pub fn is_as(&self, other: &DesiredPort) -> bool {
+        let origin = other.origin;
+        DesiredPort {
+            origin,
+            ..self.clone()
+        } == *other
+    }
+
     /// The keys of the configuration for which `other` is not this port with changes, but another port. Empty
     /// if this one can change in place, without disconnecting a guest or making an interface again.
     pub fn fixed_keys(&self, other: &DesiredPort) -> Vec<&'static str> {
@@ -263,32 +252,6 @@ fn check_p4(switches: &BTreeMap<String, P4Intent>, state: &State) -> Result<(), 
         }
     }
     Ok(())
-}
-
-/// One configuration of everything, and the names of the ports that requests added.
-fn merge(intent: &Intent) -> Result<(Config, BTreeSet<String>), Refusal> {
-    let mut merged = intent.config.clone();
-    for port in merged.switches.iter_mut().flat_map(|switch| &mut switch.ports) {
-        if let Some(changes) = intent.overrides.get(port.name.as_str()) {
-            changes.apply(port);
-        }
-    }
-    let mut runtime = BTreeSet::new();
-    for (switch, ports) in &intent.ports {
-        let Some(home) = merged.switches.iter_mut().find(|own| own.name.as_str() == switch) else {
-            return Err(Refusal::RuntimePorts {
-                switch: switch.clone(),
-                ports: ports.iter().map(|port| port.name.to_string()).collect(),
-            });
-        };
-        home.ports.extend(ports.iter().cloned());
-        runtime.extend(ports.iter().map(|port| port.name.to_string()));
-    }
-    for switch in &intent.switches {
-        runtime.extend(switch.ports.iter().map(|port| port.name.to_string()));
-        merged.switches.push(switch.clone());
-    }
-    Ok((merged, runtime))
 }
 
 fn open_rules(vlan: VlanConfig, mac_limit: usize, mac: Option<[u8; 6]>) -> PortRules {
@@ -474,6 +437,7 @@ fn check_sockets(state: &State, run_dir: &Path) -> Result<(), Refusal> {
 mod tests {
     use super::*;
     use management::{MaxBurst, Priority, Weight};
+    use std::collections::BTreeSet;
 
     /// What the configuration allows, the data plane does not refuse.
     #[test]

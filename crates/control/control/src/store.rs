@@ -5,7 +5,7 @@
 //! long as `hyperswitch run`, so the file names the supervisor that it belongs to; that of an earlier one is
 //! ignored.
 
-use crate::state::Intent;
+use crate::intent::Intent;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Write};

@@ -1,5 +1,6 @@
 //! What a configuration asks for that cannot be as it seems to be meant, for `status`, `reload` and the log.
 
+use crate::Options;
 use crate::control::Control;
 use crate::describe::with_prefix;
 use crate::state::Link;
@@ -10,25 +11,12 @@ use management::Config;
 impl Control {
     /// Warnings about the configuration in use.
     pub fn configuration_warnings(&self) -> Vec<String> {
-        let mut warnings: Vec<String> = self.core_warning(&self.intent.config).into_iter().collect();
+        let mut warnings: Vec<String> = core_warning(&self.options, &self.intent.config)
+            .into_iter()
+            .collect();
         let ports = self.ports.values().filter_map(|run| run.id);
         warnings.extend(ports.filter_map(|port| self.uplink_warning(port)));
         warnings
-    }
-
-    /// Cores that are to be dedicated and do not exist, or that the switch may not use.
-    pub fn core_warning(&self, config: &Config) -> Option<String> {
-        let wanted = config.placement.dedicated_cores.iter();
-        let missing: Vec<String> = wanted
-            .filter(|core| !self.options.cores.contains(core))
-            .map(u16::to_string)
-            .collect();
-        (!missing.is_empty()).then(|| {
-            format!(
-                "dedicated-cores names {}: there is no such core here, or the switch may not use it",
-                missing.join(", ")
-            )
-        })
     }
 
     /// An uplink whose own addresses the host answers, beside what the switch does with the same frames.
@@ -49,4 +37,19 @@ impl Control {
             addresses.join(", ")
         ))
     }
+}
+
+/// Cores that are to be dedicated and do not exist, or that the switch may not use.
+pub fn core_warning(options: &Options, config: &Config) -> Option<String> {
+    let wanted = config.placement.dedicated_cores.iter();
+    let missing: Vec<String> = wanted
+        .filter(|core| !options.cores.contains(core))
+        .map(u16::to_string)
+        .collect();
+    (!missing.is_empty()).then(|| {
+        format!(
+            "dedicated-cores names {}: there is no such core here, or the switch may not use it",
+            missing.join(", ")
+        )
+    })
 }

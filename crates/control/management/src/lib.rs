@@ -14,10 +14,11 @@ pub use client::{Client, ClientError, supervision};
 pub use configuration::*;
 pub use reply::{
     Counters, DataPlaneStatus, FlowInfo, IdlePollStatus, MacInfo, Origin, P4Switch, PolicyInfo, PolicyRule,
-    PolicyRules, PortInfo, PortStats, PriorityStatus, Process, ReloadSummary, Replacement, Reply, Response,
-    Stats, Status, Supervision, SwitchInfo, TraceReport, TraceStep, VersionInfo, VmStateStatus,
+    PolicyRules, PortInUse, PortInfo, PortStats, PriorityStatus, Process, ReloadSummary, Replacement, Reply,
+    Response, Stats, Status, Supervision, SwitchInfo, TraceReport, TraceStep, Unconfirmed, VersionInfo,
+    VmStateStatus,
 };
-pub use request::{AclChange, Hex, MAX_REQUEST, P4Place, PortChanges, Request};
+pub use request::{AclChange, Hex, MAX_CONFIGURATION, MAX_REQUEST, P4Place, PortChanges, Request};
 
 use std::path::{Path, PathBuf};
 

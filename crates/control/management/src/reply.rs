@@ -2,7 +2,7 @@
 //! CLI formats tables.
 
 use crate::request::P4Place;
-use configuration::{PortConfig, PortKind, SwitchConfig};
+use configuration::{Config, PortConfig, PortKind, SwitchConfig};
 use control_protocol::work::WorkReport;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -48,8 +48,26 @@ pub enum Reply {
     Policy(PolicyRules),
     /// To `p4-list`.
     P4(Vec<P4Switch>),
-    /// To `reload`.
+    /// To `reload`, `reload-plan`, `apply` and `apply-plan`.
     Reloaded(ReloadSummary),
+    /// To `unconfirmed`; none if no configuration waits to be confirmed.
+    Unconfirmed(Option<Unconfirmed>),
+    /// To `config-show`.
+    Config(Box<Config>),
+}
+
+/// A configuration that is in force, and waits to be confirmed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Unconfirmed {
+    /// Differs from that of every other one.
+    pub number: u64,
+    /// Name of the file.
+    pub file: String,
+    /// What was in the file.
+    pub text: String,
+    /// Seconds after which the configuration before returns.
+    pub seconds_left: u64,
 }
 
 /// A P4 program in use.
@@ -629,6 +647,9 @@ pub struct ReloadSummary {
     pub changes: Vec<String>,
     /// The ports among them that cannot change in place.
     pub replaced: Vec<Replacement>,
+    /// The ports among them, removed or replaced, to which a virtual machine is connected.
+    #[serde(default)]
+    pub in_use: Vec<PortInUse>,
     /// What the configuration asks for and cannot be, or not yet.
     pub warnings: Vec<String>,
 }
@@ -643,6 +664,33 @@ pub struct Replacement {
     pub keys: Vec<String>,
     /// What that costs its user, in a sentence.
     pub loss: String,
+}
+
+/// A port to which a virtual machine is connected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PortInUse {
+    /// The port.
+    pub port: String,
+    /// `connected` or `running`.
+    pub state: String,
+    /// Process of the VMM, if it is known.
+    pub pid: Option<u32>,
+    /// Name of that process (`/proc/<pid>/comm`).
+    pub program: Option<String>,
+}
+
+impl std::fmt::Display for PortInUse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "port {} is in use ({}", self.port, self.state)?;
+        if let Some(pid) = self.pid {
+            write!(f, ", process {pid}")?;
+        }
+        if let Some(program) = &self.program {
+            write!(f, ", {program}")?;
+        }
+        f.write_str(")")
+    }
 }
 
 impl std::fmt::Display for Replacement {

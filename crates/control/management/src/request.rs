@@ -12,6 +12,9 @@ use std::str::FromStr;
 /// Longest request in bytes, newline included. A longer one ends the connection.
 pub const MAX_REQUEST: usize = 1 << 20;
 
+/// Longest text of a configuration in bytes.
+pub const MAX_CONFIGURATION: u64 = 8 << 20;
+
 /// One request: one line of JSON, `{"verb":"port-show","port":"vm1"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
@@ -43,6 +46,9 @@ pub enum Request {
         switch: String,
         /// The port.
         config: Box<PortConfig>,
+        /// A port that is there already, just so, is no error.
+        #[serde(default)]
+        exists_ok: bool,
     },
     /// Deletes a port that was added at run time.
     PortDel {
@@ -131,6 +137,30 @@ pub enum Request {
     /// Reads the configuration file, and changes nothing. Answer:
     /// [`Reply::Reloaded`](crate::Reply::Reloaded), with what a reload would change.
     ReloadPlan,
+    /// Puts a configuration in force in place of the file's, which is not changed. Its text is in the sealed
+    /// memfd, at its beginning, that is sent along with the request. Answer:
+    /// [`Reply::Reloaded`](crate::Reply::Reloaded).
+    Apply {
+        /// Name of the text, for errors.
+        file: String,
+        /// Seconds after which the configuration before returns, unless this one is confirmed.
+        confirm: Option<u32>,
+    },
+    /// As [`Apply`](Self::Apply), and changes nothing. Answer:
+    /// [`Reply::Reloaded`](crate::Reply::Reloaded), with what would change.
+    ApplyPlan {
+        /// Name of the text, for errors.
+        file: String,
+    },
+    /// Answer: [`Reply::Unconfirmed`](crate::Reply::Unconfirmed).
+    Unconfirmed,
+    /// Keeps the configuration that waits to be confirmed.
+    Confirm {
+        /// Which one: its [`number`](crate::Unconfirmed::number).
+        number: u64,
+    },
+    /// What is in force, as a configuration. Answer: [`Reply::Config`](crate::Reply::Config).
+    ConfigShow,
     /// Later requests of this connection may take so long before they are given up, at most a day.
     Timeout {
         /// At least 1.
@@ -156,6 +186,9 @@ impl Request {
             | Request::PolicyList
             | Request::PolicyShow { .. }
             | Request::P4List
+            | Request::Unconfirmed
+            | Request::ConfigShow
+            | Request::ApplyPlan { .. }
             | Request::ReloadPlan => true,
             Request::SwitchAdd { .. }
             | Request::SwitchDel { .. }
@@ -166,6 +199,8 @@ impl Request {
             | Request::P4Load { .. }
             | Request::P4Unload { .. }
             | Request::Timeout { .. }
+            | Request::Apply { .. }
+            | Request::Confirm { .. }
             | Request::Reload => false,
         }
     }

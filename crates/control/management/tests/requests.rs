@@ -13,7 +13,8 @@ fn requests_are_lines_that_people_can_write() {
         request,
         Request::PortAdd {
             switch: "sw0".into(),
-            config
+            config,
+            exists_ok: false,
         }
     );
     let line = serde_json::to_string(&Request::Trace {

@@ -323,6 +323,24 @@ pub enum UserVerb {
     /// Check and show policies of ports
     #[command(subcommand)]
     Policy(PolicyVerb),
+    /// Check a configuration file; no running instance is needed
+    ///
+    /// Exit status 2 says that `run` would refuse the file. Warnings are about what has no effect, and about
+    /// cores that this host lacks.
+    Check {
+        /// Configuration file (TOML)
+        file: PathBuf,
+    },
+    /// Show what is in force as a configuration
+    #[command(subcommand)]
+    Config(ConfigVerb),
+    /// Put another configuration in force, and in the place of the file given at the start
+    ///
+    /// What the file had before is in a file beside it, whose name ends in `.old`. Switches and ports that
+    /// were added by command become the file's where it has their names, and stay where it has not.
+    Apply(ApplyArgs),
+    /// Keep the configuration that was applied with --confirm
+    Confirm,
     /// Read the configuration file again and apply what has changed
     ///
     /// Ports change in place where they can. Those that have to be replaced are named before that is done.
@@ -333,6 +351,28 @@ pub enum UserVerb {
     },
     /// Show the versions of this command and of the running instance
     Version,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigVerb {
+    /// Show switches, ports and policies of file and commands as one configuration, which `check`, `apply`
+    /// and `reload` accept
+    ///
+    /// P4 programs are no part of a configuration.
+    Show,
+}
+
+#[derive(Args, Debug)]
+pub struct ApplyArgs {
+    /// Configuration file (TOML)
+    pub file: PathBuf,
+    /// Take it back after so many seconds, unless `hyperswitch confirm` keeps it; only then is the file given
+    /// at the start replaced
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub confirm: Option<u32>,
+    /// Change nothing: only show what would change
+    #[arg(long, conflicts_with = "confirm")]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -412,6 +452,9 @@ pub struct PortArgs {
     pub switch: String,
     /// Name, unique among ports
     pub name: Name,
+    /// Succeed where the port is there already, with the same switch and settings
+    #[arg(long)]
+    pub exists_ok: bool,
     /// Kind of connection: vhost-user or tap
     #[arg(long = "type", value_name = "TYPE", default_value = "vhost-user")]
     pub kind: PortKind,

@@ -7,6 +7,7 @@
 //! | `verbs`, `capture_file`, `frame` | verbs for a running instance; capture files; frames for `trace` |
 //! | `ovs` | Open vSwitch's own programs on a switch of the instance |
 //! | `p4` | verbs for P4 programs |
+//! | `sealed` | texts for a running instance that are longer than a request |
 //!
 //! One executable: `hyperswitch run` is the supervisor, hidden subcommands are the processes it starts, and
 //! all other verbs are requests to the control process of a running instance. Exit status: 0 for success, 1
@@ -22,6 +23,7 @@ mod manual;
 mod output;
 mod ovs;
 mod p4;
+mod sealed;
 mod supervisor;
 mod verbs;
 
@@ -61,7 +63,7 @@ fn main() -> ExitCode {
         Verb::Completions { directory } => manual::completions(&directory),
         Verb::Ovs(verb) => ovs::run(&verb, &cli.run_dir, timeout, cli.json).map(|()| ExitCode::SUCCESS),
         Verb::P4(verb) => p4::run(&verb, instance, cli.json).map(|()| ExitCode::SUCCESS),
-        Verb::User(verb) => verbs::run(&verb, instance, cli.json).map(|()| ExitCode::SUCCESS),
+        Verb::User(verb) => verbs::run(&verb, instance, cli.json),
     };
     done.unwrap_or_else(|error| {
         // The reader of our output has closed it, as `head` does: not an error.

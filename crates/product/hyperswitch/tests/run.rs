@@ -463,7 +463,7 @@ fn ask(run_dir: &Path, arguments: &str) -> (Option<i32>, String, String) {
 }
 
 /// Verbs that ask the control process.
-const VERBS: [&str; 17] = [
+const VERBS: [&str; 20] = [
     "status",
     "switch add lan",
     "switch del lan",
@@ -479,6 +479,9 @@ const VERBS: [&str; 17] = [
     "stats placement",
     "trace --in-port vm1 --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff",
     "capture vm1 -w -",
+    "config show",
+    "apply /dev/null",
+    "confirm",
     "reload",
     "version",
 ];
@@ -568,6 +571,8 @@ fn with_json_every_verb_prints_json_whether_it_succeeds_or_fails() {
         "stats --watch no",
         "trace --in-port no --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff",
         "capture no -w /dev/null",
+        "apply /nonexistent",
+        "confirm",
         "reload",
         "ovs status",
         "ovs plug br0 vm1",

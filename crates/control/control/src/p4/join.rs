@@ -2,20 +2,19 @@
 
 use super::{Trial, Version};
 use crate::control::Control;
+use crate::intent::{Intent, P4Intent};
 use crate::pending::{Pending, Question};
 use crate::refusal::Refusal;
+use crate::sealed;
 use crate::serve::Served;
-use crate::state::{Intent, P4Intent, desired};
+use crate::state::desired;
 use crate::users::Token;
 use control_protocol::data_plane::{Answer, Request};
 use control_protocol::p4::{MAX_P4_SWITCHES, P4Binding};
 use controller::Answered;
 use flow::{P4Id, PortId};
 use management::{P4Place, Reply};
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::OwnedFd;
 
 /// Most bytes of a version; the data plane's own limit is lower.
@@ -36,7 +35,7 @@ impl Control {
         {
             return Err(Refusal::NoPort(place.port.clone()));
         }
-        let version = Version::new(read_sealed(fds)?);
+        let version = Version::new(sealed::read(fds, MAX_BYTES).ok_or(Refusal::NoProgram)?);
         let mut intent = self.intent.clone();
         let number = match intent.p4.get(name) {
             Some(present) => present.number,
@@ -212,20 +211,4 @@ fn free_number(intent: &Intent) -> Result<u32, Refusal> {
     (1..=most)
         .find(|number| !taken(number))
         .ok_or(Refusal::TooManyP4(most))
-}
-
-/// The contents of a memfd that nobody can change any more, and so cannot hold up who reads it.
-fn read_sealed(fds: Vec<OwnedFd>) -> Result<Vec<u8>, Refusal> {
-    let [fd] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| Refusal::NoProgram)?;
-    let seals = fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
-    if !seals.contains(SealFlags::WRITE | SealFlags::SHRINK) {
-        return Err(Refusal::NoProgram);
-    }
-    let len = fstat(&fd).ok().and_then(|stat| u64::try_from(stat.st_size).ok());
-    let len = len.filter(|len| *len <= MAX_BYTES).ok_or(Refusal::NoProgram)?;
-    let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
-    // From its beginning, where the user left it.
-    let read = File::from(fd).read_exact(&mut bytes);
-    read.map_err(|_| Refusal::NoProgram)?;
-    Ok(bytes)
 }

@@ -16,7 +16,7 @@
 mod join;
 mod tell;
 
-use crate::state::P4Intent;
+use crate::intent::P4Intent;
 use crate::users::Token;
 use control_protocol::p4::{MAX_PIECE, P4Answer, P4Request};
 use flow::P4Id;

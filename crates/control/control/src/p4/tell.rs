@@ -1,9 +1,9 @@
 //! P4 switches as users see them.
 
 use crate::control::Control;
+use crate::intent::P4Intent;
 use crate::pending::Question;
 use crate::serve::Served;
-use crate::state::P4Intent;
 use crate::users::Token;
 use control_protocol::data_plane::Request;
 use control_protocol::p4::{P4Info, P4Request};

@@ -139,6 +139,7 @@ fn bad_requests_change_nothing_and_say_why() {
     let add = |switch: &str, config| Verb::PortAdd {
         switch: switch.into(),
         config: Box::new(config),
+        exists_ok: false,
     };
     for (request, expected) in [
         (add("s", port("a", None)), "already a port a on switch s"),
@@ -379,14 +380,6 @@ fn reload_changes_what_differs_and_bad_files_nothing() {
         "{}",
         rig.refused(Verb::Reload)
     );
-    std::fs::write(&file, TWO_PORTS.replace("\"b\"", "\"extra\"")).unwrap();
-    let refusal = rig.refused(Verb::Reload);
-    assert!(
-        refusal.contains("config.toml:6:8: port extra was also added by command"),
-        "{refusal}"
-    );
-    assert!(refusal.contains("`hyperswitch port del extra`"), "{refusal}");
-    assert_eq!(rig.refused(Verb::ReloadPlan), refusal);
     std::fs::write(&file, "[[switch]]\nname=\"t\"\n").unwrap();
     assert!(rig.refused(Verb::Reload).contains("extra; delete them first"));
     assert_eq!(rig.plane.lock().unwrap().ports.len(), 3);
@@ -410,6 +403,119 @@ fn reload_changes_what_differs_and_bad_files_nothing() {
     );
 }
 
+#[test]
+fn who_would_be_disconnected_is_said_before() {
+    let (rig, a, _) = two_ports();
+    running(&rig, 2);
+    let pid = std::process::id();
+    rig.set_peer(a, control_protocol::data_plane::PortState::Running, Some(pid));
+    let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
+    let first = format!("port a is in use (running, process {pid}, {})", comm.trim_end());
+    let text = TWO_PORTS
+        .replace("\"a\"", "\"a\"\nmac = \"52:54:00:00:00:01\"")
+        .replace("\"b\"", "\"c\"");
+    std::fs::write(rig.config.as_ref().unwrap(), text).unwrap();
+    wait("the process that is connected", || {
+        let Reply::Reloaded(plan) = rig.call(Verb::ReloadPlan) else {
+            panic!()
+        };
+        let in_use: Vec<_> = plan.in_use.iter().map(ToString::to_string).collect();
+        let second = in_use
+            .get(1)
+            .filter(|text| text.starts_with("port b is in use (running"));
+        (in_use.len() == 2 && in_use[0] == first && second.is_some()).then_some(())
+    });
+}
+
+/// Nothing happens to the ports, but that the file has them.
+#[test]
+fn the_file_takes_over_what_has_its_names() {
+    let (rig, ..) = two_ports();
+    rig.add("s", "extra");
+    let mut added = SwitchConfig::new("added".parse().unwrap(), SwitchKind::Private);
+    for port in ["inner", "left"] {
+        let port = PortConfig::new(port.parse().unwrap(), PortKind::VhostUser);
+        added.ports.push(port);
+    }
+    rig.call(Verb::SwitchAdd { switch: added });
+    let numbers = || ["extra", "inner", "left"].map(|port| rig.number(port));
+    let before = numbers();
+    let port = |name: &str| format!("[[switch.port]]\nname = \"{name}\"\n");
+    let switch = "[[switch]]\nname = \"added\"\n";
+    let text = [TWO_PORTS, &port("extra"), switch, &port("inner")].concat();
+    std::fs::write(rig.config.as_ref().unwrap(), text).unwrap();
+    assert_eq!(
+        rig.call(Verb::Reload),
+        Reply::Reloaded(management::ReloadSummary::default())
+    );
+    assert_eq!(numbers(), before);
+    let Reply::Ports(ports) = rig.call(Verb::PortList { switch: None }) else {
+        panic!()
+    };
+    let origins: Vec<_> = ports
+        .iter()
+        .map(|port| (port.name.as_str(), port.origin))
+        .collect();
+    let [config, runtime] = [management::Origin::Config, management::Origin::Runtime];
+    let expected = [
+        ("a", config),
+        ("b", config),
+        ("extra", config),
+        ("inner", config),
+        ("left", runtime),
+    ];
+    assert_eq!(origins, expected);
+    assert!(
+        rig.refused(Verb::PortDel { port: "extra".into() })
+            .contains("comes from the configuration file")
+    );
+    rig.call(Verb::PortDel { port: "left".into() });
+}
+
+#[test]
+fn a_port_of_the_file_at_another_switch_is_another_port() {
+    let (rig, ..) = two_ports();
+    rig.add("s", "extra");
+    let moved = format!("{TWO_PORTS}[[switch]]\nname = \"t\"\n[[switch.port]]\nname = \"extra\"\n");
+    std::fs::write(rig.config.as_ref().unwrap(), moved).unwrap();
+    let Reply::Reloaded(summary) = rig.call(Verb::Reload) else {
+        panic!()
+    };
+    assert_eq!(summary.replaced[0].keys, ["switch"]);
+}
+
+#[test]
+fn a_port_that_exists_is_no_error_if_that_is_asked_for() {
+    let (rig, a, _) = two_ports();
+    let add = |switch: &str, config: &PortConfig, exists_ok| Verb::PortAdd {
+        switch: switch.into(),
+        config: Box::new(config.clone()),
+        exists_ok,
+    };
+    let mut config = PortConfig::new("a".parse().unwrap(), PortKind::VhostUser);
+    assert!(rig.refused(add("s", &config, false)).contains("already a port a"));
+    assert_eq!(rig.call(add("s", &config, true)), Reply::Done);
+    assert_eq!(rig.number("a"), a);
+    config.isolated = true;
+    config.mtu = management::Mtu::new(1400);
+    let refusal = rig.refused(add("s", &config, true));
+    assert!(refusal.ends_with("differs in isolated, mtu"), "{refusal}");
+    // What was changed by command counts.
+    let changes = management::PortChanges {
+        isolated: Some(true),
+        mtu: config.mtu,
+        ..management::PortChanges::default()
+    };
+    rig.call(Verb::PortSet {
+        port: "a".into(),
+        changes,
+    });
+    assert_eq!(rig.call(add("s", &config, true)), Reply::Done);
+    let other = PortConfig::new("new".parse().unwrap(), PortKind::VhostUser);
+    assert_eq!(rig.call(add("s", &other, true)), Reply::Done);
+    rig.number("new");
+}
+
 /// Whatever of the file contradicts whatever was added by command: the error has a place in the file, and a
 /// way out.
 #[test]
@@ -421,7 +527,12 @@ fn a_file_that_contradicts_what_was_added_is_refused_with_its_place() {
     config.static_macs = vec![mac.parse().unwrap()];
     config.socket = Some("/tmp/hs-contradicted".into());
     let (switch, config) = ("s".to_owned(), Box::new(config));
-    rig.call(Verb::PortAdd { switch, config });
+    let exists_ok = false;
+    rig.call(Verb::PortAdd {
+        switch,
+        config,
+        exists_ok,
+    });
     let mut added = SwitchConfig::new("added".parse().unwrap(), SwitchKind::Private);
     added
         .ports
@@ -430,8 +541,6 @@ fn a_file_that_contradicts_what_was_added_is_refused_with_its_place() {
     let port = |name: &str, rest: &str| format!("{TWO_PORTS}[[switch.port]]\nname = \"{name}\"\n{rest}\n");
     let line = TWO_PORTS.lines().count() + 2;
     for (text, line, expected) in [
-        (port("extra", ""), line, "`hyperswitch port del extra`"),
-        (port("inner", ""), line, "`hyperswitch port del inner`"),
         (
             port("c", &format!("static-macs = [\"{mac}\"]")),
             line + 1,
@@ -441,11 +550,6 @@ fn a_file_that_contradicts_what_was_added_is_refused_with_its_place() {
             port("c", "socket = \"/tmp/hs-contradicted\""),
             line + 1,
             "`hyperswitch port del`",
-        ),
-        (
-            format!("{TWO_PORTS}[[switch]]\nname = \"added\"\n"),
-            line,
-            "`hyperswitch switch del added`",
         ),
     ] {
         std::fs::write(&file, &text).unwrap();
@@ -513,6 +617,7 @@ fn a_client_port_connects_as_soon_as_somebody_listens_and_again() {
     rig.call(Verb::PortAdd {
         switch: "sw0".into(),
         config: Box::new(config),
+        exists_ok: false,
     });
     let number = rig.number("vm");
     wait("the reason", || {

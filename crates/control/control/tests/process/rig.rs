@@ -322,6 +322,7 @@ impl Rig {
             self.call(Verb::PortAdd {
                 switch: switch.into(),
                 config: Box::new(config),
+                exists_ok: false,
             }),
             Reply::Done
         );

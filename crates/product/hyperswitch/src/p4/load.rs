@@ -5,15 +5,13 @@
 
 use super::{commands, entries};
 use crate::cli::P4LoadArgs;
+use crate::sealed::sealed;
 use crate::verbs::Session;
 use anyhow::{Context, Result};
 use management::{Name, P4Place, Request};
 use p4_ir::setup;
 use p4_stf::script;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use std::fs::File;
-use std::io::{Seek, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 /// Loads a program.
 ///
@@ -73,16 +71,4 @@ fn name(args: &P4LoadArgs) -> Result<Name> {
         .unwrap_or_default();
     let name = stem.parse::<Name>().map_err(|error| anyhow::anyhow!("{error}"));
     name.with_context(|| format!("the file's name {stem:?} is no name for a P4 switch; give one with --name"))
-}
-
-/// Bytes that nobody can change any more.
-fn sealed(bytes: &[u8]) -> Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let mut file = File::from(memfd_create("p4", flags).context("no memfd")?);
-    file.write_all(bytes)
-        .context("a program does not fit into memory")?;
-    file.rewind().context("a memfd has no beginning")?;
-    let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    fcntl_add_seals(&file, seals).context("a memfd cannot be sealed")?;
-    Ok(file.into())
 }

@@ -1,6 +1,9 @@
 //! Verbs for a running instance: each makes a request, and prints the answer as a table or as JSON.
 
+mod apply;
 mod capture;
+mod check;
+mod config_file;
 mod explain;
 mod p4;
 mod policy;
@@ -13,21 +16,35 @@ mod status;
 mod switch;
 pub mod trace;
 
-use crate::cli::{FlowVerb, MacVerb, PolicyVerb, PortVerb, StatsArgs, StatsVerb, SwitchVerb, UserVerb};
+use crate::cli::{
+    ConfigVerb, FlowVerb, MacVerb, PolicyVerb, PortVerb, StatsArgs, StatsVerb, SwitchVerb, UserVerb,
+};
 use crate::output;
 use anyhow::Result;
 use management::{Client, ClientError, Reply, Request};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// Carries out a verb.
 ///
 /// # Errors
 /// When there is no instance, it refuses, or output fails.
-pub fn run(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<()> {
+pub fn run(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<ExitCode> {
+    if let UserVerb::Check { file } = verb {
+        return check::run(file, instance.run_dir, json);
+    }
+    ask(verb, instance, json).map(|()| ExitCode::SUCCESS)
+}
+
+fn ask(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<()> {
     let mut session = Session::new(instance, json);
     match verb {
+        UserVerb::Check { file } => check::run(file, instance.run_dir, json).map(drop),
+        UserVerb::Config(ConfigVerb::Show) => session.show(Request::ConfigShow),
+        UserVerb::Apply(args) => apply::run(&mut session, args),
+        UserVerb::Confirm => apply::confirm(&mut session),
         UserVerb::Status => status::run(&mut session),
         UserVerb::Switch(verb) => session.show(switch::request(verb)),
         UserVerb::Port(verb @ PortVerb::Show { .. }) => session.show_with(port::request(verb), port::details),
@@ -101,8 +118,12 @@ impl<'a> Session<'a> {
     /// # Errors
     /// When the instance refuses, or output fails.
     pub fn show_sent(&mut self, request: &Request, fd: BorrowedFd<'_>) -> Result<()> {
-        let reply = self.client()?.call_with(request, fd)?;
+        let reply = self.call_sent(request, fd)?;
         self.print(&reply, show::text)
+    }
+
+    fn call_sent(&mut self, request: &Request, fd: BorrowedFd<'_>) -> Result<Reply, ClientError> {
+        self.client()?.call_with(request, fd)
     }
 
     /// Makes a request, and shows the answer.
@@ -147,6 +168,8 @@ impl serde::Serialize for Bare<'_> {
             Reply::Policy(reply) => reply.serialize(serializer),
             Reply::P4(reply) => reply.serialize(serializer),
             Reply::Reloaded(reply) => reply.serialize(serializer),
+            Reply::Unconfirmed(reply) => reply.serialize(serializer),
+            Reply::Config(reply) => reply.serialize(serializer),
         }
     }
 }

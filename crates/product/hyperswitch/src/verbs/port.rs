@@ -12,6 +12,7 @@ pub fn request(verb: &PortVerb) -> Request {
         PortVerb::Add(args) => Request::PortAdd {
             switch: args.switch.clone(),
             config: Box::new(config(args)),
+            exists_ok: args.exists_ok,
         },
         PortVerb::Del { name } => Request::PortDel { port: name.clone() },
         PortVerb::Set(args) => Request::PortSet {
@@ -268,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_port_is_configured_as_in_a_file() {
-        let Request::PortAdd { switch, config } = ask(
+        let Request::PortAdd { switch, config, .. } = ask(
             "hyperswitch port add sw0 vm1 --mode client --socket /tmp/s --trunk 10,20 --native 10 --mtu 9000 \
              --static-mac 52:54:00:00:00:01 --static-mac 52:54:00:00:00:02 --no-flood",
         ) else {

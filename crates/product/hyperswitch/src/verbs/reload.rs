@@ -4,7 +4,7 @@
 use super::{Reply, Request, Session};
 use crate::output;
 use anyhow::{Result, bail};
-use management::Replacement;
+use management::{ReloadSummary, Replacement};
 
 /// Reloads, or with `dry_run` shows what that would change.
 ///
@@ -18,10 +18,19 @@ pub fn run(session: &mut Session, dry_run: bool) -> Result<()> {
         let Reply::Reloaded(plan) = session.call(&Request::ReloadPlan)? else {
             bail!("the running instance gave another answer than asked for: is it of another version?");
         };
-        for Replacement { port, keys, loss } in &plan.replaced {
-            let keys = keys.join(" and ");
-            output::print(&format!("replacing port {port}, since {keys} changed: {loss}\n"))?;
-        }
+        announce(&plan)?;
     }
     session.show(Request::Reload)
+}
+
+/// Says which ports will be replaced.
+///
+/// # Errors
+/// When output fails.
+pub fn announce(plan: &ReloadSummary) -> Result<()> {
+    for Replacement { port, keys, loss } in &plan.replaced {
+        let keys = keys.join(" and ");
+        output::print(&format!("replacing port {port}, since {keys} changed: {loss}\n"))?;
+    }
+    Ok(())
 }

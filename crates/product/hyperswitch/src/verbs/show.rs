@@ -24,6 +24,8 @@ pub fn text(reply: &Reply) -> String {
         Reply::Trace(report) => super::trace::text(report),
         Reply::P4(switches) => super::p4::switches(switches),
         Reply::Reloaded(summary) => reloaded(summary),
+        Reply::Unconfirmed(waiting) => or_dash(waiting.as_ref().map(|waiting| &waiting.file)) + "\n",
+        Reply::Config(config) => super::config_file::text(config),
     }
 }
 
@@ -36,11 +38,14 @@ fn reloaded(summary: &ReloadSummary) -> String {
             .map(|change| format!("{change}\n"))
             .collect(),
     };
+    let in_use: String = (summary.in_use.iter())
+        .map(|in_use| format!("{in_use}\n"))
+        .collect();
     let warnings = summary
         .warnings
         .iter()
         .map(|warning| format!("warning: {warning}\n"));
-    changes + &warnings.collect::<String>()
+    changes + &in_use + &warnings.collect::<String>()
 }
 
 /// `version`: of this command, and of the running instance if there is one.

@@ -1,0 +1,44 @@
+//! `hyperswitch check`: what `run` would say of a configuration file.
+
+use crate::output;
+use anyhow::Result;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Status of a file that cannot be used, as that of `run`.
+const UNUSABLE: u8 = 2;
+
+/// Checks a file for an instance with this run directory.
+///
+/// # Errors
+/// When output fails.
+pub fn run(file: &Path, run_dir: &Path, json: bool) -> Result<ExitCode> {
+    let cores = placement::Topology::of_machine();
+    let options = control::Options {
+        run_dir: std::path::absolute(run_dir)?,
+        config: None,
+        machine: None,
+        cores: cores.usable().map(|core| core.0).collect(),
+    };
+    let (config, warnings) = match control::check(file, &options) {
+        Ok(checked) => checked,
+        Err(refusal) => {
+            let text = refusal.to_string();
+            if json {
+                output::json_error(&text);
+            }
+            eprintln!("hyperswitch: {}", output::plain(&text));
+            return Ok(ExitCode::from(UNUSABLE));
+        }
+    };
+    let switches = config.switches.len();
+    let ports: usize = config.switches.iter().map(|switch| switch.ports.len()).sum();
+    if json {
+        output::json(&serde_json::json!({ "switches": switches, "ports": ports, "warnings": warnings }))?;
+    } else {
+        let warnings: String = warnings.iter().map(|text| format!("warning: {text}\n")).collect();
+        let name = file.display();
+        output::print(&format!("{warnings}{name}: {switches} switches, {ports} ports\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
