@@ -3,8 +3,8 @@
 //! Senders lend the packets, and where one has as much here as the rate brings in [`WAIT_MS`], or its part
 //! of that, it is *held*: its ring is not read until half of that is delivered, so the guest's own queue is
 //! where packets wait, and none is lost. Of a sender that serves others as well, copies are kept, so that
-//! nobody else's packets are held up. These have room for what the rate brings in that time, within the bounds
-//! of [`ROOM`]; when there is no more, the sender that has most loses its newest (`max-rate`).
+//! nobody else's packets are held up. These have room for what the rate brings in that time, within the
+//! bounds of [`ROOM`]; when there is no more, the sender that has most loses its newest (`max-rate`).
 //!
 //! Whether a sender serves others is not known while it is held. So after a second in which its ring was not
 //! read to its end, it looks ahead, a burst at a time. What it then has for this receiver waits here as well,
