@@ -25,12 +25,23 @@ const MAX_MASKS: usize = 4;
 
 impl MicroflowCache {
     /// The mask for a further look at the cache about packets for which [`hit`](Self::hit) found nothing
-    /// under this mask. `None` if nothing is known.
-    pub fn further(&self, hash: u64, key: &ExactKey, mask: impl Fn(usize) -> u64 + Copy) -> Option<Words> {
+    /// under this mask. `None` if nothing is known, or if packets are to be walked as they need no further
+    /// look any more: `promoted` says whether bits of lists are compared at the first one.
+    pub fn further(
+        &self,
+        hash: u64,
+        key: &ExactKey,
+        mask: impl Fn(usize) -> u64 + Copy,
+        promoted: bool,
+    ) -> Option<Words> {
         let mut words = array::from_fn(mask);
         let decision = self.at(self.place(hash, key, mask)?)?;
         decision.is_live().then_some(())?;
-        decision.behind()?.widen(key, &mut words);
+        let behind = decision.behind()?;
+        if promoted && behind.was_promoted(key, &words) {
+            return None;
+        }
+        behind.widen(key, &mut words);
         Some(words)
     }
 
@@ -77,7 +88,9 @@ impl MicroflowCache {
         for _ in 0..MAX_MASKS {
             let under = |word| words[word];
             let hash = self.hash(key, under);
-            let there = self.further(hash, key, under).filter(|further| *further != words);
+            let there = self
+                .further(hash, key, under, false)
+                .filter(|further| *further != words);
             let is_last = behind.is_within(key, &words);
             if is_last || there.is_none() {
                 self.insert(hash, key, under, decision, now_ms);

@@ -10,14 +10,23 @@ pub type Words = [u64; ExactKey::WORDS];
 pub(crate) struct Behind {
     short: Words,
     long: Words,
+    /// Rule lists alone compare them, and no flows.
+    of_rules: bool,
 }
 
 impl Behind {
-    pub fn new(bits: &FlowMask) -> Behind {
+    pub fn new(bits: &FlowMask, of_rules: bool) -> Behind {
         Behind {
             short: ExactKey::short_mask(bits),
             long: ExactKey::long_mask(bits),
+            of_rules,
         }
+    }
+
+    /// Whether packets are looked up further without need: the mask of the first look is this one, and has
+    /// all bits since those of rule lists were [promoted](crate::promotion).
+    pub fn was_promoted(&self, key: &ExactKey, mask: &Words) -> bool {
+        self.of_rules && self.is_within(key, mask)
     }
 
     /// The bits for keys of this one's form.

@@ -13,12 +13,11 @@
 
 use crate::behind_bits::Behind;
 use crate::class::Class;
-use crate::decision::{Decision, Meter, Part, compose, known};
+use crate::decision::{Decision, Meter, Part, compose, end_composed, known};
 use crate::entry::{FlowEntry, Found};
 use crate::hash::Seed;
 use crate::mask_union::MaskUnion;
 use crate::port_flows::{Hint, Reading};
-use crate::rule_bits;
 use crate::stages::{ListKey, Lists};
 use crate::stand_in::StandIn;
 use crate::walk::{Branch, Stack, Start, Subject, Tables, run};
@@ -104,7 +103,9 @@ impl Walker {
             None => None,
             Some(noted) => {
                 let class = self.judged.class(key);
-                known(&self.parts, class.as_ref()).or_else(|| {
+                let before = known(&self.parts, class.as_ref());
+                let kept = before.and_then(|before| self.keep_unless_promoted(before));
+                kept.or_else(|| {
                     let program = match noted {
                         Some(program) => program,
                         None => {
@@ -132,6 +133,17 @@ impl Walker {
                 Walked::Each(first)
             }
         }
+    }
+
+    /// Ends a decision about what was walked just now if it has packets looked up further without need, since
+    /// the mask union has got the bits. Gives it back otherwise.
+    fn keep_unless_promoted(&self, before: Arc<Decision>) -> Option<Arc<Decision>> {
+        let looks_further = before.class().is_some() && before.behind().is_some();
+        if looks_further && self.compared.behind().is_none() {
+            end_composed(&before);
+            return None;
+        }
+        Some(before)
     }
 
     /// Walks; notes the flows, and the program if there is a builder. `None` if it cannot be composed.
@@ -242,20 +254,22 @@ impl Compared {
         if let Stage::Ingress(_) = stage {
             mask_union.add_sources(bits);
         }
-        let covered = rule_bits::of_kinds().union(&mask_union.sources());
-        self.rules = self.rules.union(&bits.without(&covered));
+        self.rules = self.rules.union(&bits.without(&mask_union.of_lists(bits)));
         self.read = self.read.union(&entry.program().looks_at());
     }
 
     /// The bits that the mask union may lack.
     fn behind(&self) -> Option<Behind> {
         let covered = self.first.union(&self.read.of_kinds());
-        let mut behind = self.rules;
         // Where connections are told apart, the union has all that flows compare.
-        if !self.first.tells_connections_apart() {
-            behind = behind.union(&self.behind);
-        }
-        (covered.union(&behind) != covered).then(|| Behind::new(&behind))
+        let of_flows = if self.first.tells_connections_apart() {
+            FlowMask::ANY
+        } else {
+            self.behind
+        };
+        let is_covered = |bits: &FlowMask| covered.union(bits) == covered;
+        let behind = self.rules.union(&of_flows);
+        (!is_covered(&behind)).then(|| Behind::new(&behind, is_covered(&of_flows)))
     }
 }
 

@@ -16,6 +16,7 @@
 use crate::behind_bits::Behind;
 use crate::class::Class;
 use crate::entry::FlowEntry;
+use crate::tally::{Count, Tally};
 use crate::train::Train;
 use cpu::{Access, prefetch};
 use flow::{Edit, FlowStats, PortId, Program};
@@ -114,8 +115,9 @@ enum Counts {
 
 #[derive(Debug)]
 struct Parts {
-    flows: Box<[Part]>,
-    counters: Box<[Counter]>,
+    counters: Counters,
+    /// Decisions of the same flows share this list and the one above.
+    flows: Arc<[Part]>,
     /// The meters that have flows behind them.
     meters: Box<[Meter]>,
     /// Bits that the mask union may lack.
@@ -132,13 +134,22 @@ pub(crate) struct Part {
     pub grown: i16,
 }
 
+/// Where packets are counted, for each of a decision's flows.
+type Counters = Arc<[Counter]>;
+
 /// Where packets are counted for one of the flows.
 #[derive(Debug)]
-struct Counter {
+pub(crate) struct Counter {
     /// The decision that has the flow's statistics.
     decision: Arc<Decision>,
     /// As in its [`Part`].
     grown: i16,
+}
+
+impl Count for Counter {
+    fn count(&self, packets: &Train, now_ms: u64) {
+        self.record(packets.packets.into(), packets.bytes, packets.tcp_flags, now_ms);
+    }
 }
 
 impl Counter {
@@ -257,6 +268,15 @@ impl Decision {
         }
     }
 
+    /// As [`record`](Self::record); what decisions of the same flows share comes into the tally.
+    pub(crate) fn tally(&self, train: &Train, tally: &mut Tally<Counter>, now_ms: u64) {
+        let (packets, flags) = (train.packets.into(), train.tcp_flags);
+        match &self.counts {
+            Counts::Parts(parts) => tally.add(&parts.counters, train, now_ms),
+            Counts::Own | Counts::Of(_) => self.record(packets, train.bytes, flags, now_ms),
+        }
+    }
+
     /// Counts packets of a decision that [counts apart](Self::counts_apart). `dropped` are the places of the
     /// meters that dropped them, or copies of them.
     pub fn record_metered(&self, dropped: &[usize], train: &Train, now_ms: u64) {
@@ -285,14 +305,15 @@ impl Decision {
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch(self, Access::Read);
-        prefetch(&raw const self.seen, Access::Write);
     }
 
-    /// Prefetches the list of what [`record`](Self::record) writes for a composed decision.
+    /// Prefetches what [`record`](Self::record) writes, or the list of it for a composed decision.
     #[inline]
     pub(crate) fn prefetch_list(&self) {
-        if let Counts::Parts(parts) = &self.counts {
-            prefetch(parts.counters.as_ptr(), Access::Read);
+        match &self.counts {
+            Counts::Parts(parts) => prefetch(parts.counters.as_ptr(), Access::Read),
+            Counts::Own => prefetch(&raw const self.seen, Access::Write),
+            Counts::Of(first) => prefetch(&raw const first.seen, Access::Write),
         }
     }
 
@@ -302,6 +323,16 @@ impl Decision {
         if let Counts::Parts(parts) = &self.counts {
             let counters = parts.counters.iter();
             counters.for_each(|counter| prefetch(&raw const counter.decision.seen, Access::Write));
+        }
+    }
+
+    /// Flows and counters, for another decision of the same flows.
+    fn shared(&self, parts: &[Part]) -> Option<(Arc<[Part]>, Counters)> {
+        match &self.counts {
+            Counts::Parts(shared) if same(&shared.flows, parts) => {
+                Some((Arc::clone(&shared.flows), Arc::clone(&shared.counters)))
+            }
+            _ => None,
         }
     }
 
@@ -408,6 +439,13 @@ pub(crate) fn known(parts: &[Part], class: Option<&Class>) -> Option<Arc<Decisio
     parts.first()?.flow.dependents(hash).find(hash, parts, class)
 }
 
+/// The lists of a decision of the same flows, if it is found at once: one place for all classes.
+fn shared_lists(parts: &[Part]) -> Option<(Arc<[Part]>, Counters)> {
+    let place = hash(parts, None);
+    let last = parts.first()?.flow.dependents(place).last()?;
+    last.shared(parts)
+}
+
 /// Makes the decision for a walk through these flows and meters. If one of the flows has ended meanwhile, so
 /// has the decision.
 pub(crate) fn compose(
@@ -422,15 +460,17 @@ pub(crate) fn compose(
         decision: part.flow.decision.counter(),
         grown: part.grown,
     };
+    let hash = hash(parts, class.as_ref());
+    let shared = shared_lists(parts);
+    let (flows, counters) = shared.unwrap_or_else(|| (parts.into(), parts.iter().map(counter).collect()));
     let counts = Counts::Parts(Parts {
-        flows: parts.into(),
-        counters: parts.iter().map(counter).collect(),
+        counters,
+        flows,
         meters: meters.cloned().collect(),
         behind: behind.map(Box::new),
         class: class.map(Box::new),
     });
     let decision = Arc::new(Decision::new(program, counts));
-    let hash = hash(parts, decision.class());
     places(parts, hash).for_each(|flow| flow.note(hash, &decision));
     // Whoever ended it meanwhile may have been before the notes.
     if !decision.is_live() || !parts.iter().all(|part| part.flow.is_live()) {

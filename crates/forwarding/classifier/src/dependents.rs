@@ -135,6 +135,11 @@ impl Dependents {
         alive.into_iter().find(|decision| is_it(decision))
     }
 
+    /// The decision that was noted last, if it is kept.
+    pub fn last(&self) -> Option<Arc<Decision>> {
+        self.0.lock().kept.clone()
+    }
+
     pub fn note(&self, hash: u64, decision: &Arc<Decision>) {
         self.note_by(hash, decision, &[]);
     }

@@ -11,12 +11,12 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `microflow`, `train` | a worker's cache; packets that are counted at once |
+//! | `microflow`, `train`, `tally` | a worker's cache; packets that are counted at once; counts on their way to flows |
 //! | `mask_union` | the bits of a key that flows match |
 //! | `behind`, `behind_bits` | the cache for what later look-ups compare; the bits of these |
 //! | `megaflow`, `port_flows` | the table of a switch; the flows of one input port, between threads |
 //! | `rules`, `class` | rule lists of filters, and what a change of them ends; packets that they judge alike |
-//! | `rule_bits` | bits of lists' answers that mask unions have |
+//! | `rule_bits`, `promotion` | bits of lists' answers that mask unions have; when others come to them |
 //! | `stages`, `list` | flows of filters and later passes; subtables that are searched together |
 //! | `subtable`, `prefixes`, `hash` | flows with one mask; beginnings of keys that it has; keyed hashing |
 //! | `entry`, `decision` | an installed flow; what is decided about packets of one kind |
@@ -47,12 +47,14 @@ mod megaflow;
 mod microflow;
 mod port_flows;
 mod prefixes;
+mod promotion;
 mod refused;
 mod rule_bits;
 mod rules;
 mod stages;
 mod stand_in;
 mod subtable;
+mod tally;
 mod train;
 mod walk;
 
@@ -61,7 +63,7 @@ pub use compose::{MAX_PARTS, Walked, Walker, dp_hash};
 pub use decision::{Decision, Edited, Metered, Shape};
 pub use entry::{FlowEntry, Found, RuleOrigin};
 pub use megaflow::{DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, MegaflowTable};
-pub use microflow::{DEFAULT_CACHE_ENTRIES, FIRST_CACHE_ENTRIES, MicroflowCache, Place};
+pub use microflow::{DEFAULT_CACHE_ENTRIES, FIRST_CACHE_ENTRIES, MicroflowCache, Place, second};
 pub use port_flows::{Hint, PortFlows, Reading};
 pub use refused::Refused;
 pub use rules::{Ending, Rules};

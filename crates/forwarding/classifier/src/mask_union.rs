@@ -8,7 +8,8 @@
 //! the decisions about those packets ([`crate::behind`]). Where the first flows match the ports of TCP and
 //! UDP, no two connections share an entry, and all is in the union. So are tags, types and protocols that
 //! actions read, of which a link has few, and what few packets of a sender differ in of what rule lists note
-//! ([`crate::rule_bits`]).
+//! ([`crate::rule_bits`]). Other bits that lists note come into the union of a port most of whose packets
+//! would have a further look for them ([`crate::promotion`]).
 //!
 //! The union changes while other threads read it, and a reader need not see all of a change at once. When a
 //! cache entry was made, the union covered its flow's mask. The union is widened before a flow can be found,
@@ -16,6 +17,7 @@
 //! read all bits of the flow's mask, in each word. Two keys that are equal under two such unions are equal
 //! under that mask.
 
+use crate::promotion::{Promotion, rounded};
 use crate::rule_bits::{self, Sources};
 use flow::{ExactKey, FlowMask, Unseen};
 use parking_lot::Mutex;
@@ -39,8 +41,10 @@ pub(crate) struct MaskUnion {
     hides: AtomicU8,
     /// The [`Sources`] that are compared as ingress lists have noted them.
     sources: AtomicU8,
-    /// Held while the bits change.
-    changes: Mutex<()>,
+    /// Other bits that rule lists note.
+    promotion: Promotion,
+    /// Held while the bits change. The other bits that are compared as rule lists note them.
+    changes: Mutex<Option<Box<FlowMask>>>,
 }
 
 /// More than any number of an [`Unseen`].
@@ -79,6 +83,7 @@ impl Default for MaskUnion {
             long: array::from_fn(|_| AtomicU64::new(u64::MAX)),
             hides: AtomicU8::new(hides(&FlowMask::EXACT)),
             sources: AtomicU8::default(),
+            promotion: Promotion::default(),
             changes: Mutex::default(),
         }
     }
@@ -108,8 +113,12 @@ impl MaskUnion {
 
     /// Becomes the union of these masks, as no flow with another mask is left.
     pub fn set(&self, masks: &Masks) {
-        let _changes = self.changes.lock();
-        self.change(&masks.compared().union(&self.sources()), |_, bits| bits);
+        let promoted = self.changes.lock();
+        let mut mask = masks.compared().union(&self.sources());
+        if let Some(promoted) = &*promoted {
+            mask = mask.union(promoted);
+        }
+        self.change(&mask, |_, bits| bits);
         self.hides
             .store(hides(&masks.all.union(&masks.rules)), Ordering::Release);
     }
@@ -137,15 +146,54 @@ impl MaskUnion {
         }
     }
 
-    /// The bits of sources that are compared.
-    pub fn sources(&self) -> FlowMask {
+    fn sources(&self) -> FlowMask {
         Sources(self.sources.load(Ordering::Acquire)).mask()
     }
 
-    /// No decision relies on sources any more. To be followed by [`set`](Self::set).
-    pub fn forget_sources(&self) {
-        let _changes = self.changes.lock();
+    /// Counts packets that have a further look. True if the bits that lists note for them should be
+    /// [promoted](Self::promote). `sent` says how many packets the port has sent.
+    pub fn count_further(&self, packets: u32, sent: impl FnOnce() -> u64) -> bool {
+        self.promotion.count(packets, sent)
+    }
+
+    /// Has the bits compared that lists note from now on.
+    pub fn promote(&self) {
+        self.promotion.set(true);
+    }
+
+    pub fn is_promoted(&self) -> bool {
+        self.promotion.is_on()
+    }
+
+    fn add_promoted(&self, noted: &FlowMask) -> FlowMask {
+        let mut promoted = self.changes.lock();
+        let before = promoted.as_deref().copied().unwrap_or_default();
+        let after = before.union(&rounded(&noted.without(&rule_bits::of_kinds())));
+        if after != before {
+            self.change(&after, |before, bits| before | bits);
+            *promoted = Some(Box::new(after));
+        }
+        after
+    }
+
+    /// The bits of rule lists' answers that are compared, where a list has noted these. Each decision that
+    /// relies on them is ended before [`set`](Self::set) follows [`forget_lists`](Self::forget_lists).
+    pub fn of_lists(&self, noted: &FlowMask) -> FlowMask {
+        let compared = rule_bits::of_kinds().union(&self.sources());
+        if self.promotion.is_on() {
+            compared.union(&self.add_promoted(noted))
+        } else {
+            compared
+        }
+    }
+
+    /// No decision that is made from now on relies on what lists noted before. To be followed by
+    /// [`set`](Self::set) when all decisions that do have ended.
+    pub fn forget_lists(&self) {
+        let mut promoted = self.changes.lock();
         self.sources.store(0, Ordering::Release);
+        self.promotion.set(false);
+        *promoted = None;
     }
 
     /// Adds what a flow compares and its actions read, before packets of the port can meet it. `is_first`
@@ -155,8 +203,9 @@ impl MaskUnion {
     pub fn widen(&self, mask: &FlowMask, read: &FlowMask, is_first: bool) -> bool {
         let both = mask.union(read);
         self.hides.fetch_min(hides(&both), Ordering::Release);
-        let _changes = self.changes.lock();
-        let before = self.tells_connections_apart();
+        let promoted = self.changes.lock();
+        // Promoted bits say nothing about flows.
+        let before = promoted.is_none() && self.tells_connections_apart();
         if before {
             self.change(&both, |before, bits| before | bits);
         } else {
@@ -184,5 +233,36 @@ impl MaskUnion {
                 word.store(after, Ordering::Release);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports() -> FlowMask {
+        let mut ports = FlowMask::ANY;
+        ports.0.set_tp_src(u16::MAX);
+        ports.0.set_tp_dst(u16::MAX);
+        ports
+    }
+
+    /// Decisions rely on all that flows compare where first flows tell connections apart.
+    #[test]
+    fn flows_that_tell_connections_apart_have_all_compared_beside_promoted_bits() {
+        let union = MaskUnion::default();
+        let none = FlowMask::ANY;
+        union.set(&Masks {
+            first: none,
+            all: none,
+            rules: rule_list::fields(),
+        });
+        assert!(!ports().meets(&union.of_lists(&ports())));
+        union.promote();
+        assert_eq!(union.of_lists(&ports()).without(&rule_bits::of_kinds()), ports());
+        assert!(union.tells_connections_apart(), "by lists");
+        assert!(union.widen(&ports(), &none, true));
+        union.forget_lists();
+        assert!(!ports().meets(&union.of_lists(&ports())));
     }
 }

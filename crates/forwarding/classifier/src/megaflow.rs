@@ -185,7 +185,7 @@ impl MegaflowTable {
             return;
         }
         self.prepare_for_rules(port, &filters);
-        self.stages.change().set_filters(port, filters);
+        self.exchange_filters(port, &before, filters);
         if before.ingress != filters.ingress {
             let lists = before.lists(port);
             let ingress = lists.filter(|(stage, _)| matches!(stage, Stage::Ingress(_)));
@@ -205,8 +205,29 @@ impl MegaflowTable {
                 self.exchange(&[entry], Some(Arc::new(again)));
             }
         }
-        // No decision relies on the former filters any more.
-        self.forget_rules(port, &before, &filters);
+        // No decision relies on the former filters any more, nor on what was forgotten with them.
+        if before.has_egress_rules() && !filters.has_egress_rules() {
+            self.narrow(None);
+        } else if before.ingress != filters.ingress {
+            self.narrow(Some(port.0));
+        }
+    }
+
+    /// Has look-ups meet a port's new filters, and rely no longer on bits that are compared as the former
+    /// ones noted them.
+    fn exchange_filters(&self, port: PortId, before: &Filters, filters: Filters) {
+        let mut lists = self.stages.change();
+        lists.set_filters(port, filters);
+        if before.ingress != filters.ingress
+            && let Some(own) = self.ports.get(&port.0)
+        {
+            own.mask_union.forget_lists();
+        }
+        if before.has_egress_rules() {
+            let meets_none = |(port, _): &(&u32, &Arc<SharedList>)| !lists.meets_rules(Some(**port));
+            let ports = self.ports.iter().filter(meets_none);
+            ports.for_each(|(_, list)| list.mask_union.forget_lists());
+        }
     }
 
     /// Has fields that rule lists ask for looked for, and those bits compared that tell their kinds of
@@ -222,20 +243,6 @@ impl MegaflowTable {
         }
         if filters.has_ingress_rules() && port.0 < PortId::LIMIT {
             prepare(self.own(port.0));
-        }
-    }
-
-    /// Undoes that where packets came to rule lists and do so no more.
-    fn forget_rules(&self, port: PortId, before: &Filters, filters: &Filters) {
-        if let Some(own) = self.ports.get(&port.0)
-            && !filters.has_ingress_rules()
-        {
-            own.mask_union.forget_sources();
-        }
-        if before.has_egress_rules() && !filters.has_egress_rules() {
-            self.narrow(None);
-        } else if before.has_ingress_rules() {
-            self.narrow(Some(port.0));
         }
     }
 

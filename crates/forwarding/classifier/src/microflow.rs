@@ -7,23 +7,30 @@
 //! all of a usual packet's key. The second has the other words of the key, and the counts since they were
 //! last flushed to the flows' statistics, which other threads share and which are therefore slow to write.
 //!
-//! Each set has two ways, and no chains: a packet that finds both taken replaces the one used less recently,
-//! so neither look-up nor insertion ever takes longer than usual. The cache grows with the number of
-//! connections, a set at a time, by linear hashing (W. Litwin, VLDB 1980): an insertion that finds one in
-//! [`FULLNESS`] slots taken appends a set, which gets its share of another one's keys. So no insertion stands
-//! still for the others, and a thread with few connections needs little memory, all of it near.
+//! Each set has two ways, and no chains. A key that finds both taken goes to a second set ([`second_set`]),
+//! which is looked at only if the key is not in the first one. So neither look-up nor insertion ever takes
+//! much longer than usual. The cache grows with the number of connections, a set at a time, by linear hashing
+//! (W. Litwin, VLDB 1980): an insertion that finds one in [`FULLNESS`] slots taken appends a set, which gets
+//! its share of another one's keys. So no insertion stands still for the others, and a thread with few
+//! connections needs little memory, all of it near.
 //!
 //! When there are more connections than slots, replacing does not help: a slot that is taken is then replaced
-//! only once in [`REPLACEMENT_INTERVAL`] insertions. The other insertions read nothing of the decisions that
-//! are there, which would mostly have to come from memory.
+//! only once in [`REPLACEMENT_INTERVAL`] insertions, by the one of its set that was used less recently. The
+//! other insertions read nothing of the decisions that are there, which would mostly have to come from
+//! memory.
 //!
 //! A decision that has ended is a miss, and is dropped when its place is needed; dropping it late costs only
 //! memory.
 //!
 //! A key names its input port, and ports are unique in the process, so one cache serves all switches.
 
-use crate::decision::Decision;
+mod second_set;
+
+pub use second_set::second;
+
+use crate::decision::{Counter, Decision};
 use crate::hash::Seed;
+use crate::tally::Tally;
 use crate::train::Train;
 use cpu::{Access, prefetch};
 use flow::ExactKey;
@@ -105,9 +112,16 @@ impl Slot {
 
     /// Adds the slot's counts to the flows' statistics.
     fn flush_stats(&mut self, now_ms: u64) {
+        let mut tally = Tally::default();
+        self.tally(&mut tally, now_ms);
+        tally.flush(now_ms);
+    }
+
+    /// Adds the slot's counts to the flows' statistics, or to the tally.
+    fn tally(&mut self, tally: &mut Tally<Counter>, now_ms: u64) {
         let train = std::mem::take(&mut self.train);
         if let Some(decision) = self.decision.as_ref().filter(|_| train.packets > 0) {
-            decision.record(train.packets.into(), train.bytes, train.tcp_flags, now_ms);
+            decision.tally(&train, tally, now_ms);
         }
         self.counted = false;
     }
@@ -181,8 +195,9 @@ impl MicroflowCache {
         }
     }
 
-    /// The decision about a key, if one is known and holds. Counts the packets, unless the decision [counts
-    /// apart](Decision::counts_apart); [`flush_stats`](Self::flush_stats) adds them to the flows' statistics.
+    /// The decision about a key in the set of this hash, if one is known and holds. Counts the packets,
+    /// unless the decision [counts apart](Decision::counts_apart); [`flush_stats`](Self::flush_stats) adds
+    /// them to the flows' statistics.
     #[inline]
     pub fn hit(
         &mut self,
@@ -212,13 +227,15 @@ impl MicroflowCache {
         slot.decision.as_ref()
     }
 
-    /// The place of a key's decision.
+    /// The place of a key's decision, in either of its sets.
     pub fn place(&self, hash: u64, key: &ExactKey, mask: impl Fn(usize) -> u64 + Copy) -> Option<Place> {
-        let set = self.set(hash);
-        let way = way_of(self.sets.get(set)?, hash, key, mask)?;
-        Some(Place {
-            set: set as u32,
-            way: way as u8,
+        [hash, second(hash)].into_iter().find_map(|hash| {
+            let set = self.set(hash);
+            let way = way_of(self.sets.get(set)?, hash, key, mask)?;
+            Some(Place {
+                set: set as u32,
+                way: way as u8,
+            })
         })
     }
 
@@ -250,6 +267,7 @@ impl MicroflowCache {
         /// So many others are counted while one more piece of a decision comes from memory, which says where
         /// the next one is.
         const AHEAD: usize = 6;
+        let mut tally = Tally::default();
         for at in 0..self.counted.len() {
             let later = |stage: usize| {
                 self.counted
@@ -262,8 +280,9 @@ impl MicroflowCache {
             decision(2).inspect(|decision| decision.prefetch_list());
             decision(1).inspect(|decision| decision.prefetch_counters());
             let Place { set, way } = self.counted[at];
-            self.sets[set as usize][usize::from(way)].flush_stats(now_ms);
+            self.sets[set as usize][usize::from(way)].tally(&mut tally, now_ms);
         }
+        tally.flush(now_ms);
         self.counted.clear();
     }
 
@@ -285,13 +304,12 @@ impl MicroflowCache {
         } else if FULLNESS * self.held > self.sets.len() * WAYS && self.sets.len() < self.most {
             self.split(now_ms);
         }
-        let index = self.set(hash);
-        let set = &mut self.sets[index];
         let replace = self.insertions.is_multiple_of(REPLACEMENT_INTERVAL);
-        let Some(way) = way_of(set, hash, key, mask).or_else(|| victim(set, replace)) else {
+        let Some((hash, way)) = self.room_for(hash, key, mask, replace, now_ms) else {
             return;
         };
-        let [slot, other] = in_order(set, way);
+        let index = self.set(hash);
+        let [slot, other] = in_order(&mut self.sets[index], way);
         self.held += usize::from(slot.decision.is_none());
         let counted = slot.counted;
         slot.flush_stats(now_ms);
@@ -374,16 +392,6 @@ fn in_order(set: &mut Set, way: usize) -> [&mut Slot; WAYS] {
     } else {
         [second, first]
     }
-}
-
-/// The way for a new key: a free one, or, if one is to be replaced, one whose flow has ended, or the one used
-/// less recently.
-fn victim(set: &Set, replace: bool) -> Option<usize> {
-    let free = set.iter().position(|slot| slot.decision.is_none());
-    free.or_else(|| {
-        let ended = || set.iter().position(|slot| !slot.is_live());
-        replace.then(|| ended().unwrap_or(usize::from(set[0].recent)))
-    })
 }
 
 #[cfg(test)]
@@ -475,6 +483,56 @@ mod tests {
             .filter(|(hash, key)| cache.place(*hash, key, mask).is_some());
         let found = found.count() as u64;
         assert!(found > KEYS * 95 / 100, "{found} of {KEYS}");
+    }
+
+    /// Hashes come from the caller: the lower half says the first set, and the upper half the second one.
+    #[test]
+    fn keys_that_find_both_sets_taken_have_others_give_way() {
+        let flows: Vec<_> = (0..7).map(entry).collect();
+        let (mask, mut train) = (|_| u64::MAX, Train::default());
+        train.add(100, 0);
+        let hash = |first: u64, second: u64| second << 32 | first;
+        let keys = [
+            hash(7, 8),
+            hash(7, 9),
+            hash(7, 8),
+            hash(7, 8),
+            hash(7, 8),
+            hash(7, 8),
+        ];
+        let keyed = |number: usize| {
+            let mut key = ExactKey::default();
+            key.words[0] = number as u64;
+            (keys[number], key)
+        };
+        let mut cache = MicroflowCache::new(64);
+        let found_by = |cache: &mut MicroflowCache, number: usize| {
+            let (hash, key) = keyed(number);
+            let hit = |hash| cache.hit(hash, &key, mask, &train).is_some();
+            [hash, second(hash)].map(hit)
+        };
+        let insert = |cache: &mut MicroflowCache, number: usize| {
+            let (hash, key) = keyed(number);
+            cache.insert(hash, &key, mask, &flows[number].decision, 0);
+        };
+        (0..2).for_each(|number| insert(&mut cache, number));
+        assert_eq!(found_by(&mut cache, 1), [true, false]);
+        (2..4).for_each(|number| insert(&mut cache, number));
+        assert_eq!(found_by(&mut cache, 3), [false, true], "in its second set");
+        insert(&mut cache, 4);
+        assert_eq!(found_by(&mut cache, 4), [true, false]);
+        assert_eq!(found_by(&mut cache, 1), [false, true], "it gave way");
+        insert(&mut cache, 5);
+        assert_eq!(
+            found_by(&mut cache, 5),
+            [false, false],
+            "all others have the same two sets"
+        );
+        assert!((0..5).all(|number| found_by(&mut cache, number) != [false; 2]));
+        assert_eq!(cache.len(), 5);
+        cache.flush_stats(0);
+        let counted: Vec<u64> = flows.iter().map(|flow| flow.stats(0).packets).collect();
+        assert_eq!(counted, [1, 3, 1, 2, 2, 0, 0]);
     }
 
     /// To count is part of forwarding, which allocates nothing.

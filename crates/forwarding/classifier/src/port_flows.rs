@@ -9,6 +9,7 @@
 //! none, look-ups do not read them.
 
 use crate::compose::{Walked, Walker};
+use crate::decision::Decision;
 use crate::entry::{FlowEntry, Found};
 use crate::list::SubtableList;
 use crate::mask_union::MaskUnion;
@@ -113,6 +114,30 @@ impl PortFlows {
     /// is.
     pub fn may_look_at(&self, unseen: Unseen) -> bool {
         self.own.mask_union.meets(unseen)
+    }
+
+    /// Counts packets of the port that have a further look at the cache. True if they are so many that what
+    /// lists note for them should be [promoted](Self::promote). `sent` says how many packets the port has
+    /// sent. To be called by the thread that serves the port.
+    pub fn count_further(&self, packets: u32, sent: impl FnOnce() -> u64) -> bool {
+        self.own.mask_union.count_further(packets, sent)
+    }
+
+    /// Has the bits compared at the first look that lists note from now on, in walks for the port's packets.
+    pub fn promote(&self) {
+        self.own.mask_union.promote();
+    }
+
+    /// Whether bits are compared so since [`promote`](Self::promote), and not forgotten with filters.
+    pub fn is_promoted(&self) -> bool {
+        self.own.mask_union.is_promoted()
+    }
+
+    /// Has the bits compared so that lists noted for a decision, after [`promote`](Self::promote).
+    pub fn promote_of(&self, decision: &Decision) {
+        if let Some(class) = decision.class() {
+            self.own.mask_union.of_lists(&class.noted);
+        }
     }
 
     /// Locks the flows for the look-ups of a burst at most: changes wait until the end.

@@ -2,6 +2,7 @@
 
 use classifier::{
     DEFAULT_CACHE_ENTRIES, FIRST_CACHE_ENTRIES, FlowEntry, MegaflowTable, MicroflowCache, Refused, Train,
+    second,
 };
 use flow::{Action, ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, PutMode, Stage, Statistics, SwitchId};
 use std::sync::Arc;
@@ -315,7 +316,9 @@ fn hit(cache: &mut MicroflowCache, key: &FlowKey) -> bool {
     let mut train = Train::default();
     train.add(100, 0);
     let hash = cache.hash(&key, ALL);
-    cache.hit(hash, &key, ALL, &train).is_some()
+    [hash, second(hash)]
+        .into_iter()
+        .any(|hash| cache.hit(hash, &key, ALL, &train).is_some())
 }
 
 /// As often as a taken place may be refused.
@@ -431,7 +434,7 @@ fn the_cache_grows_with_its_keys_up_to_a_limit() {
                     }
                 }
             }
-            assert!(missing < mac / 8, "{missing}");
+            assert!(missing < mac / 1000, "{missing}");
         }
     }
     assert_eq!(cache.capacity(), DEFAULT_CACHE_ENTRIES);

@@ -93,7 +93,7 @@ impl Worker {
         if self.cache.hit(hash, &exact, mask, &train).is_some() {
             return false;
         }
-        let further = self.cache.further(hash, &exact, mask);
+        let further = self.cache.further(hash, &exact, mask, false);
         if further.is_some_and(|mask| self.cache.hit_behind(&exact, mask, &train).is_some()) {
             return false;
         }

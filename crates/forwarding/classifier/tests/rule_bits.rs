@@ -125,7 +125,7 @@ impl Setup {
         if let Some(decision) = self.cache.hit(hash, &exact, mask, &train) {
             return AtOnce(is_delivered(&decision.shape));
         }
-        if let Some(mask) = self.cache.further(hash, &exact, mask)
+        if let Some(mask) = self.cache.further(hash, &exact, mask, self.flows.is_promoted())
             && let Some((_, decision)) = self.cache.hit_behind(&exact, mask, &train)
         {
             return Further(is_delivered(&decision.shape));
@@ -204,4 +204,54 @@ fn lists_about_connections_have_them_told_apart_by_a_further_look() {
     assert_eq!(all.send(&key(SOURCE, 1)), Further(true));
     assert_eq!(all.send(&key(SOURCE, 2)), Further(false));
     assert!(!all.tells_apart(|key| key.set_tp_dst(2)));
+}
+
+/// Where most packets would have a further look.
+#[test]
+fn promoted_bits_of_lists_are_compared_at_the_first_look() {
+    let mut all = Setup::new(list(SOURCE, Some(1)), false);
+    all.filter(1, true, false);
+    let apart = |key: &mut FlowKey| key.set_tp_dst(2);
+    let known = |all: &mut Setup| {
+        assert_eq!(all.send(&key(SOURCE, 1)), Walked(true));
+        assert_eq!(all.send(&key(SOURCE, 2)), Walked(false));
+        assert_eq!(all.send(&key(SOURCE, 1)), Further(true));
+    };
+    known(&mut all);
+    all.flows.promote();
+    assert_eq!(all.send(&key(SOURCE, 1)), Further(true), "nothing is noted yet");
+    assert_eq!(all.send(&key(SOURCE, 3)), Walked(false));
+    assert!(all.tells_apart(apart));
+    for (port, passes) in [(1, true), (2, false)] {
+        assert_eq!(all.send(&key(SOURCE, port)), Walked(passes), "once again");
+        assert_eq!(all.send(&key(SOURCE, port)), AtOnce(passes));
+    }
+    assert!(!all.tells_apart(|key| key.set_tp_src(9)), "no list notes that");
+    // Without the list, and with it again.
+    all.filter(1, false, false);
+    assert!(!all.tells_apart(apart));
+    all.filter(1, true, false);
+    known(&mut all);
+}
+
+/// The list is another port's.
+#[test]
+fn promoted_bits_go_with_the_last_list_that_packets_come_to() {
+    let mut all = Setup::new(list(SOURCE, Some(1)), false);
+    let apart = |key: &mut FlowKey| key.set_tp_dst(2);
+    all.filter(2, false, true);
+    all.filter(3, false, true);
+    all.flows.promote();
+    all.send(&key(SOURCE, 1));
+    assert_eq!(all.send(&key(SOURCE, 1)), AtOnce(true));
+    all.filter(2, false, false);
+    assert!(all.tells_apart(apart), "packets may come to the other one");
+    all.filter(3, false, false);
+    assert!(!all.tells_apart(apart));
+    all.send(&key(SOURCE, 2));
+    assert_eq!(all.send(&key(SOURCE, 1)), AtOnce(true));
+    all.filter(2, false, true);
+    all.send(&key(SOURCE, 1));
+    all.send(&key(SOURCE, 2));
+    assert_eq!(all.send(&key(SOURCE, 1)), Further(true), "promoted no longer");
 }

@@ -17,7 +17,7 @@ use crate::meter::{KnownMeters, Meters};
 use crate::police::{AtMeter, police};
 use crate::port::Port;
 use crate::sinks::FlowRun;
-use classifier::{Hint, MicroflowCache, Shape, Train, Walked, Walker, Words};
+use classifier::{Hint, MicroflowCache, Shape, Train, Walked, Walker, Words, second};
 use flow::Context;
 use std::ops::Range;
 use std::sync::Arc;
@@ -173,7 +173,9 @@ impl LookUp {
     /// Deals with packets that the cache has no verdict about, or that a meter has to let pass.
     #[inline(never)]
     fn look_further(&mut self, burst: &mut Burst, port: &Port, now_ms: u64) {
-        self.look_again(burst, port);
+        if self.look_at_second_sets(burst, port) {
+            self.look_again(burst, port);
+        }
         self.ask_meters(burst, port, now_ms);
         let count = burst.packets.len();
         if burst.verdicts[..count].contains(&Verdict::Miss) {
@@ -181,26 +183,62 @@ impl LookUp {
         }
     }
 
+    /// Looks at the other places where the cache may have what it did not find. False if nothing is missing.
+    #[inline(never)]
+    fn look_at_second_sets(&mut self, burst: &mut Burst, port: &Port) -> bool {
+        let mut missing = [(0, 0); BURST];
+        let (mut begin, mut number, mut count) = (0, 0, 0);
+        while begin < burst.packets.len() {
+            let look = &mut self.looks[number];
+            if burst.verdicts[begin] == Verdict::Miss {
+                look.hash = second(look.hash);
+                self.microflows.prefetch(look.hash);
+                missing[count] = (number, begin);
+                count += 1;
+            }
+            (begin, number) = (look.end, number + 1);
+        }
+        let mut is_missing = false;
+        for &(number, begin) in &missing[..count] {
+            self.decide(number, begin, burst, port);
+            is_missing |= burst.verdicts[begin] == Verdict::Miss;
+        }
+        is_missing
+    }
+
     /// Looks at the cache again for packets of which it said that more bits are to be compared: their trains
     /// are shorter.
     #[inline(never)]
     fn look_again(&mut self, burst: &mut Burst, port: &Port) {
         let mut again = std::mem::take(&mut self.again);
+        let promoted = port.flows.is_promoted();
         let (mut begin, mut number) = (0, 0);
         while begin < burst.packets.len() {
             let Look { hash, end, .. } = self.looks[number];
             let key = &burst.keys[begin];
             if burst.verdicts[begin] == Verdict::Miss
-                && let Some(mask) = self.microflows.further(hash, key, port.flows.mask_union(key))
+                && let Some(mask) = self
+                    .microflows
+                    .further(hash, key, port.flows.mask_union(key), promoted)
             {
                 self.split(begin..end, &mask, burst, &mut again);
             }
             (begin, number) = (end, number + 1);
         }
+        let further = again.iter().map(|(_, _, train)| train.packets).sum();
+        let promotes = port
+            .flows
+            .count_further(further, || port.vnic.counters().received);
+        if promotes {
+            port.flows.promote();
+        }
         for &(first, mask, train) in &again {
             let Some((place, decision)) = self.microflows.hit_behind(&burst.keys[first], mask, &train) else {
                 continue;
             };
+            if promotes {
+                port.flows.promote_of(decision);
+            }
             if let Shape::Metered(metered) = &decision.shape {
                 let place = decision.counts_apart().then_some(place);
                 let at_meter = AtMeter::cached(metered.meter, first, train, place);

@@ -18,7 +18,7 @@ use crate::rules::{Change, LISTS, TwinRules, changes, make_sets};
 use classifier::{
     Branch, DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, Decision, FlowEntry, MAX_PARTS, MegaflowTable,
     MicroflowCache, NoTables, Place, PortFlows, Rules, Shape, Stack, Start, Subject, Tables, Train, Walked,
-    Walker, dp_hash, run,
+    Walker, dp_hash, run, second,
 };
 use flow::{
     Action, Context, ContextMatch, DropReason, Edit, Encapsulation, ExactKey, FieldId, Filter, Filters, Flow,
@@ -438,6 +438,8 @@ struct Product {
     walker: Walker,
     stack: Stack<Frame>,
     meters: Meters,
+    /// Ports whose bits of lists are promoted, until their filters change.
+    promoted: [bool; PORTS as usize],
     seen: Seen,
 }
 
@@ -447,6 +449,10 @@ struct Seen {
     hits: u64,
     /// Hits at a further look.
     behind: u64,
+    /// Hits in a key's second set.
+    second: u64,
+    /// Packets since which more bits of lists are compared at the first look.
+    promoted: u64,
     composed: u64,
     /// Decisions that change tags, and that have a branch by length.
     tagged: u64,
@@ -472,6 +478,8 @@ impl std::ops::AddAssign for Seen {
     fn add_assign(&mut self, other: Seen) {
         self.hits += other.hits;
         self.behind += other.behind;
+        self.second += other.second;
+        self.promoted += other.promoted;
         self.composed += other.composed;
         self.tagged += other.tagged;
         self.branched += other.branched;
@@ -494,6 +502,7 @@ impl Product {
             walker: Walker::default(),
             stack: Stack::default(),
             meters: Meters::default(),
+            promoted: [false; PORTS as usize],
             seen: Seen::default(),
         }
     }
@@ -514,12 +523,21 @@ impl Product {
         train.add(subject.frame.head.len(), exact.tcp_flags());
         let mask = flows.mask_union(&exact);
         let hash = self.cache.hash(&exact, mask);
-        let found = self.cache.hit(hash, &exact, mask, &train).cloned();
+        let before: [u64; ExactKey::WORDS] = std::array::from_fn(mask);
+        let is_promoted = self.promoted[in_port.0 as usize];
+        let mut found = self.cache.hit(hash, &exact, mask, &train).cloned();
+        if found.is_none() {
+            found = self.cache.hit(second(hash), &exact, mask, &train).cloned();
+            self.seen.second += u64::from(found.is_some());
+        }
         let mut place = self.cache.place(hash, &exact, mask).filter(|_| found.is_some());
         let found = found.or_else(|| {
-            let further = self.cache.further(hash, &exact, mask)?;
+            let further = self.cache.further(hash, &exact, mask, flows.is_promoted())?;
             let (at, decision) = self.cache.hit_behind(&exact, further, &train)?;
             let decision = decision.clone();
+            if is_promoted {
+                flows.promote_of(&decision);
+            }
             place = Some(at);
             self.seen.behind += 1;
             Some(decision)
@@ -544,6 +562,8 @@ impl Product {
             }
             Some(decision)
         });
+        let widened = (0..ExactKey::WORDS).any(|word| before[word] != mask(word));
+        self.seen.promoted += u64::from(is_promoted && widened);
         let outcomes = match &decision {
             Some(decision) => decided(&mut self.stack, decision, &mut subject),
             None => {
@@ -878,6 +898,8 @@ enum Operation {
     Remove(u128),
     Filters(PortId, Filters),
     Change(Change),
+    /// Most packets of the port have a further look.
+    Promote(PortId),
     Flush,
     Packets(Vec<Vec<u8>>),
 }
@@ -928,6 +950,7 @@ fn operations() -> impl Strategy<Value = (u32, Vec<Operation>)> {
             Operation::Filters(port, Filters { ingress, egress })
         }),
         12 => changes().prop_map(Operation::Change),
+        4 => ports().prop_map(Operation::Promote),
         1 => Just(Operation::Flush),
         12 => prop::collection::vec(bits(), 1..6).prop_map(Operation::Packets),
     ];
@@ -965,6 +988,9 @@ fn compare((salt, operations): (u32, Vec<Operation>)) -> Result<Seen, TestCaseEr
                 prop_assert_eq!(last, twin.counts.remove(&FlowId(id)));
             }
             Operation::Filters(port, filters) => {
+                if product.table.filters(port).ingress != filters.ingress {
+                    product.promoted[port.0 as usize] = false;
+                }
                 product.table.set_filters(port, filters);
                 twin.filters.insert(port, filters);
             }
@@ -972,6 +998,10 @@ fn compare((salt, operations): (u32, Vec<Operation>)) -> Result<Seen, TestCaseEr
                 // What the cache holds is of rules that may go.
                 product.cache.flush_stats(0);
                 change.make(&product.rules, &mut twin.rules);
+            }
+            Operation::Promote(port) => {
+                product.ports[port.0 as usize].promote();
+                product.promoted[port.0 as usize] = true;
             }
             Operation::Flush => {
                 prop_assert_eq!(product.table.flush(), twin.flows.len());
@@ -1028,6 +1058,8 @@ fn walks_through_caches_are_as_walks_without() {
     let Seen {
         hits,
         behind,
+        second,
+        promoted,
         composed,
         tagged,
         branched,
@@ -1036,7 +1068,7 @@ fn walks_through_caches_are_as_walks_without() {
         dropped_later,
     } = totals;
     assert!(hits > 3000 && composed > 300, "{totals:?}");
-    assert!(behind > 100, "{totals:?}");
+    assert!(behind > 100 && second > 20 && promoted > 20, "{totals:?}");
     assert!(tagged > 50 && branched > 5, "{totals:?}");
     assert!(
         passed > 10 && dropped_first > 10 && dropped_later > 5,
