@@ -63,6 +63,7 @@ pub const ALL: &[Case] = &[
     stream::CASE,
     frames::CASE,
     uplink::CASE,
+    uplink::FRAMES,
     rr::CASE,
     rr::AWAKE,
     rr::IDLE_POLL,
