@@ -5,10 +5,11 @@
 //! of the frames under way are back. Until then the interface is not read, and its own queue (of a TAP:
 //! `txqueuelen`) buffers or drops frames.
 
-use crate::nic::{Arrival, Nic};
+use crate::nic::{Arrival, Full, Nic, Sent};
 use crate::session::{Session, SessionError};
 use nic_packet::VNET_HEADER_LEN;
 use std::io;
+use std::time::Instant;
 use virtqueue::driver::{Access, MAX_SPANS, Used};
 
 /// Frames per batch at most.
@@ -33,6 +34,8 @@ pub struct Counters {
     pub to_interface: u64,
     /// The kernel did not take them, or there was no interface.
     pub refused: u64,
+    /// Times that a queue of the kernel had no room.
+    pub full: u64,
 }
 
 /// The side that has failed.
@@ -53,6 +56,8 @@ pub enum Progress {
     Idle,
     /// Transmit buffers have run out; a call was asked for.
     Blocked,
+    /// Frames wait for room in a queue of the kernel.
+    Full(Full),
 }
 
 /// Interface to data plane: up to one batch.
@@ -122,7 +127,8 @@ fn collect(session: &mut Session) -> Result<(), SessionError> {
 }
 
 /// Data plane to interface: up to one batch. Without an interface frames are thrown away. When it returns
-/// [`Progress::Idle`], the data plane will call if that `is_wanted`.
+/// [`Progress::Idle`], the data plane will call if that `is_wanted`. While a queue of the kernel is full,
+/// frames keep their buffers, so that those behind them wait in the data plane.
 pub fn receive(
     nic: Option<&Nic>,
     session: &mut Session,
@@ -131,7 +137,7 @@ pub fn receive(
 ) -> Result<Progress, End> {
     let header_len = nic.map_or(VNET_HEADER_LEN, Nic::header_len);
     let mut progress = Progress::More;
-    while session.outbound.has_room() {
+    while !session.outbound.is_waiting() && session.outbound.has_room() {
         let Some(first) = session.receive.take().map_err(SessionError::from)? else {
             progress = Progress::Idle;
             break;
@@ -139,13 +145,20 @@ pub fn receive(
         let (buffers, count) = gather(session, first)?;
         session.outbound.add(&buffers[..count], header_len);
     }
+    let outbound = &mut session.outbound;
     let result = match nic {
-        Some(nic) => nic.send(&session.memory, session.outbound.frames()),
-        None => Ok(0),
+        Some(nic) => nic.send(&session.memory, outbound.frames(), outbound.next()),
+        None => Ok(Sent::default()),
     };
-    let taken = *result.as_ref().unwrap_or(&0) as u64;
-    counters.to_interface += taken;
-    counters.refused += session.outbound.count() - taken;
+    if let Ok(sent) = &result {
+        counters.to_interface += sent.taken as u64;
+        counters.refused += outbound.note(sent, Instant::now()) as u64;
+        if let Some(full) = sent.full.filter(|_| !outbound.is_done()) {
+            counters.full += 1;
+            return Ok(Progress::Full(full));
+        }
+    }
+    counters.refused += outbound.left() as u64;
     for used in session.outbound.end() {
         session
             .receive

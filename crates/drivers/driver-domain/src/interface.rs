@@ -10,12 +10,13 @@
 //! that the data plane sees a port as running only when it leads somewhere. A connection that was up stays up
 //! while the interface is gone, since only the control process could bring a new one.
 //!
-//! The worker sleeps in `epoll_wait`, without timeout unless the interface is to be tried again. While frames
+//! The worker sleeps in `epoll_wait`, without timeout unless the interface is to be tried again, or its
+//! device's queue is full. While frames
 //! flow it asks without waiting, between batches.
 
 use crate::coalescing::{Coalescing, Frames, PAUSE, WhenIdle};
 use crate::forward::{Counters, End, Progress, receive, transmit};
-use crate::nic::Nic;
+use crate::nic::{Full, Nic};
 use crate::session::{Session, SessionError};
 use crate::waking_core::{Reason, WakingCore};
 use control_protocol::driver::{InterfaceSpec, InterfaceState};
@@ -36,6 +37,9 @@ use vm_state::VmState;
 
 /// First delay before an interface is opened again, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(16));
+
+/// After how long frames are tried again for which the device's queue had no room.
+const FULL_NAP: Duration = Duration::from_millis(1);
 
 /// Commands of the main thread to a worker.
 #[derive(Debug)]
@@ -115,6 +119,8 @@ pub struct Worker {
     counters: Counters,
     /// Transmit buffers have run out.
     blocked: bool,
+    /// The queue of the kernel for which frames wait.
+    full: Option<Full>,
     poller: Option<OwnedFd>,
     /// The core from which the thread is woken; `None` if that is not known, or does not matter.
     waking_core: Option<WakingCore>,
@@ -134,6 +140,7 @@ impl Worker {
             addresses: Addresses::default(),
             counters: Counters::default(),
             blocked: false,
+            full: None,
             poller: None,
             waking_core: None,
         }
@@ -324,6 +331,8 @@ impl Worker {
             }
             let timeout = if busy {
                 Some(Duration::ZERO)
+            } else if self.full == Some(Full::Device) && self.session.is_some() {
+                Some(FULL_NAP)
             } else {
                 self.until_retry()
             };
@@ -419,7 +428,7 @@ impl Worker {
         if let Some(nic) = self.nic.as_mut().filter(|_| *readable && !self.blocked) {
             match transmit(nic, session, &mut self.counters)? {
                 Progress::More => busy = true,
-                Progress::Idle => *readable = false,
+                Progress::Idle | Progress::Full(_) => *readable = false,
                 Progress::Blocked => {
                     *readable = false;
                     self.set_blocked(true).map_err(End::Interface)?;
@@ -429,8 +438,16 @@ impl Worker {
         let Some(session) = &mut self.session else {
             return Ok(false);
         };
-        busy |= receive(self.nic.as_ref(), session, &mut self.counters, is_wanted)? == Progress::More;
-        Ok(busy)
+        let progress = receive(self.nic.as_ref(), session, &mut self.counters, is_wanted)?;
+        let full = match progress {
+            Progress::Full(full) => Some(full),
+            _ => None,
+        };
+        if self.full != full {
+            self.full = full;
+            self.listen().map_err(End::Interface)?;
+        }
+        Ok(busy || progress == Progress::More)
     }
 
     fn end_session(&mut self, error: &SessionError) {
@@ -442,18 +459,27 @@ impl Worker {
     /// Stops or resumes listening to the interface, which stays readable while we cannot read.
     fn set_blocked(&mut self, blocked: bool) -> io::Result<()> {
         self.blocked = blocked;
-        if let (Some(poller), Some(nic)) = (&self.poller, &self.nic) {
-            let flags = if blocked {
-                EventFlags::empty()
-            } else {
-                EventFlags::IN
-            };
-            epoll::modify(poller, nic, data(Source::Interface), flags)?;
-        }
+        self.listen()?;
         if let Some(session) = self.session.as_mut().filter(|_| !blocked) {
             session.transmit.disable_notifications();
         }
         Ok(())
+    }
+
+    /// Listens to the interface for what is of use now.
+    fn listen(&self) -> io::Result<()> {
+        if let (Some(poller), Some(nic)) = (&self.poller, &self.nic) {
+            epoll::modify(poller, nic, data(Source::Interface), self.interface_events())?;
+        }
+        Ok(())
+    }
+
+    /// Errors are reported always. Without a session frames wait in the kernel.
+    fn interface_events(&self) -> EventFlags {
+        let mut events = EventFlags::empty();
+        events.set(EventFlags::IN, self.session.is_some() && !self.blocked);
+        events.set(EventFlags::OUT, self.full == Some(Full::Socket));
+        events
     }
 
     /// Makes an epoll instance for what is there now. Interface and stream are watched by level, event
@@ -463,13 +489,7 @@ impl Worker {
         let edge = EventFlags::IN | EventFlags::ET;
         epoll::add(&poller, &*self.start.wake, data(Source::Command), edge)?;
         if let Some(nic) = &self.nic {
-            // Errors are reported always. Without a session frames wait in the kernel.
-            let flags = if self.session.is_some() && !self.blocked {
-                EventFlags::IN
-            } else {
-                EventFlags::empty()
-            };
-            epoll::add(&poller, nic, data(Source::Interface), flags)?;
+            epoll::add(&poller, nic, data(Source::Interface), self.interface_events())?;
         }
         if let Some(session) = &self.session {
             epoll::add(

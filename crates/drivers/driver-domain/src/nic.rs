@@ -182,40 +182,81 @@ impl Nic {
         }
     }
 
-    /// Sends frames, each a header of [`Self::header_len`] and the frame itself. Returns how many the kernel
-    /// took; an error is the end of the interface.
-    pub fn send(&self, memory: &SharedMemory, frames: &Messages) -> io::Result<usize> {
-        let mut taken = 0;
+    /// Sends frames from number `first` on, each a header of [`Self::header_len`] and the frame itself, until
+    /// a queue is full. An error is the end of the interface.
+    pub fn send(&self, memory: &SharedMemory, frames: &Messages, first: usize) -> io::Result<Sent> {
+        let mut sent = Sent::default();
         match self {
             Nic::Tap(tap) => {
-                for frame in frames.iter() {
-                    taken += usize::from(is_taken(memory.write_to(tap.as_fd(), frame))?);
+                for frame in frames.iter().skip(first) {
+                    let fate = match fate(memory.write_to(tap.as_fd(), frame))? {
+                        // The host's stack has no room, and does not say when it has.
+                        Fate::Full(_) => Fate::Refused,
+                        fate => fate,
+                    };
+                    sent.count(fate, 1);
                 }
             }
             Nic::Uplink(uplink) | Nic::Device(uplink, _) => {
-                let mut next = 0;
-                while next < frames.iter().len() {
-                    let sent = memory.send(uplink.as_fd(), frames, next);
-                    let count = *sent.as_ref().unwrap_or(&1);
-                    if is_taken(sent)? {
-                        taken += count;
-                    }
-                    next += count;
+                let count = frames.iter().len();
+                while first + sent.taken + sent.refused < count && sent.full.is_none() {
+                    let next = first + sent.taken + sent.refused;
+                    let result = memory.send(uplink.as_fd(), frames, next);
+                    let taken = *result.as_ref().unwrap_or(&1);
+                    sent.count(fate(result)?, taken);
                 }
             }
         }
-        Ok(taken)
+        Ok(sent)
     }
 }
 
-/// Whether the kernel took a frame; an error is the end of the interface.
-fn is_taken(result: io::Result<usize>) -> io::Result<bool> {
+/// A queue of the kernel that has no room for a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// The queue of the socket, which becomes writable when there is room.
+    Socket,
+    /// The queue of the device. Nothing says when it has room.
+    Device,
+}
+
+/// Frames that were sent.
+#[derive(Debug, Default)]
+pub struct Sent {
+    pub taken: usize,
+    /// The kernel will not take them.
+    pub refused: usize,
+    /// The next frame is to be sent again.
+    pub full: Option<Full>,
+}
+
+/// What became of a frame.
+enum Fate {
+    Taken,
+    Refused,
+    Full(Full),
+}
+
+impl Sent {
+    fn count(&mut self, fate: Fate, frames: usize) {
+        match fate {
+            Fate::Taken => self.taken += frames,
+            Fate::Refused => self.refused += frames,
+            Fate::Full(full) => self.full = Some(full),
+        }
+    }
+}
+
+/// What the kernel did with a frame; an error is the end of the interface.
+fn fate(result: io::Result<usize>) -> io::Result<Fate> {
     match result {
-        Ok(_) => Ok(true),
+        Ok(_) => Ok(Fate::Taken),
         Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::BADFD | Errno::NODEV | Errno::NXIO | Errno::NETDOWN) => Err(error),
-            // A header that the kernel refuses, no memory, a full queue, a TAP that is down.
-            _ => Ok(false),
+            Some(Errno::AGAIN) => Ok(Fate::Full(Full::Socket)),
+            Some(Errno::NOBUFS) => Ok(Fate::Full(Full::Device)),
+            // A header that the kernel refuses, no memory, a TAP that is down.
+            _ => Ok(Fate::Refused),
         },
     }
 }

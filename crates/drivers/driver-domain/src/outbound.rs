@@ -1,13 +1,18 @@
 //! A batch of frames on their way to an interface: the buffers in which the data plane put them, and what of
 //! these is sent.
 
+use crate::nic::{Full, Sent};
 use nic_packet::VNET_HEADER_LEN;
+use std::time::{Duration, Instant};
 use virtqueue::driver::{Messages, Span, Used};
 
 /// Frames per batch at most.
 const BATCH: usize = 64;
 /// Bytes after which a batch is sent although more frames may be there, so that their buffers come back.
 const BATCH_BYTES: usize = 128 << 10;
+
+/// How long a frame waits for a device whose queue is full.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Buffers that were taken from the receive ring and not given back yet.
 #[derive(Debug, Default)]
@@ -17,6 +22,10 @@ pub struct Outbound {
     /// Frames that were taken, with those that are too short to be sent.
     count: usize,
     bytes: usize,
+    /// Frames that the interface took or refused, of those that can be sent.
+    sent: usize,
+    /// Since when the next one has found no room.
+    full_since: Option<Instant>,
 }
 
 impl Outbound {
@@ -58,15 +67,51 @@ impl Outbound {
         &self.frames
     }
 
-    /// Number of frames that were added.
-    pub fn count(&self) -> u64 {
-        self.count as u64
+    /// Whether frames wait for room in a queue of the kernel.
+    pub fn is_waiting(&self) -> bool {
+        self.full_since.is_some()
+    }
+
+    /// The first frame that is not sent yet.
+    pub fn next(&self) -> usize {
+        self.sent
+    }
+
+    /// Frames of the batch were sent, or have found no room. One that finds none in the device's queue for
+    /// [`PATIENCE`] is refused. Returns how many are refused now.
+    pub fn note(&mut self, sent: &Sent, now: Instant) -> usize {
+        let done = sent.taken + sent.refused;
+        self.sent += done;
+        if done > 0 {
+            self.full_since = None;
+        }
+        let Some(full) = sent.full else {
+            return sent.refused;
+        };
+        let since = *self.full_since.get_or_insert(now);
+        if full == Full::Device && now.duration_since(since) >= PATIENCE {
+            self.full_since = Some(now);
+            self.sent += 1;
+            return sent.refused + 1;
+        }
+        sent.refused
+    }
+
+    /// Frames that are left when there is no interface any more, with those that cannot be sent.
+    pub fn left(&self) -> usize {
+        self.count - self.sent
+    }
+
+    /// Whether all frames that can be sent are done.
+    pub fn is_done(&self) -> bool {
+        self.sent >= self.frames.iter().len()
     }
 
     /// Buffers to be given back. The batch is empty then.
     pub fn end(&mut self) -> impl Iterator<Item = Used> {
         self.frames.clear();
-        (self.count, self.bytes) = (0, 0);
+        (self.count, self.bytes, self.sent) = (0, 0, 0);
+        self.full_since = None;
         self.buffers.drain(..)
     }
 }
@@ -102,9 +147,32 @@ mod tests {
     fn frames_without_a_header_are_counted_and_not_sent() {
         let mut batch = Outbound::default();
         batch.add(&[used(0, 11)], 12);
-        assert_eq!((batch.count(), batch.frames().iter().len()), (1, 0));
+        assert_eq!((batch.left(), batch.frames().iter().len()), (1, 0));
+        assert!(batch.is_done());
         assert_eq!(batch.end().count(), 1);
-        assert_eq!(batch.count(), 0);
+        assert_eq!(batch.left(), 0);
+    }
+
+    #[test]
+    fn a_frame_waits_for_room_and_not_for_ever() {
+        let (mut batch, begin) = (Outbound::default(), Instant::now());
+        (0..4).for_each(|_| batch.add(&[used(0, 60)], 12));
+        let sent = |taken, full| Sent {
+            taken,
+            refused: 0,
+            full,
+        };
+        assert_eq!(batch.note(&sent(1, Some(Full::Socket)), begin), 0);
+        assert!(batch.is_waiting() && !batch.is_done());
+        let later = begin + 10 * PATIENCE;
+        assert_eq!(batch.note(&sent(0, Some(Full::Socket)), later), 0);
+        assert_eq!(batch.next(), 1, "the socket will have room");
+        assert_eq!(batch.note(&sent(1, Some(Full::Device)), later), 0);
+        assert_eq!(batch.note(&sent(0, Some(Full::Device)), later + PATIENCE / 2), 0);
+        assert_eq!(batch.note(&sent(0, Some(Full::Device)), later + PATIENCE), 1);
+        assert_eq!((batch.next(), batch.left()), (3, 1));
+        assert_eq!(batch.note(&sent(1, None), later + PATIENCE), 0);
+        assert!(batch.is_done() && !batch.is_waiting());
     }
 
     #[test]

@@ -742,6 +742,73 @@ fn frames_of_all_lengths_come_in_order_through_ring_and_socket() {
     assert!(ours == frames, "all are whole");
 }
 
+/// A device that is slower than what is sent to it takes all of that: frames wait while its queue is full, or
+/// that of the socket.
+#[test]
+fn frames_wait_for_an_uplink_that_is_full() {
+    if !can_run() {
+        return;
+    }
+    const FRAMES: u64 = 300;
+    for limit in ["1mb", "20kb"] {
+        let (host, outside, inside) = (Namespace::new(), Namespace::new(), Namespace::new());
+        let (uplink, far, name) = (unique(), unique(), unique());
+        sh(&format!(
+            "ip link add {uplink} netns {} type veth peer name {far} netns {}",
+            host.0, outside.0
+        ));
+        outside.sh(&format!("ip link set {far} up"));
+        host.sh(&format!("ip link set {uplink} up"));
+        host.sh(&format!(
+            "tc qdisc add dev {uplink} root tbf rate 5mbit burst 5kb limit {limit}"
+        ));
+        let driver = Driver::start(Some(&host));
+        let (_backend, [first, second]) = Backend::start(ALL);
+        let spec = InterfaceSpec {
+            kind: InterfaceKind::Uplink,
+            name: uplink.clone(),
+            mtu: None,
+        };
+        driver.attach(0, &spec, first);
+        driver.attach(1, &tap(&name, &inside, &[]), second);
+        driver.expect_up(0);
+        driver.expect_up(1);
+        let received = || -> u64 {
+            let text = outside.sh(&format!("ip -s -j link show dev {far}"));
+            let bytes = text.split("\"rx\":{\"bytes\":").nth(1).unwrap();
+            bytes.split(',').next().unwrap().trim().parse().unwrap()
+        };
+        let before = received();
+        let netns = std::fs::File::open(format!("/run/netns/{}", inside.0)).unwrap();
+        let sender = std::thread::spawn(move || {
+            let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(netns.as_fd(), kind).unwrap();
+            let socket = nic_packet::Uplink::open(&name, None).unwrap();
+            let mut frame = vec![0; socket.header_len() + 1000];
+            let ethernet = [[0xff; 6], [2, 0, 0, 0, 0, 9]].concat();
+            frame[socket.header_len()..][..12].copy_from_slice(&ethernet);
+            frame[socket.header_len() + 12..][..2].copy_from_slice(&[0x88, 0xb5]);
+            for _ in 0..FRAMES {
+                // The TAP has a queue as well.
+                while rustix::io::write(&socket, &frame).is_err() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        });
+        sender.join().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while received() - before < FRAMES * 1000 {
+            let missing = FRAMES * 1000 - (received() - before);
+            assert!(
+                Instant::now() < deadline,
+                "limit {limit}: {missing} bytes are lost"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        driver.shut_down();
+    }
+}
+
 /// Threads of the process with this name.
 fn threads_named(name: &str) -> Vec<std::path::PathBuf> {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
