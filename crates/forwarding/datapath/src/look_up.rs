@@ -200,7 +200,7 @@ impl LookUp {
         }
         let mut is_missing = false;
         for &(number, begin) in &missing[..count] {
-            self.decide(number, begin, burst, port);
+            self.decide(self.looks[number], begin, burst, port);
             is_missing |= burst.verdicts[begin] == Verdict::Miss;
         }
         is_missing
