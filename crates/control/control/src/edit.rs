@@ -6,18 +6,68 @@
 use crate::control::Control;
 use crate::intent::Intent;
 use crate::refusal::Refusal;
-use management::{Origin, PortChanges, PortConfig, Reply, SwitchConfig};
+use management::{Origin, PortChanges, PortConfig, Reply, Request, SwitchConfig};
 use std::collections::BTreeSet;
 
 impl Control {
-    pub fn switch_add(&mut self, switch: SwitchConfig) -> Result<Reply, Refusal> {
+    /// Carries out one of these requests.
+    pub fn edit(&mut self, request: Request) -> Result<Reply, Refusal> {
+        match request {
+            Request::SwitchAdd { switch } => self.switch_add(switch),
+            Request::SwitchDel { switch } => self.switch_del(&switch),
+            Request::PortAdd {
+                switch,
+                config,
+                exists_ok,
+            } => self.port_add(&switch, *config, exists_ok),
+            Request::PortDel { port } => self.port_del(&port),
+            Request::PortSet { port, changes } => self.port_set(&port, changes),
+            Request::MacFlush { switch, port } => self.mac_flush(switch.as_deref(), port.as_deref()),
+            Request::FlowFlush { switch } => self.flow_flush(switch.as_deref()),
+            _ => Err(Refusal::WrongAnswer),
+        }
+    }
+
+    /// Forgets learned stations. Flows go as well: one that stays would let its sender go on unknown.
+    fn mac_flush(&mut self, switch: Option<&str>, port: Option<&str>) -> Result<Reply, Refusal> {
+        let run = |name: &str| self.ports.get(name).ok_or_else(|| Refusal::NoPort(name.into()));
+        let port = port.map(run).transpose()?;
+        let id = port.and_then(|run| run.id);
+        let home = port.map(|run| run.wanted.switch.clone());
+        let now_ms = self.now_ms();
+        for name in self.names_of(switch)? {
+            if home.as_ref().is_some_and(|home| *home != name) {
+                continue;
+            }
+            if let Some(run) = self.switches.runs.get_mut(&name) {
+                run.l2_mut().forget_stations(id);
+            }
+            self.switches.flush(&name, &mut self.data_plane, now_ms);
+        }
+        Ok(Reply::Done)
+    }
+
+    fn flow_flush(&mut self, switch: Option<&str>) -> Result<Reply, Refusal> {
+        let now_ms = self.now_ms();
+        for name in self.names_of(switch)? {
+            self.switches.flush(&name, &mut self.data_plane, now_ms);
+        }
+        Ok(Reply::Done)
+    }
+
+    fn names_of(&self, switch: Option<&str>) -> Result<Vec<String>, Refusal> {
+        let runs = self.runs_of(switch)?.into_iter();
+        Ok(runs.map(|(name, _)| name.clone()).collect())
+    }
+
+    fn switch_add(&mut self, switch: SwitchConfig) -> Result<Reply, Refusal> {
         let mut intent = self.intent.clone();
         let ports: Vec<String> = switch.ports.iter().map(|port| port.name.to_string()).collect();
         intent.switches.push(switch);
         self.adopt_or_revert(intent, &ports)
     }
 
-    pub fn switch_del(&mut self, name: &str) -> Result<Reply, Refusal> {
+    fn switch_del(&mut self, name: &str) -> Result<Reply, Refusal> {
         let switch = self
             .state
             .switches
@@ -32,7 +82,7 @@ impl Control {
     }
 
     /// Adds a port; with `exists_ok` one that is there already, just so, is left alone.
-    pub fn port_add(&mut self, switch: &str, config: PortConfig, exists_ok: bool) -> Result<Reply, Refusal> {
+    fn port_add(&mut self, switch: &str, config: PortConfig, exists_ok: bool) -> Result<Reply, Refusal> {
         let present = self.state.ports.get(config.name.as_str());
         if let Some((port, present)) = present.and_then(|port| Some((port, port.config.as_ref()?)))
             && exists_ok
@@ -76,7 +126,7 @@ impl Control {
         }
     }
 
-    pub fn port_del(&mut self, name: &str) -> Result<Reply, Refusal> {
+    fn port_del(&mut self, name: &str) -> Result<Reply, Refusal> {
         let port = self
             .state
             .ports
@@ -100,7 +150,7 @@ impl Control {
         self.adopt(intent).map(|_| Reply::Done)
     }
 
-    pub fn port_set(&mut self, name: &str, changes: PortChanges) -> Result<Reply, Refusal> {
+    fn port_set(&mut self, name: &str, changes: PortChanges) -> Result<Reply, Refusal> {
         let port = self
             .state
             .ports

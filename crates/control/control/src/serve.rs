@@ -55,31 +55,17 @@ impl Control {
                 self.save_at_last();
                 Reply::Status(self.status())
             }
-            Request::SwitchAdd { switch } => {
-                let done = self.switch_add(switch)?;
-                return self.reply_when_made(token, done);
-            }
-            Request::SwitchDel { switch } => {
-                let done = self.switch_del(&switch)?;
+            request @ (Request::SwitchAdd { .. }
+            | Request::SwitchDel { .. }
+            | Request::PortAdd { .. }
+            | Request::PortDel { .. }
+            | Request::PortSet { .. }
+            | Request::MacFlush { .. }
+            | Request::FlowFlush { .. }) => {
+                let done = self.edit(request)?;
                 return self.reply_when_made(token, done);
             }
             Request::SwitchList => Reply::Switches(self.switch_list()),
-            Request::PortAdd {
-                switch,
-                config,
-                exists_ok,
-            } => {
-                let done = self.port_add(&switch, *config, exists_ok)?;
-                return self.reply_when_made(token, done);
-            }
-            Request::PortDel { port } => {
-                let done = self.port_del(&port)?;
-                return self.reply_when_made(token, done);
-            }
-            Request::PortSet { port, changes } => {
-                let done = self.port_set(&port, changes)?;
-                return self.reply_when_made(token, done);
-            }
             Request::PortShow { port } => {
                 let names = self.selected(Some(&port), None)?;
                 return self.port_list(token, names);
@@ -330,7 +316,7 @@ impl Control {
     }
 
     /// The switches that a request is about: the one that it names, or all.
-    fn runs_of(&self, switch: Option<&str>) -> Result<Vec<(&String, &SwitchRun)>, Refusal> {
+    pub fn runs_of(&self, switch: Option<&str>) -> Result<Vec<(&String, &SwitchRun)>, Refusal> {
         if let Some(name) = switch.filter(|name| !self.switches.runs.contains_key(*name)) {
             return Err(Refusal::NoSwitch(name.into()));
         }

@@ -140,6 +140,18 @@ impl Switches {
         }
     }
 
+    /// Removes all flows of a switch, so that the next packet of each kind is decided again.
+    pub fn flush(&mut self, name: &str, data_plane: &mut DataPlane, now_ms: u64) {
+        let Some(run) = self.runs.get_mut(name) else {
+            return;
+        };
+        if let Some(switch) = run.id {
+            data_plane.client.tell(Request::FlowFlush { switch });
+        }
+        let changes = run.chain.restored(Vec::new(), now_ms);
+        run.put(changes, data_plane);
+    }
+
     /// The data plane has not installed a flow.
     pub fn forget_flow(&mut self, switch: SwitchId, id: FlowId) {
         if let Some(run) = self.by_id(switch) {

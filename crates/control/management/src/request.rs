@@ -79,6 +79,21 @@ pub enum Request {
         #[serde(default)]
         switch: Option<String>,
     },
+    /// Forgets learned MAC addresses, and flows with them. Static ones stay.
+    MacFlush {
+        /// Only of this switch.
+        #[serde(default)]
+        switch: Option<String>,
+        /// Only on this port.
+        #[serde(default)]
+        port: Option<String>,
+    },
+    /// Removes flows; the next packet of each kind is decided again.
+    FlowFlush {
+        /// Only of this switch.
+        #[serde(default)]
+        switch: Option<String>,
+    },
     /// Answer: [`Reply::Flows`](crate::Reply::Flows).
     FlowList {
         /// Only of this switch.
@@ -199,6 +214,8 @@ impl Request {
             | Request::P4Load { .. }
             | Request::P4Unload { .. }
             | Request::Timeout { .. }
+            | Request::MacFlush { .. }
+            | Request::FlowFlush { .. }
             | Request::Apply { .. }
             | Request::Confirm { .. }
             | Request::Reload => false,

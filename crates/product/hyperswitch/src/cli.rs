@@ -301,7 +301,18 @@ impl std::str::FromStr for PortFile {
 #[derive(Debug, Subcommand)]
 pub enum UserVerb {
     /// Show processes, and what needs attention
-    Status,
+    ///
+    /// With --check or --wait the exit status is 0 if the switch is well, 3 if it is degraded: something
+    /// needs attention, as `status` says, and 4 if it is down: there is no instance, control process or data
+    /// plane.
+    Status(StatusArgs),
+    /// Gather what is needed to understand a fault
+    ///
+    /// Outputs of all verbs, the log, counters of a minute, the host's processors and interfaces.
+    ///
+    /// The configuration is what is in force, without the comments of the file. Names and addresses of
+    /// virtual machines are in it; packets are not.
+    Report(ReportArgs),
     /// Add, delete and list switches
     #[command(subcommand)]
     Switch(SwitchVerb),
@@ -351,6 +362,41 @@ pub enum UserVerb {
     },
     /// Show the versions of this command and of the running instance
     Version,
+}
+
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// Say in a line whether the switch is well
+    #[arg(long)]
+    pub check: bool,
+    /// Wait until it is well, or in this state or a better one, for 30 s or --timeout
+    #[arg(long, value_name = "well|degraded|down", num_args = 0..=1, default_missing_value = "well", require_equals = true)]
+    pub wait: Option<Health>,
+}
+
+/// Whether a switch does its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Health {
+    /// Nothing needs attention.
+    Well,
+    /// Something does.
+    Degraded,
+    /// There is no instance, control process or data plane.
+    Down,
+}
+
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("place").required(true))]
+pub struct ReportArgs {
+    /// Directory to write; must not exist
+    #[arg(group = "place")]
+    pub directory: Option<PathBuf>,
+    /// Write one file instead, a tar archive
+    #[arg(short, long, value_name = "FILE", group = "place")]
+    pub output: Option<PathBuf>,
+    /// Seconds for which counters are watched
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub seconds: u32,
 }
 
 #[derive(Debug, Subcommand)]
@@ -677,12 +723,27 @@ pub enum MacVerb {
         #[arg(long)]
         switch: Option<String>,
     },
+    /// Forget learned addresses; they are learned again from the next packets
+    Flush {
+        /// Only of this switch
+        #[arg(long)]
+        switch: Option<String>,
+        /// Only on this port
+        #[arg(long)]
+        port: Option<String>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
 pub enum FlowVerb {
     /// List flows
     List {
+        /// Only of this switch
+        #[arg(long)]
+        switch: Option<String>,
+    },
+    /// Remove flows; the next packet of each kind is decided again
+    Flush {
         /// Only of this switch
         #[arg(long)]
         switch: Option<String>,

@@ -11,7 +11,8 @@
 //!
 //! One executable: `hyperswitch run` is the supervisor, hidden subcommands are the processes it starts, and
 //! all other verbs are requests to the control process of a running instance. Exit status: 0 for success, 1
-//! when something could not be done, 2 for wrong usage or an unusable configuration file.
+//! when something could not be done, 2 for wrong usage or an unusable configuration file, 3 and 4 for a
+//! switch that is degraded or down, where that was asked.
 
 #![forbid(unsafe_code)]
 
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
     let instance = verbs::Instance {
         run_dir: &cli.run_dir,
         timeout: timeout.unwrap_or(TIMEOUT),
+        is_timeout_given: timeout.is_some(),
     };
     let done = match cli.verb {
         Verb::Run { config } => supervisor::run(&cli.run_dir, config.as_deref()),

@@ -32,8 +32,8 @@ fn help_names_every_verb_and_no_internals() {
         .filter_map(|line| line.split_whitespace().next())
         .collect();
     let expected = [
-        "run", "status", "switch", "port", "mac", "flow", "stats", "trace", "capture", "policy", "check",
-        "config", "apply", "confirm", "reload", "version", "p4", "ovs", "help",
+        "run", "status", "report", "switch", "port", "mac", "flow", "stats", "trace", "capture", "policy",
+        "check", "config", "apply", "confirm", "reload", "version", "p4", "ovs", "help",
     ];
     assert_eq!(names, expected);
     assert!(help.contains("[default: /run/hyperswitch]"), "{help}");
@@ -41,8 +41,8 @@ fn help_names_every_verb_and_no_internals() {
 
 #[test]
 fn every_verb_has_help_of_its_own() {
-    let verbs = "run|status|switch add|switch del|switch list|port add|port del|port set|port show|port list|\
-        mac list|flow list|stats|stats placement|trace|capture|policy check|policy list|policy show|policy explain|policy diff|check|config show|apply|confirm|reload|version|p4 check|p4 graph|p4 run|\
+    let verbs = "run|status|report|switch add|switch del|switch list|port add|port del|port set|port show|port list|\
+        mac list|mac flush|flow list|flow flush|stats|stats placement|trace|capture|policy check|policy list|policy show|policy explain|policy diff|check|config show|apply|confirm|reload|version|p4 check|p4 graph|p4 run|\
         ovs start|ovs stop|ovs status|ovs plug|ovs trace";
     for verb in verbs.split('|') {
         let mut arguments: Vec<&str> = verb.split(' ').collect();
@@ -84,6 +84,12 @@ fn wrong_usage_says_what_is_allowed_and_exits_2() {
             "--dst",
         ),
         (&["trace", "--in-port", "vm1", "--pcap", "x", "--index", "0"], "0"),
+        (
+            &["status", "--wait=dead"],
+            "[possible values: well, degraded, down]",
+        ),
+        (&["report"], "--output"),
+        (&["report", "x", "--output", "y"], "cannot be used with"),
         (&["capture", "vm1"], "--write"),
         (&["apply", "x.toml", "--confirm", "0"], "1..=86400"),
         (

@@ -31,8 +31,8 @@ fn every_verb_has_a_page_and_no_internals_have() {
     // Also where nothing is yet.
     let pages = directory.path().join("share/man");
     generate("man", &pages);
-    let verbs = "run|status|switch|switch-add|switch-del|switch-list|port|port-add|port-del|port-set|port-show|\
-        port-list|mac|mac-list|flow|flow-list|stats|stats-placement|trace|capture|policy|policy-check|policy-list|policy-show|policy-explain|policy-diff|check|config|config-show|apply|confirm|reload|version|p4|p4-check|p4-graph|p4-run|p4-load|p4-show|p4-unload|\
+    let verbs = "run|status|report|switch|switch-add|switch-del|switch-list|port|port-add|port-del|port-set|port-show|\
+        port-list|mac|mac-list|mac-flush|flow|flow-list|flow-flush|stats|stats-placement|trace|capture|policy|policy-check|policy-list|policy-show|policy-explain|policy-diff|check|config|config-show|apply|confirm|reload|version|p4|p4-check|p4-graph|p4-run|p4-load|p4-show|p4-unload|\
         ovs|ovs-start|ovs-stop|ovs-status|ovs-plug|ovs-trace";
     let expected: BTreeSet<String> = verbs
         .split('|')

@@ -463,7 +463,7 @@ fn ask(run_dir: &Path, arguments: &str) -> (Option<i32>, String, String) {
 }
 
 /// Verbs that ask the control process.
-const VERBS: [&str; 20] = [
+const VERBS: [&str; 22] = [
     "status",
     "switch add lan",
     "switch del lan",
@@ -475,6 +475,8 @@ const VERBS: [&str; 20] = [
     "port list",
     "mac list",
     "flow list",
+    "mac flush",
+    "flow flush",
     "stats",
     "stats placement",
     "trace --in-port vm1 --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff",

@@ -558,6 +558,12 @@ impl LearningSwitch {
         self.macs.excuse_silence(now_ms);
     }
 
+    /// Forgets learned stations, of a port or all. Flows from and to them must go as well.
+    pub fn forget_stations(&mut self, port: Option<PortId>) {
+        let is_meant = |_, on: PortId| port.is_none_or(|port| port == on);
+        self.macs.remove_where(is_meant);
+    }
+
     /// The data plane does not have this flow.
     pub fn forget_flow(&mut self, id: FlowId) {
         self.flows.remove(id);

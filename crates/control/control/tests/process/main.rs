@@ -404,6 +404,52 @@ fn reload_changes_what_differs_and_bad_files_nothing() {
 }
 
 #[test]
+fn flows_and_stations_are_forgotten_and_learned_again() {
+    let (mut rig, a, b) = two_ports();
+    running(&rig, 2);
+    let flows = |rig: &Rig| rig.plane.lock().unwrap().flows.len();
+    let learn = |rig: &mut Rig| {
+        rig.executed(a, 1, 0xff);
+        rig.executed(b, 2, 1);
+        rig.executed(a, 1, 2);
+        rig.flow(a, 1, 2, Some(&[Action::Output(b)]));
+    };
+    learn(&mut rig);
+    rig.call(Verb::FlowFlush {
+        switch: Some("s".into()),
+    });
+    assert_eq!((flows(&rig), rig.macs().len()), (0, 2));
+    assert_eq!(rig.executed(a, 1, 2), [Action::Output(b)], "the station is known");
+    rig.flow(a, 1, 2, Some(&[Action::Output(b)]));
+    let flush = |switch: Option<&str>, port: Option<&str>| Verb::MacFlush {
+        switch: switch.map(str::to_owned),
+        port: port.map(str::to_owned),
+    };
+    rig.call(flush(None, Some("b")));
+    let macs = rig.macs();
+    assert_eq!((flows(&rig), macs.len(), macs[0].1.as_str()), (0, 1, "a"));
+    learn(&mut rig);
+    assert_eq!(rig.macs().len(), 2);
+    rig.call(flush(Some("s"), None));
+    assert_eq!((flows(&rig), rig.macs().len()), (0, 0));
+    learn(&mut rig);
+    assert_eq!(rig.macs().len(), 2);
+    for (verb, expected) in [
+        (flush(None, Some("no")), "no port no"),
+        (flush(Some("no"), None), "no switch no"),
+        (
+            Verb::FlowFlush {
+                switch: Some("no".into()),
+            },
+            "no switch no",
+        ),
+    ] {
+        assert!(rig.refused(verb).contains(expected), "{expected}");
+    }
+    assert_eq!(rig.macs().len(), 2);
+}
+
+#[test]
 fn who_would_be_disconnected_is_said_before() {
     let (rig, a, _) = two_ports();
     running(&rig, 2);

@@ -5,11 +5,13 @@ mod capture;
 mod check;
 mod config_file;
 mod explain;
+mod health;
 mod p4;
 mod policy;
 mod policy_diff;
 mod port;
 mod reload;
+mod report;
 mod show;
 mod stats;
 mod status;
@@ -32,10 +34,11 @@ use std::time::Duration;
 /// # Errors
 /// When there is no instance, it refuses, or output fails.
 pub fn run(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<ExitCode> {
-    if let UserVerb::Check { file } = verb {
-        return check::run(file, instance.run_dir, json);
+    match verb {
+        UserVerb::Check { file } => check::run(file, instance.run_dir, json),
+        UserVerb::Status(args) if args.check || args.wait.is_some() => health::run(args, instance, json),
+        _ => ask(verb, instance, json).map(|()| ExitCode::SUCCESS),
     }
-    ask(verb, instance, json).map(|()| ExitCode::SUCCESS)
 }
 
 fn ask(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<()> {
@@ -45,11 +48,19 @@ fn ask(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<()> {
         UserVerb::Config(ConfigVerb::Show) => session.show(Request::ConfigShow),
         UserVerb::Apply(args) => apply::run(&mut session, args),
         UserVerb::Confirm => apply::confirm(&mut session),
-        UserVerb::Status => status::run(&mut session),
+        UserVerb::Status(_) => status::run(&mut session),
+        UserVerb::Report(args) => report::run(args, instance.run_dir),
         UserVerb::Switch(verb) => session.show(switch::request(verb)),
         UserVerb::Port(verb @ PortVerb::Show { .. }) => session.show_with(port::request(verb), port::details),
         UserVerb::Port(verb) => session.show(port::request(verb)),
         UserVerb::Mac(MacVerb::List { switch }) => session.show(Request::MacList {
+            switch: switch.clone(),
+        }),
+        UserVerb::Mac(MacVerb::Flush { switch, port }) => session.show(Request::MacFlush {
+            switch: switch.clone(),
+            port: port.clone(),
+        }),
+        UserVerb::Flow(FlowVerb::Flush { switch }) => session.show(Request::FlowFlush {
             switch: switch.clone(),
         }),
         UserVerb::Flow(FlowVerb::List { switch }) => session.show(Request::FlowList {
@@ -82,6 +93,8 @@ fn ask(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<()> {
 pub struct Instance<'a> {
     pub run_dir: &'a Path,
     pub timeout: Duration,
+    /// The user has chosen it.
+    pub is_timeout_given: bool,
 }
 
 /// A connection, and the output format that the user chose.

@@ -7,7 +7,7 @@
 use super::{Reply, Request, Session, show};
 use crate::output::{self, duration};
 use anyhow::{Result, bail};
-use management::{Process, Status, Supervision, supervision};
+use management::{ClientError, Process, Status, Supervision, supervision};
 use serde_json::json;
 
 /// Shows the state of an instance.
@@ -46,6 +46,17 @@ pub fn run(session: &mut Session<'_>) -> Result<()> {
             Err(output::Told(error.to_string()).into())
         }
         (Err(error), None) => Err(error.into()),
+    }
+}
+
+/// What needs attention; `None` if the switch forwards nothing new, since a process is not there.
+pub fn attention(session: &mut Session<'_>) -> Result<Option<Vec<String>>, ClientError> {
+    let supervision = supervision(session.instance.run_dir);
+    match session.call(&Request::Status)? {
+        Reply::Status(status) if status.data_plane.is_some() => {
+            Ok(Some(merged(status, supervision).warnings))
+        }
+        _ => Ok(None),
     }
 }
 
