@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `schema` | types that describe a TOML file, and the objects that requests add at run time |
 //! | `policy`, `mirror` | the parts of the schema about sets, rules and guards; about copies of ports' packets |
+//! | `mark` | marks of packets: the sender's, or a number |
 //! | `per_class` | values for each class of frames that go to all ports |
 //! | `value`, `policy_value` | values that check themselves: one that exists is in range |
 //! | `private_vlan` | which VLANs belong together, and ports that disagree about it |
@@ -14,6 +15,7 @@
 
 mod check;
 mod file;
+mod mark;
 mod mirror;
 mod per_class;
 mod policy;
@@ -25,6 +27,7 @@ mod wanted;
 
 pub use check::{CheckError, PathSegment};
 pub use file::{ConfigError, error_at, parse};
+pub use mark::{Dscp, Mark, VlanPriority};
 pub use mirror::{MirrorConfig, MirroredPackets};
 pub use per_class::PerClass;
 pub use policy::{

@@ -4,6 +4,7 @@
 //! *to* the port go those that it receives. What rules mean, and which contradict each other, crate
 //! `policy` knows.
 
+use crate::mark::{Dscp, VlanPriority};
 use crate::policy_value::{
     AddressMatch, EthernetType, FlagMatch, MacBlock, MacMatch, Network, NumberRange, Protocol, VlanMatch,
 };
@@ -206,6 +207,12 @@ pub struct PortPolicyConfig {
     /// Bits per second that the port gets at least where a bandwidth is shared.
     #[serde(default, skip_serializing_if = "is_default")]
     pub min_rate: MaxRate,
+    /// Priority that VLAN tags of packets from the port get; default: the sender's.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub vlan_priority: VlanPriority,
+    /// Codepoint that IP packets from the port get; default: the sender's.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub dscp: Dscp,
 }
 
 impl PortPolicyConfig {
@@ -223,6 +230,8 @@ impl PortPolicyConfig {
             weight: self.weight,
             priority: self.priority,
             min_rate: self.min_rate,
+            vlan_priority: self.vlan_priority,
+            dscp: self.dscp,
             ..PortConfig::new(self.name.clone(), PortKind::default())
         }
     }

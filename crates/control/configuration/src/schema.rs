@@ -4,6 +4,7 @@
 //! sensible one. Ports without `vlan` carry untagged frames only; that a guest can tag its way into a VLAN
 //! takes an explicit `trunk`, the safe direction of error.
 
+use crate::mark::{Dscp, VlanPriority};
 use crate::mirror::MirrorConfig;
 use crate::per_class::PerClass;
 use crate::policy::{AclConfig, AllowedPair, GroupConfig, Guard, PortPolicyConfig, SetConfig};
@@ -245,6 +246,12 @@ pub struct PortConfig {
     /// Security groups that the port is a member of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub security_groups: Vec<Name>,
+    /// Priority that VLAN tags of packets from the port get; default: the sender's.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub vlan_priority: VlanPriority,
+    /// Codepoint that IP packets from the port get; default: the sender's.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub dscp: Dscp,
 }
 
 /// Packets per second of each class of frames that go to all ports.
@@ -573,6 +580,8 @@ impl PortConfig {
             acl_from: None,
             acl_to: None,
             security_groups: Vec::new(),
+            vlan_priority: VlanPriority::default(),
+            dscp: Dscp::default(),
         }
     }
 

@@ -150,6 +150,14 @@ fn values_out_of_range_are_shown_with_the_range() {
         ("mtu = 67", 7, "68 to 65535"),
         ("mtu = 70000", 7, "68 to 65535"),
         ("mac-limit = 70000", 13, "0 to 65536"),
+        (
+            "dscp = 64",
+            8,
+            "`64`, expected \"trust\", or a number from 0 to 63",
+        ),
+        ("dscp = -1", 8, "0 to 63"),
+        ("dscp = \"ef\"", 8, "\"trust\", or a number from 0 to 63"),
+        ("vlan-priority = 8", 17, "\"trust\", or a number from 0 to 7"),
         ("storm-control = 10000001", 17, "0 (no limit) to 10000000"),
         (
             "storm-control = { broadcast = -1 }",

@@ -235,7 +235,7 @@ fn check_p4(switches: &BTreeMap<String, P4Intent>, state: &State) -> Result<(), 
                 return Err(error(format!("it is bound to P4 switch {other} already")));
             }
             let lists = state.policies.ports.get(port).copied().unwrap_or_default();
-            if [lists.guards, lists.from, lists.to].iter().any(Option::is_some) {
+            if lists.all().next().is_some() {
                 return Err(error(
                     "it has policies or guards, which a program would pass by".into(),
                 ));
@@ -261,6 +261,7 @@ fn open_rules(vlan: VlanConfig, mac_limit: usize, mac: Option<[u8; 6]>) -> PortR
         flood: true,
         mac_limit,
         storm: StormLimits::default(),
+        vlan_priority: None,
         static_macs: Vec::new(),
         mac: mac.map(number),
         readiness: Readiness::Disconnected,
@@ -362,6 +363,7 @@ fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, option
             flood: port.flood,
             mac_limit: usize::try_from(port.mac_limit.get()).unwrap_or(usize::MAX),
             storm: storm_limits(port),
+            vlan_priority: port.vlan_priority.get(),
             static_macs: port.static_macs.iter().map(|mac| number(mac.bytes())).collect(),
             mac: mac.or(initial_mac).map(number),
             readiness: Readiness::Disconnected,

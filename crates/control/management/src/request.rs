@@ -1,8 +1,8 @@
 //! Requests of users.
 
 use configuration::{
-    Guard, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, PortConfig, Priority, StormBits,
-    StormControl, SwitchConfig, VlanConfig, Weight,
+    Dscp, Guard, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, PortConfig, Priority, StormBits,
+    StormControl, SwitchConfig, VlanConfig, VlanPriority, Weight,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -284,6 +284,12 @@ pub struct PortChanges {
     /// Security groups; replaces the whole list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub security_groups: Option<Vec<Name>>,
+    /// Priority that VLAN tags of packets from the port get.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlan_priority: Option<VlanPriority>,
+    /// Codepoint that IP packets from the port get.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dscp: Option<Dscp>,
 }
 
 /// The access control list that a port has from now on.
@@ -334,6 +340,8 @@ impl PortChanges {
         set(&mut port.acl_from, &self.acl_from.as_ref().map(AclChange::list));
         set(&mut port.acl_to, &self.acl_to.as_ref().map(AclChange::list));
         set(&mut port.security_groups, &self.security_groups);
+        set(&mut port.vlan_priority, &self.vlan_priority);
+        set(&mut port.dscp, &self.dscp);
     }
 
     /// Merges later changes into these; where both name a value, the later one wins.
@@ -358,6 +366,8 @@ impl PortChanges {
             acl_from: later.acl_from.or(self.acl_from),
             acl_to: later.acl_to.or(self.acl_to),
             security_groups: later.security_groups.or(self.security_groups),
+            vlan_priority: later.vlan_priority.or(self.vlan_priority),
+            dscp: later.dscp.or(self.dscp),
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::groups;
 use crate::guards;
 use crate::lists::{Direction, List, Origin, Policies, PortLists, Rules, free_number};
+use crate::marks;
 use crate::mirrors::mirrors;
 use crate::names::{Names, at};
 use crate::rules::{matches, verdict};
@@ -83,7 +84,7 @@ impl Compiler<'_> {
         Ok(())
     }
 
-    /// Makes the lists of a policy with a name. All three are made, since whoever gives them to a port does
+    /// Makes the lists of a policy with a name. All four are made, since whoever gives them to a port does
     /// not know which the policy needs.
     fn port_policy(&mut self, stated: &PortPolicyConfig, place: &[PathSegment]) -> Result<(), CheckError> {
         let name = &stated.name;
@@ -101,6 +102,7 @@ impl Compiler<'_> {
             (numbers.guards, guards, "guards"),
             (numbers.from, from, "from"),
             (numbers.to, to, "to"),
+            (numbers.marks, marks::list(&port), "marks"),
         ] {
             let list = List {
                 name: format!("port-policy {name}: {part}"),
@@ -151,6 +153,10 @@ impl Compiler<'_> {
             guards: guards.map(|list| self.number(list)),
             from: self.policy(port, Direction::From, place)?,
             to: self.policy(port, Direction::To, place)?,
+            marks: marks::list(port).map(|list| match self.numbers.get(&list.name) {
+                Some(number) => *number,
+                None => self.number(list),
+            }),
         })
     }
 

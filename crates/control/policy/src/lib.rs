@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | guards of a port, its `mac`, `addresses` and `allowed-pairs` | a list for packets from the port | [`GUARDS`] |
 //! | `acl-from`, `acl-to`, security groups | a list for each combination and direction, for all its ports | [`ACLS`] |
+//! | `vlan-priority`, `dscp` | a list for each combination, for all its ports | [`MARKS`] |
 //! | mirrors | mirrors of each source, and a list for mirrors of each access control list that they name | - |
 //! | sets; groups that rules name; addresses of a guarded port | sets, which change by member | - |
 //!
@@ -18,6 +19,7 @@
 //! | `rules` | one rule, and what contradicts itself in it |
 //! | `groups` | rules of a port's groups, replies included, and what every member may do |
 //! | `guards` | the list that guards a port |
+//! | `marks` | the list that marks packets of a port |
 //! | `mirrors` | mirrors of ports, and what contradicts itself in them |
 //! | `file` | policies of a file, errors with its lines |
 //! | `places` | lines of a file that rules come from |
@@ -45,6 +47,7 @@ mod file;
 mod groups;
 mod guards;
 mod lists;
+mod marks;
 mod mirrors;
 mod names;
 mod places;
@@ -55,7 +58,7 @@ mod text;
 pub use compile::compile;
 pub use difference::differences;
 pub use file::{findings, parse};
-pub use flow::{ACLS, GUARDS};
+pub use flow::{ACLS, GUARDS, MARKS};
 pub use lists::{Direction, List, ListRule, Origin, Policies, PortLists, Set, SetMembers};
 pub use mirrors::PortMirror;
 pub use places::lines;

@@ -29,6 +29,17 @@ pub struct PortLists {
     pub from: Option<ListId>,
     /// Judges packets to the port, in filter [`ACLS`](flow::ACLS).
     pub to: Option<ListId>,
+    /// Marks packets from the port, in filter [`MARKS`](flow::MARKS).
+    pub marks: Option<ListId>,
+}
+
+impl PortLists {
+    /// All that the port has.
+    pub fn all(&self) -> impl Iterator<Item = ListId> {
+        [self.guards, self.from, self.to, self.marks]
+            .into_iter()
+            .flatten()
+    }
 }
 
 impl From<NamedPolicy> for PortLists {
@@ -37,6 +48,7 @@ impl From<NamedPolicy> for PortLists {
             guards: Some(policy.guards),
             from: Some(policy.from),
             to: Some(policy.to),
+            marks: Some(policy.marks),
         }
     }
 }
@@ -92,6 +104,8 @@ pub enum Origin {
     Guard(Guard),
     /// Guards do not see what the packet holds.
     Hidden,
+    /// Marks of a port that is not trusted.
+    Mark,
 }
 
 /// Direction of packets, as a port's guest sees it.
@@ -153,6 +167,7 @@ impl fmt::Display for Origin {
             Origin::Member => f.write_str("members of groups"),
             Origin::Guard(guard) => write!(f, "guard {guard}"),
             Origin::Hidden => f.write_str("guard headers-hidden"),
+            Origin::Mark => f.write_str("marks"),
         }
     }
 }

@@ -83,19 +83,19 @@ impl FlowEntry {
 
     /// An entry for a rule, with the actions that its verdict stands for.
     pub(crate) fn of_rule(
-        action: Action,
+        actions: Vec<Action>,
         origin: Option<RuleOrigin>,
         dependents: &Arc<SharedDependents>,
     ) -> FlowEntry {
         let (key, mask) = (FlowKey::default(), FlowMask::ANY);
         let flow = Flow {
             stage: Stage::Ingress(0),
-            ..Flow::new(FlowId(0), SwitchId(0), key, mask, vec![action])
+            ..Flow::new(FlowId(0), SwitchId(0), key, mask, actions)
         };
         let dependents = Arc::clone(dependents);
         FlowEntry {
             rule: Some(Box::new(OfRule { origin, dependents })),
-            ..FlowEntry::new(flow).expect("one action fits, and a filter may let packets go on")
+            ..FlowEntry::new(flow).expect("few actions fit, and a filter may let packets go on")
         }
     }
 

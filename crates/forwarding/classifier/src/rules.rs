@@ -17,11 +17,14 @@
 
 use crate::dependents::SharedDependents;
 use crate::entry::{FlowEntry, Found, RuleOrigin};
-use flow::{Action, ControllerId, DropReason, FlowKey, FlowMask, FlowStats, ListId, PortId, Unseen};
+use flow::{
+    Action, ControllerId, DropReason, Edit, FieldId, FlowKey, FlowMask, FlowStats, ListId, PortId, SetField,
+    Unseen, VLAN_PRIORITY,
+};
 use parking_lot::{RwLock, RwLockReadGuard};
 use rule_list::{
-    ListChange, Member, Outcome, Refused, Rule, RuleList, RuleLists, SetChange, SetId, SetKind, SetState,
-    Verdict,
+    ListChange, Marks, Member, Outcome, Refused, Rule, RuleList, RuleLists, SetChange, SetId, SetKind,
+    SetState, Verdict,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -60,7 +63,13 @@ struct State {
 
 impl Default for Rules {
     fn default() -> Self {
-        let dropping = |reason| Arc::new(FlowEntry::of_rule(Action::Drop(reason), None, &Arc::default()));
+        let dropping = |reason| {
+            Arc::new(FlowEntry::of_rule(
+                vec![Action::Drop(reason)],
+                None,
+                &Arc::default(),
+            ))
+        };
         Rules {
             tables: RwLock::default(),
             missing: dropping(DropReason::NoRules),
@@ -105,6 +114,33 @@ impl RulesReading<'_> {
     }
 }
 
+/// The actions that give a packet marks, and let it pass.
+fn marking(marks: &Marks) -> Vec<Action> {
+    let set = |field, value, mask| {
+        Action::Edit(Edit::Set(SetField {
+            field,
+            value: value & mask,
+            mask,
+        }))
+    };
+    let priority = marks.vlan_priority.map(|priority| {
+        let mask = VLAN_PRIORITY;
+        set(
+            FieldId::VlanTci,
+            u128::from(priority) << mask.trailing_zeros(),
+            mask.into(),
+        )
+    });
+    let dscp = marks
+        .dscp
+        .map(|dscp| set(FieldId::IpTos, u128::from(dscp) << 2, 0xfc));
+    priority
+        .into_iter()
+        .chain(dscp)
+        .chain([Action::Continue])
+        .collect()
+}
+
 impl State {
     /// The entry of what was found, made if it is new.
     fn entry(&self, found: RuleOrigin) -> Arc<FlowEntry> {
@@ -113,13 +149,14 @@ impl State {
         }
         let mut entries = self.entries.write();
         let make = || {
-            let action = match found.verdict {
-                _ if found.trial => Action::Continue,
-                Verdict::Allow => Action::Continue,
-                Verdict::Drop => Action::Drop(DropReason::Policy),
-                Verdict::Reject => Action::Drop(DropReason::Rejected),
+            let actions = match found.verdict {
+                _ if found.trial => vec![Action::Continue],
+                Verdict::Allow => vec![Action::Continue],
+                Verdict::Drop => vec![Action::Drop(DropReason::Policy)],
+                Verdict::Reject => vec![Action::Drop(DropReason::Rejected)],
+                Verdict::Mark(marks) => marking(&marks),
             };
-            Arc::new(FlowEntry::of_rule(action, Some(found), &self.dependents))
+            Arc::new(FlowEntry::of_rule(actions, Some(found), &self.dependents))
         };
         Arc::clone(entries.entry(found).or_insert_with(make))
     }
@@ -230,7 +267,7 @@ impl Rules {
             entry.record(1, bytes, key.tcp_flags(), now_ms);
         }
         let rule = found.entry.rule();
-        rule.is_some_and(|rule| rule.verdict == Verdict::Allow)
+        rule.is_some_and(|rule| rule.verdict.passes())
     }
 
     /// A list as it is.

@@ -156,6 +156,12 @@ impl StandIn {
         let is_ip = self.knows_type() && matches!(key.eth_type(), IPV4 | IPV6) && key.ip_proto() != 0;
         let fits = key.eth_type() == IPV6 || set.mask >> 32 == 0;
         match set.field.field().layer {
+            // A frame that ends with its tag may not have all of it.
+            Layer::Link if set.field == FieldId::VlanTci => {
+                let known = self.unknown.0.vlan_tci() | self.unknown.0.inner_tci();
+                let is_followed = key.inner_tci() != 0 || self.knows_type() && key.eth_type() != 0;
+                known & VLAN_PRESENT == 0 && key.vlan_tci() != 0 && is_followed
+            }
             Layer::Link => true,
             Layer::Network => match set.field {
                 FieldId::IpTos | FieldId::IpTtl => is_ip,

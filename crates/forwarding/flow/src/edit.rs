@@ -4,6 +4,9 @@ use crate::field::{Field, FieldId, Layer};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// The bits of a tag that say its priority.
+pub const VLAN_PRIORITY: u16 = 0xe000;
+
 /// A change of a packet's headers or metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Edit {
@@ -141,7 +144,12 @@ impl SetField {
         let Field { layer, .. } = self.field.field();
         let settable = match layer {
             Layer::Metadata => matches!(self.field, FieldId::SkbMark | FieldId::SkbPriority),
-            Layer::Link => matches!(self.field, FieldId::EthDst | FieldId::EthSrc),
+            Layer::Link => match self.field {
+                FieldId::EthDst | FieldId::EthSrc => true,
+                // The bit behind them says in keys that there is a tag.
+                FieldId::VlanTci => self.mask & !u128::from(VLAN_PRIORITY) == 0,
+                _ => false,
+            },
             // The protocol that can be set is ARP's operation.
             Layer::Network => self.field != FieldId::IpFrag,
             Layer::Transport => self.field != FieldId::TcpFlags,
@@ -158,7 +166,13 @@ impl fmt::Display for Edit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Edit::Set(set) => set.fmt(f),
-            Edit::PushVlan { tpid, tci } => write!(f, "push_vlan(tpid={tpid:#06x},vid={})", tci & 0xfff),
+            Edit::PushVlan { tpid, tci } => {
+                write!(f, "push_vlan(tpid={tpid:#06x},vid={}", tci & 0xfff)?;
+                match (tci & VLAN_PRIORITY) >> VLAN_PRIORITY.trailing_zeros() {
+                    0 => f.write_str(")"),
+                    priority => write!(f, ",pcp={priority})"),
+                }
+            }
             Edit::PopVlan => f.write_str("pop_vlan"),
             Edit::PushMpls { lse, eth_type } => {
                 write!(f, "push_mpls({},eth_type={eth_type:#06x})", Label(*lse))

@@ -14,10 +14,13 @@ pub const GUARDS: usize = 1;
 /// Filter of a port that its access control list and security groups fill.
 pub const ACLS: usize = 2;
 
-/// Bits by which the three lists of a policy differ.
+/// Filter of a port that marks packets from the port.
+pub const MARKS: usize = 3;
+
+/// Bits by which the four lists of a policy differ.
 const PART_BITS: u32 = 2;
 
-/// The lists of a policy with a name. All three exist, or the policy does not.
+/// The lists of a policy with a name. All four exist, or the policy does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedPolicy {
     /// Judges packets from the port, in filter [`GUARDS`].
@@ -26,6 +29,8 @@ pub struct NamedPolicy {
     pub from: ListId,
     /// Judges packets to the port, in filter [`ACLS`].
     pub to: ListId,
+    /// Marks packets from the port, in filter [`MARKS`].
+    pub marks: ListId,
 }
 
 impl NamedPolicy {
@@ -46,6 +51,7 @@ impl NamedPolicy {
             guards: list(0),
             from: list(1),
             to: list(2),
+            marks: list(3),
         }
     }
 
@@ -54,6 +60,7 @@ impl NamedPolicy {
         filters.ingress[GUARDS] = Filter::Rules(self.guards);
         filters.ingress[ACLS] = Filter::Rules(self.from);
         filters.egress[ACLS] = Filter::Rules(self.to);
+        filters.ingress[MARKS] = Filter::Rules(self.marks);
     }
 }
 
@@ -69,7 +76,8 @@ mod tests {
         // Processes of different versions agree.
         assert_eq!(web.guards, ListId(0x00e8_82e8));
         let db = NamedPolicy::of("db");
-        let all = [web.guards, web.from, web.to, db.guards, db.from, db.to];
+        let web_lists = [web.guards, web.from, web.to, web.marks];
+        let all = [&web_lists[..], &[db.guards, db.from, db.to, db.marks]].concat();
         for (place, list) in all.iter().enumerate() {
             assert_eq!(list.controller(), ControllerId::BUILT_IN);
             assert_eq!(list.0 >> NamedPolicy::OTHER_BITS, 1);
@@ -91,7 +99,7 @@ mod tests {
         let web = NamedPolicy::of("web");
         web.fill(&mut filters);
         let lists: Vec<_> = filters.lists(crate::PortId(3)).map(|(_, list)| list).collect();
-        assert_eq!(lists, [web.guards, web.from, web.to]);
+        assert_eq!(lists, [web.guards, web.from, web.marks, web.to]);
         assert_eq!(Stage::first(&filters), Stage::Ingress(0), "limits come first");
     }
 }

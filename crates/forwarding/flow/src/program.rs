@@ -5,6 +5,7 @@
 //! so each program ends. Length, nesting and bytes of a program are bounded, and so is the cost of one
 //! packet. Where no later operation needs the packet, no copy is made.
 
+use crate::VLAN_PRESENT;
 use crate::action::{Action, Userspace};
 use crate::edit::{Edit, Encapsulation, SetField};
 use crate::{ControllerId, DropReason, FieldId, FlowKey, FlowMask, Layer, PortId, Stage, is_mpls, is_vlan};
@@ -289,6 +290,11 @@ impl Program {
 /// What tells whether a packet has a field that is set.
 fn look_at_layer_of(set: &SetField, mask: &mut FlowKey) {
     match set.field.field().layer {
+        Layer::Link if set.field == FieldId::VlanTci => {
+            mask.set_vlan_tpid(u16::MAX);
+            mask.set_vlan_tci(VLAN_PRESENT);
+            mask.set_inner_tci(VLAN_PRESENT);
+        }
         Layer::Network => {}
         Layer::Transport if set.field == FieldId::TpSrc => mask.set_tp_dst(u16::MAX),
         Layer::Transport => mask.set_tp_src(u16::MAX),

@@ -88,6 +88,11 @@ impl Builder {
         if self.ranks.contains_key(&rule.number) || self.place_in_old(rule.number).is_some() {
             return Err(Refused::SameNumber(rule.number));
         }
+        if let Verdict::Mark(marks) = rule.verdict
+            && !marks.are_valid()
+        {
+            return Err(Refused::BadRange);
+        }
         self.changed.note(rule.matches.conditions()?);
         let rank = (Reverse(rule.priority), self.age);
         self.age += 1;

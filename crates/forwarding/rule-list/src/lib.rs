@@ -96,7 +96,7 @@ pub use list::{Answer, Outcome, RuleList, Trials};
 pub use lists::RuleLists;
 pub use refused::Refused;
 pub use rule::{
-    Addresses, ConnectionState, Fragment, IpPrefix, MacPrefix, Macs, Match, Ports, Range, Rule, SetId,
+    Addresses, ConnectionState, Fragment, IpPrefix, MacPrefix, Macs, Marks, Match, Ports, Range, Rule, SetId,
     TcpFlags, Transport, Verdict, Vlan,
 };
 pub use sets::{Member, SetChange, SetKind, SetState, Sets};

@@ -33,15 +33,52 @@ pub enum Verdict {
     Drop,
     /// The packet is dropped, and its sender is told by RST or ICMP.
     Reject,
+    /// The packet passes this list with these marks.
+    Mark(Marks),
+}
+
+impl Verdict {
+    /// Whether packets pass the list.
+    pub fn passes(&self) -> bool {
+        matches!(self, Verdict::Allow | Verdict::Mark(_))
+    }
+}
+
+/// Marks that packets get, in the place of their own. Each packet must have the fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Marks {
+    /// Priority in the outer VLAN tag, 0 to 7.
+    pub vlan_priority: Option<u8>,
+    /// Differentiated services codepoint of IP, 0 to 63 (RFC 2474).
+    pub dscp: Option<u8>,
+}
+
+impl Marks {
+    /// Whether the numbers fit their fields.
+    pub fn are_valid(&self) -> bool {
+        self.vlan_priority.is_none_or(|priority| priority < 8) && self.dscp.is_none_or(|dscp| dscp < 64)
+    }
+}
+
+impl fmt::Display for Marks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let priority = self
+            .vlan_priority
+            .map(|priority| format!("vlan-priority={priority}"));
+        let dscp = self.dscp.map(|dscp| format!("dscp={dscp}"));
+        let parts: Vec<String> = priority.into_iter().chain(dscp).collect();
+        f.write_str(&parts.join(","))
+    }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Verdict::Allow => "allow",
-            Verdict::Drop => "drop",
-            Verdict::Reject => "reject",
-        })
+        match self {
+            Verdict::Allow => f.write_str("allow"),
+            Verdict::Drop => f.write_str("drop"),
+            Verdict::Reject => f.write_str("reject"),
+            Verdict::Mark(marks) => write!(f, "mark({marks})"),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::crc32c;
 use crate::layers::{L3, L4, Layers};
 use crate::offload::Offload;
 use crate::parse::{Links, SOURCE_LINK, TARGET_LINK, link_options, parse};
-use flow::{FieldId, PortId, SetField};
+use flow::{FieldId, PortId, SetField, is_vlan};
 use std::fmt;
 
 const IPV4_CHECKSUM: usize = 10;
@@ -120,6 +120,10 @@ fn place(head: &[u8], layers: &Layers, frame_len: usize, field: FieldId) -> Opti
     let place = match (field, layers.l3_kind) {
         (FieldId::EthDst, _) => Place::bytes(0, 6),
         (FieldId::EthSrc, _) => Place::bytes(6, 6),
+        (FieldId::VlanTci, _) => {
+            let tpid = head.get(12..)?.first_chunk()?;
+            is_vlan(u16::from_be_bytes(*tpid)).then_some(Place::bytes(14, 2))?
+        }
         (FieldId::IpTos, L3::Ipv4) => Place::bytes(l3 + 1, 1),
         (FieldId::IpTtl, L3::Ipv4) => Place::bytes(l3 + 8, 1),
         (FieldId::IpSrc, L3::Ipv4) => Place::bytes(l3 + 12, 4),

@@ -329,7 +329,7 @@ fn lists_keep_their_shape() {
     assert_eq!(
         text,
         format!(
-            "push_vlan(tpid=0x8100,vid=5),sample(0.0%,{inner}),\
+            "push_vlan(tpid=0x8100,vid=5,pcp=7),sample(0.0%,{inner}),\
              check_pkt_len(size=100,gt(),le(clone({inner}))),meter(7),recirc(0x3)"
         )
     );

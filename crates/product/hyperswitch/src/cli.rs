@@ -3,9 +3,9 @@
 
 use clap::{Args, Parser, Subcommand};
 use management::{
-    AgeingSeconds, Guard, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name,
-    Netns, PortKind, PortMode, Priority, StormBits, StormControl, SwitchKind, TableSize, UserId, VlanId,
-    Weight,
+    AgeingSeconds, Dscp, Guard, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu,
+    Name, Netns, PortKind, PortMode, Priority, StormBits, StormControl, SwitchKind, TableSize, UserId,
+    VlanId, VlanPriority, Weight,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -530,6 +530,8 @@ pub struct PortArgs {
     #[command(flatten)]
     pub storms: StormArgs,
     #[command(flatten)]
+    pub marks: MarkArgs,
+    #[command(flatten)]
     pub bandwidth: BandwidthArgs,
     /// Address that is on this port and nowhere else; may be given several times
     #[arg(long = "static-mac", value_name = "MAC")]
@@ -574,6 +576,17 @@ pub struct StormArgs {
     /// Bits per second of these frames, like 10M or CLASS=RATE,...; none: no limit [default: none]
     #[arg(long, value_name = "RATE")]
     pub storm_control_bits: Option<StormBits>,
+}
+
+/// Marks of packets from a port.
+#[derive(Args, Debug, Default)]
+pub struct MarkArgs {
+    /// Priority that VLAN tags of packets from the port get, 0 to 7; trust: the sender's [default: trust]
+    #[arg(long, value_name = "PRIORITY")]
+    pub vlan_priority: Option<VlanPriority>,
+    /// Codepoint that IP packets from the port get, 0 to 63; trust: the sender's [default: trust]
+    #[arg(long, value_name = "DSCP")]
+    pub dscp: Option<Dscp>,
 }
 
 /// Bandwidth of a port.
@@ -667,6 +680,8 @@ pub struct PortSetArgs {
     pub miss_rate: Option<MissRate>,
     #[command(flatten)]
     pub storms: StormArgs,
+    #[command(flatten)]
+    pub marks: MarkArgs,
     #[command(flatten)]
     pub bandwidth: BandwidthArgs,
     /// Addresses that are on this port and nowhere else, in place of its present ones

@@ -5,7 +5,7 @@ use super::storm;
 use super::switch::{LearningSwitch, PortRules, Readiness};
 use super::vlan::{self, Egress};
 use crate::provider::actions_of;
-use flow::{Action, DropReason, FlowKey, PortId};
+use flow::{Action, DropReason, FlowKey, PortId, VLAN_PRIORITY};
 use management::ContestedMacs;
 
 /// First of the 16 group addresses that bridges do not forward (IEEE 802.1Q-2018 table 8-1).
@@ -185,7 +185,13 @@ impl LearningSwitch {
                     true => storm::meters_of(id, to, &destination, &port.storm),
                     false => Vec::new(),
                 };
-                let actions = vlan::actions(key.vlan_tci(), vlan, &outputs);
+                // Tags that frames have got their priority in a filter before.
+                let priority = u16::from(port.vlan_priority.unwrap_or(0)) << VLAN_PRIORITY.trailing_zeros();
+                let tci = match key.vlan_tci() {
+                    0 => priority & VLAN_PRIORITY,
+                    tci => tci,
+                };
+                let actions = vlan::actions(tci, vlan, &outputs);
                 meters.into_iter().map(Action::Meter).chain(actions).collect()
             });
         Decision {

@@ -53,6 +53,8 @@ pub struct PortRules {
     pub mac_limit: usize,
     /// Rates of frames that go to all ports.
     pub storm: StormLimits,
+    /// Priority of the tags that frames get which come without one; 0 if `None`.
+    pub vlan_priority: Option<u8>,
     /// Addresses that are here and nowhere else.
     pub static_macs: Vec<u64>,
     /// Address of the device at this port, if one is configured. While the driver runs, the address is here

@@ -479,6 +479,7 @@ fn port_rules() -> impl Strategy<Value = PortRules> {
                     packets: [storm; 3],
                     ..StormLimits::default()
                 },
+                vlan_priority: None,
                 static_macs,
                 mac,
                 readiness,
@@ -809,6 +810,7 @@ pub(super) fn plain(limit: usize) -> PortRules {
         flood: true,
         mac_limit: limit,
         storm: StormLimits::default(),
+        vlan_priority: None,
         static_macs: vec![],
         mac: None,
         readiness: Readiness::Running,

@@ -9,7 +9,7 @@ use control_protocol::data_plane::{Answer, Request};
 use controller::Answered;
 use flow::{Filter, Filters, Mirror, PortId};
 use management::{Reply, Response};
-use policy::{ACLS, GUARDS, PortMirror};
+use policy::{ACLS, GUARDS, MARKS, PortMirror};
 use rule_list::ListId;
 use std::collections::HashMap;
 
@@ -102,6 +102,7 @@ impl Control {
         put(&mut filters.ingress[GUARDS], lists.guards);
         put(&mut filters.ingress[ACLS], lists.from);
         put(&mut filters.egress[ACLS], lists.to);
+        put(&mut filters.ingress[MARKS], lists.marks);
         filters
     }
 

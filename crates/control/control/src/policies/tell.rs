@@ -18,7 +18,7 @@ impl Control {
     pub fn policy_list(&self) -> Vec<PolicyInfo> {
         let mut users: HashMap<ListId, Vec<String>> = HashMap::new();
         for (port, lists) in &self.state.policies.ports {
-            for list in [lists.guards, lists.from, lists.to].into_iter().flatten() {
+            for list in lists.all() {
                 users.entry(list).or_default().push(port.clone());
             }
         }
@@ -46,8 +46,7 @@ impl Control {
     /// The lists that judge a port's packets, and its mirrors, for users.
     pub fn policies_of(&self, port: &str) -> Vec<String> {
         let lists = self.state.policies.ports.get(port).copied().unwrap_or_default();
-        let lists = [lists.guards, lists.from, lists.to].into_iter().flatten();
-        let named = lists.filter_map(|number| {
+        let named = lists.all().filter_map(|number| {
             let list = self.state.policies.lists.get(&number)?;
             Some(format!("{} ({})", list.name, self.policies.state_of(number)))
         });

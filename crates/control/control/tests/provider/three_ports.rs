@@ -20,6 +20,7 @@ pub fn learning_switch() -> LearningSwitch {
             flood: true,
             mac_limit: 10,
             storm: StormLimits::default(),
+            vlan_priority: None,
             static_macs: Vec::new(),
             mac: None,
             readiness: Readiness::Running,

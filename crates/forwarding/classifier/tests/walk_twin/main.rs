@@ -259,6 +259,22 @@ impl Twin {
             Verdict::Allow => self.list(&[Action::Continue], stage, frame, looks + 1),
             Verdict::Drop => self.outcomes.push(Outcome::Dropped(DropReason::Policy)),
             Verdict::Reject => self.outcomes.push(Outcome::Dropped(DropReason::Rejected)),
+            Verdict::Mark(marks) => {
+                let mut actions = Vec::new();
+                for (field, value, mask) in [
+                    (
+                        FieldId::VlanTci,
+                        marks.vlan_priority.map(|it| u128::from(it) * 0x2000),
+                        0xe000,
+                    ),
+                    (FieldId::IpTos, marks.dscp.map(|it| u128::from(it) * 4), 0xfc),
+                ] {
+                    let set = value.map(|value| SetField { field, value, mask });
+                    actions.extend(set.map(|set| Action::Edit(Edit::Set(set))));
+                }
+                actions.push(Action::Continue);
+                self.list(&actions, stage, frame, looks + 1);
+            }
         }
     }
 

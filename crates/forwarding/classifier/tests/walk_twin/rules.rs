@@ -4,7 +4,7 @@ use classifier::Rules;
 use flow::{ControllerId, FlowKey, FlowStats, ListId, PortId, VLAN_PRESENT};
 use proptest::prelude::*;
 use rule_list::{
-    Addresses, Builder, IpPrefix, MacPrefix, Macs, Match, Member, Ports, Range, Rule, SetId, SetKind,
+    Addresses, Builder, IpPrefix, MacPrefix, Macs, Marks, Match, Member, Ports, Range, Rule, SetId, SetKind,
     Transport, Verdict, Vlan,
 };
 use std::collections::{BTreeMap, HashMap};
@@ -48,7 +48,14 @@ pub struct Judgement {
 }
 
 pub fn verdicts() -> impl Strategy<Value = Verdict> {
-    prop_oneof![4 => Just(Verdict::Allow), 2 => Just(Verdict::Drop), 1 => Just(Verdict::Reject)]
+    let marks = (proptest::option::of(0..8u8), proptest::option::of(0..64u8));
+    let marks = marks.prop_map(|(vlan_priority, dscp)| Verdict::Mark(Marks { vlan_priority, dscp }));
+    prop_oneof![
+        4 => Just(Verdict::Allow),
+        2 => Just(Verdict::Drop),
+        1 => Just(Verdict::Reject),
+        1 => marks,
+    ]
 }
 
 fn owner(list: ListId) -> ControllerId {

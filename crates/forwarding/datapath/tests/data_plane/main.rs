@@ -49,6 +49,7 @@ mod fairness;
 mod forwarding;
 mod known_failures;
 mod layouts;
+mod marks;
 mod meters;
 mod mirrors;
 mod offloads;

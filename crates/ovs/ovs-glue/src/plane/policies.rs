@@ -8,7 +8,7 @@
 use super::Plane;
 use crate::datapath::PortNo;
 use control_protocol::data_plane::{PortInfo, Request};
-use flow::{ACLS, Filters, GUARDS, NamedPolicy};
+use flow::{ACLS, Filters, GUARDS, MARKS, NamedPolicy};
 use std::collections::BTreeMap;
 
 /// The policies of all ports.
@@ -48,6 +48,7 @@ pub(super) fn copy(from: &Filters, to: &mut Filters) {
     to.ingress[GUARDS] = from.ingress[GUARDS];
     to.ingress[ACLS] = from.ingress[ACLS];
     to.egress[ACLS] = from.egress[ACLS];
+    to.ingress[MARKS] = from.ingress[MARKS];
 }
 
 impl Plane {

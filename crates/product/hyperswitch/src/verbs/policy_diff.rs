@@ -69,7 +69,7 @@ pub fn run(session: &mut Session, file: &Path) -> Result<()> {
 fn differences(running: &[PolicyRules], new: &Policies, lines: &HashMap<String, usize>) -> Vec<Difference> {
     let mut ports: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (port, lists) in &new.ports {
-        for number in [lists.guards, lists.from, lists.to].into_iter().flatten() {
+        for number in lists.all() {
             if let Some(list) = new.lists.get(&number) {
                 ports.entry(&list.name).or_default().insert(port);
             }

@@ -58,6 +58,8 @@ fn config(args: &PortArgs) -> PortConfig {
     port.mac = args.mac;
     port.mac_limit = args.mac_limit.unwrap_or_default();
     port.miss_rate = args.miss_rate.unwrap_or_default();
+    port.vlan_priority = args.marks.vlan_priority.unwrap_or_default();
+    port.dscp = args.marks.dscp.unwrap_or_default();
     port.storm_control = args.storms.storm_control.unwrap_or_default();
     port.storm_control_bits = args.storms.storm_control_bits.unwrap_or_default();
     port.max_rate_from = args.bandwidth.max_rate_from.unwrap_or_default();
@@ -86,6 +88,8 @@ fn changes(args: &PortSetArgs) -> PortChanges {
         vlan: vlan(&args.vlan).or(args.untagged.then_some(VlanConfig::Untagged)),
         mac_limit: args.mac_limit,
         miss_rate: args.miss_rate,
+        vlan_priority: args.marks.vlan_priority,
+        dscp: args.marks.dscp,
         storm_control: args.storms.storm_control,
         storm_control_bits: args.storms.storm_control_bits,
         max_rate_from: args.bandwidth.max_rate_from,
@@ -193,6 +197,12 @@ fn rules(port: &PortInfo, line: &mut impl FnMut(&str, String)) {
         line("storm control", config.storm_control.to_string());
         if config.storm_control_bits != StormBits::default() {
             line("storm bits", config.storm_control_bits.to_string());
+        }
+        if config.vlan_priority.get().is_some() {
+            line("vlan priority", config.vlan_priority.to_string());
+        }
+        if config.dscp.get().is_some() {
+            line("dscp", config.dscp.to_string());
         }
         line("max rate from", config.max_rate_from.to_string());
         line("max rate to", config.max_rate_to.to_string());

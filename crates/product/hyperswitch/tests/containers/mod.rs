@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "shared by several test programs")]
 
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -52,6 +53,35 @@ impl Namespace {
         ]);
         let said = command.output().unwrap();
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    }
+
+    /// The first frame with these bytes that an interface receives from now on. `act` is called once the
+    /// interface is heard. Bytes are hexadecimal digits.
+    pub fn hears(&self, interface: &str, bytes: &str, act: impl FnOnce()) -> Option<String> {
+        let index = self.run(&format!("cat /sys/class/net/{interface}/ifindex")).1;
+        let program = "socket(S, 17, 3, unpack('S', pack('n', 3))) or die $!; \
+             bind(S, pack('S n i S C C a8', 17, 3, $ARGV[0], 0, 0, 0, '')) or die $!; \
+             $| = 1; print qq(ready\\n); alarm 20; \
+             while (defined(recv(S, $frame, 65536, 0))) { \
+             $hex = unpack('H*', $frame); if (index($hex, $ARGV[1]) >= 0) { print qq($hex\\n); exit } }";
+        let mut command = Command::new("ip");
+        command.args([
+            "netns",
+            "exec",
+            &self.0,
+            "perl",
+            "-e",
+            program,
+            index.trim(),
+            bytes,
+        ]);
+        let mut listener = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(listener.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        act();
+        let heard = lines.next().map(Result::unwrap);
+        listener.wait().unwrap();
+        heard
     }
 
     /// Whether a host answers at a TCP port, be it that nobody listens.
