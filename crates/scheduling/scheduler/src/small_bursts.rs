@@ -144,6 +144,12 @@ struct Endless {
     table: Arc<Table>,
     kick: Arc<OwnedFd>,
     turns: u32,
+    /// The turn after which nothing comes any more.
+    last_turn: u32,
+    /// Looks that found nothing since.
+    vain: u32,
+    /// Claims are kept.
+    keeps: bool,
     /// The turns when the other ring was kicked last.
     kicked_at: Option<u32>,
     says: Sender<Said>,
@@ -156,6 +162,8 @@ enum Said {
     Waited(u32),
     /// The guest is asked for kicks.
     AskedForKicks,
+    /// Nothing was found again, with claims kept or not.
+    FoundNothing { keeps: bool },
 }
 
 impl Rings for Endless {
@@ -180,6 +188,7 @@ impl Rings for Endless {
         let end = cpu::Deadline::after_us(TURN_US);
         while !end.has_passed() {}
         self.turns += 1;
+        self.keeps = true;
         schedule.progress.packets += 1;
         schedule.poll_from_now(ring, true);
         if self.turns.is_multiple_of(BETWEEN) && self.kicked_at.is_none() {
@@ -193,7 +202,17 @@ impl Rings for Endless {
     }
 
     fn has_work(&mut self, ring: RingId) -> bool {
-        ring == transmit(0)
+        if ring == transmit(0) && self.turns >= self.last_turn {
+            self.vain += 1;
+            if self.vain == 2 {
+                let _ = self.says.send(Said::FoundNothing { keeps: self.keeps });
+            }
+        }
+        ring == transmit(0) && self.turns < self.last_turn
+    }
+
+    fn give_up_claims(&mut self, _schedule: &mut Schedule) {
+        self.keeps = false;
     }
 
     fn enable_kicks(&mut self, ring: RingId) -> bool {
@@ -211,7 +230,12 @@ impl Rings for Endless {
 }
 
 /// Has a worker on the core of `area` forward for as long as `test` lasts, which reads what is said.
-fn with_endless(mode: Mode, area: &TestArea, test: impl FnOnce(&Receiver<Said>, &ForwardingThreads)) {
+fn with_endless(
+    mode: Mode,
+    area: &TestArea,
+    last_turn: u32,
+    test: impl FnOnce(&Receiver<Said>, &ForwardingThreads),
+) {
     area.runs(0, WORKER);
     let shared = shared(mode, Some(VmState::map(area.descriptor()).unwrap()));
     let table = Arc::new(Table::of(2));
@@ -222,6 +246,9 @@ fn with_endless(mode: Mode, area: &TestArea, test: impl FnOnce(&Receiver<Said>, 
         table: tables.clone(),
         kick: bell.clone(),
         turns: 0,
+        last_turn,
+        vain: 0,
+        keeps: false,
         kicked_at: None,
         says: says.clone(),
     })
@@ -239,11 +266,11 @@ fn with_endless(mode: Mode, area: &TestArea, test: impl FnOnce(&Receiver<Said>, 
 #[test]
 fn a_kick_is_seen_beside_a_ring_that_always_has_something() {
     for mode in [Mode::Hyperswitch, Mode::Poll] {
-        with_endless(mode, &TestArea::new().unwrap(), |said, shared| {
+        with_endless(mode, &TestArea::new().unwrap(), u32::MAX, |said, shared| {
             for _ in 0..40 {
                 match said.recv_timeout(TIMEOUT).unwrap() {
                     Said::Waited(turns) => assert!(turns <= 40, "{turns}"),
-                    Said::AskedForKicks => panic!("the worker has no break"),
+                    said => panic!("the worker has no break: {said:?}"),
                 }
             }
             let records = shared.ledger.records();
@@ -255,9 +282,21 @@ fn a_kick_is_seen_beside_a_ring_that_always_has_something() {
 #[test]
 fn a_worker_whose_core_is_wanted_does_not_go_on_polling() {
     let area = TestArea::new().unwrap();
-    with_endless(Mode::Hyperswitch, &area, |said, _| {
+    with_endless(Mode::Hyperswitch, &area, u32::MAX, |said, _| {
         area.wanted(0, 1);
         let says = |_| said.recv_timeout(TIMEOUT).unwrap();
         assert!((0..1000).map(says).any(|said| said == Said::AskedForKicks));
     });
+}
+
+/// After one look that finds nothing, a worker looks on for long, and others may want what it has claimed.
+#[test]
+fn no_claims_are_kept_in_a_break() {
+    for mode in [Mode::Hyperswitch, Mode::Poll] {
+        with_endless(mode, &TestArea::new().unwrap(), 3 * BETWEEN, |said, _| {
+            let says = std::iter::repeat_with(|| said.recv_timeout(TIMEOUT).unwrap());
+            let mut says = says.skip_while(|said| matches!(said, Said::Waited(_)));
+            assert_eq!(says.next(), Some(Said::FoundNothing { keeps: false }));
+        });
+    }
 }
