@@ -23,6 +23,9 @@ pub enum Refusal {
     /// No P4 switch has this name.
     #[error("there is no P4 switch {0}; `hyperswitch p4 show` names them")]
     NoP4(String),
+    /// Another user has put another program in its place meanwhile.
+    #[error("P4 switch {0} has another program by now; try again")]
+    P4Changed(String),
     /// A P4 switch cannot have the port.
     #[error("P4 switch {name}: port {port}: {reason}")]
     P4Port {

@@ -17,9 +17,10 @@ use control_protocol::data_plane::{
 use control_protocol::p4::P4Answer;
 use controller::Welcome;
 use flow::{Flow, FlowStats, PortId, Stage};
+use management::Request::{P4List, P4Load, P4Program, P4Read, P4Unload, P4Write};
 use management::{
-    ContestedMacs, Counters, DataPlaneStatus, MAX_CONFIGURATION, MacInfo, PortStats, Process, Reply, Request,
-    Response, Stats, Status, SwitchInfo, TraceReport, VersionInfo,
+    ContestedMacs, Counters, DataPlaneStatus, MAX_CONFIGURATION, MacInfo, P4Cells, PortStats, Process, Reply,
+    Request, Response, Stats, Status, SwitchInfo, TraceReport, VersionInfo,
 };
 use rustix::net::{SocketType, sockopt};
 use std::os::fd::OwnedFd;
@@ -98,8 +99,13 @@ impl Control {
             | Request::ConfigShow) => return self.serve_configuration(token, request, fds),
             Request::PolicyList => Reply::Policies(self.policy_list()),
             Request::PolicyShow { policy } => return self.policy_show(token, &policy),
-            request @ (Request::P4Load { .. } | Request::P4Unload { .. } | Request::P4List) => {
-                return self.serve_p4(token, request, fds);
+            own @ (P4List
+            | P4Load { .. }
+            | P4Program { .. }
+            | P4Read { .. }
+            | P4Unload { .. }
+            | P4Write { .. }) => {
+                return self.serve_p4(token, own, fds);
             }
         };
         Ok(Some(reply))
@@ -108,7 +114,25 @@ impl Control {
     /// Serves a request about P4 programs.
     fn serve_p4(&mut self, token: Token, request: Request, fds: Vec<OwnedFd>) -> Served {
         match request {
-            Request::P4Load { name, ports } => self.p4_load(token, name.as_str(), &ports, fds),
+            Request::P4Load {
+                name,
+                ports,
+                replaces,
+            } => self.p4_load(token, name.as_str(), (ports, replaces), fds),
+            Request::P4Program { name, offset } => self.p4_program(&name, offset).map(Some),
+            Request::P4Read {
+                name,
+                tag,
+                array,
+                from,
+            } => self.p4_read(token, &name, (tag, array), from),
+            Request::P4Write {
+                name,
+                tag,
+                array,
+                cell,
+                words,
+            } => self.p4_write(token, &name, (tag, array), (cell, words)),
             Request::P4Unload { name } => {
                 let done = self.p4_unload(&name)?;
                 self.reply_when_made(token, done)
@@ -480,6 +504,9 @@ impl Control {
             (Question::Flows, Answer::Flows { flows, .. }) => Ok(self.flows_reply(token, flows)),
             (Question::Policy(shown), Answer::Rules(page)) => self.policy_page(token, *shown, page),
             (Question::P4, Answer::P4(P4Answer::Switches(infos))) => Ok(Some(self.p4_reply(&infos))),
+            (Question::P4, Answer::P4(P4Answer::Cells { words, stride, more })) => {
+                Ok(Some(Reply::P4Cells(P4Cells { words, stride, more })))
+            }
             (Question::Capture, Answer::Done) => Ok(Some(Reply::Done)),
             (Question::Work, Answer::Work(report)) => Ok(Some(Reply::Placement(report))),
             (Question::Trace { in_port, frame }, Answer::Trace(steps)) => {

@@ -1,7 +1,7 @@
 //! Replies to users. Everything is plain data with names instead of numbers, fit to be printed as JSON; the
 //! CLI formats tables.
 
-use crate::request::P4Place;
+use crate::request::{Hex, P4Place};
 use configuration::{Config, PortConfig, PortKind, SwitchConfig};
 use control_protocol::work::WorkReport;
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,10 @@ pub enum Reply {
     Policy(PolicyRules),
     /// To `p4-list`.
     P4(Vec<P4Switch>),
+    /// To `p4-program`.
+    P4Program(P4Piece),
+    /// To `p4-read`.
+    P4Cells(P4Cells),
     /// To `reload`, `reload-plan`, `apply` and `apply-plan`.
     Reloaded(ReloadSummary),
     /// To `unconfirmed`; none if no configuration waits to be confirmed.
@@ -68,6 +72,30 @@ pub struct Unconfirmed {
     pub text: String,
     /// Seconds after which the configuration before returns.
     pub seconds_left: u64,
+}
+
+/// Bytes of a P4 switch's program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct P4Piece {
+    /// Tag of the program.
+    pub tag: u64,
+    /// Bytes of all of it.
+    pub length: usize,
+    /// Bytes from the offset on.
+    pub bytes: Hex,
+}
+
+/// Cells of an array of a P4 switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct P4Cells {
+    /// Words of the cells, one behind the other.
+    pub words: Vec<u64>,
+    /// Words of one cell.
+    pub stride: u32,
+    /// Whether there are further cells.
+    pub more: bool,
 }
 
 /// A P4 program in use.

@@ -4,6 +4,7 @@ use configuration::{
     Dscp, Guard, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, PortConfig, Priority, StormBits,
     StormControl, SwitchConfig, VlanConfig, VlanPriority, Weight,
 };
+use control_protocol::p4::P4Array;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -137,8 +138,43 @@ pub enum Request {
     P4Load {
         /// Name of the P4 switch.
         name: Name,
-        /// The ports that are bound to it; all others are freed.
-        ports: Vec<P4Place>,
+        /// The ports that are bound to it; all others are freed. Absent: they stay as they are.
+        ports: Option<Vec<P4Place>>,
+        /// The tag of the program in whose place this one is put; if it is another one by now, the request is
+        /// refused. Absent: whichever there is.
+        replaces: Option<u64>,
+    },
+    /// Bytes of a P4 switch's program with its entries, as they were loaded. Answer:
+    /// [`Reply::P4Program`](crate::Reply::P4Program).
+    P4Program {
+        /// Name of the P4 switch.
+        name: String,
+        /// The first byte.
+        offset: usize,
+    },
+    /// Cells of an array of a P4 switch. Answer: [`Reply::P4Cells`](crate::Reply::P4Cells).
+    P4Read {
+        /// Name of the P4 switch.
+        name: String,
+        /// The tag of the program that the array's number belongs to.
+        tag: u64,
+        /// The array.
+        array: P4Array,
+        /// The first cell.
+        from: u32,
+    },
+    /// Sets a cell of a register or a counter.
+    P4Write {
+        /// Name of the P4 switch.
+        name: String,
+        /// The tag of the program that the array's number belongs to.
+        tag: u64,
+        /// The array.
+        array: P4Array,
+        /// The cell.
+        cell: u32,
+        /// The cell's words, the least significant first.
+        words: Vec<u64>,
     },
     /// Ends a P4 switch that was loaded. Its ports are forwarded by their switch from then on.
     P4Unload {
@@ -204,6 +240,8 @@ impl Request {
             | Request::Unconfirmed
             | Request::ConfigShow
             | Request::ApplyPlan { .. }
+            | Request::P4Program { .. }
+            | Request::P4Read { .. }
             | Request::ReloadPlan => true,
             Request::SwitchAdd { .. }
             | Request::SwitchDel { .. }
@@ -213,6 +251,7 @@ impl Request {
             | Request::Capture { .. }
             | Request::P4Load { .. }
             | Request::P4Unload { .. }
+            | Request::P4Write { .. }
             | Request::Timeout { .. }
             | Request::MacFlush { .. }
             | Request::FlowFlush { .. }

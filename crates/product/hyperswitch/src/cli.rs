@@ -196,10 +196,122 @@ pub enum P4Verb {
     Load(P4LoadArgs),
     /// Show loaded programs, their ports, and what they counted
     Show,
+    /// Change or list the entries of a loaded program's tables, while packets flow
+    #[command(subcommand)]
+    Entry(P4EntryVerb),
+    /// List or set the counters of a loaded program
+    #[command(subcommand)]
+    Counter(P4CounterVerb),
+    /// List or set the registers of a loaded program
+    #[command(subcommand)]
+    Register(P4RegisterVerb),
+    /// List or set the rates of a loaded program's meters
+    #[command(subcommand)]
+    Meter(P4MeterVerb),
     /// End a program; its ports are forwarded by their switch again
     Unload {
         /// Name of the program
         name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum P4EntryVerb {
+    /// Add entries: all appear at once, or none does
+    Add(P4EntryArgs),
+    /// Give entries that there are another action
+    Set(P4EntryArgs),
+    /// Delete entries: all disappear at once, or none does
+    Delete(P4EntryArgs),
+    /// List entries as lines of BMv2, with what they counted
+    List {
+        /// Name of the program
+        name: String,
+        /// Of this table only
+        table: Option<String>,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct P4EntryArgs {
+    /// Name of the program
+    pub name: String,
+    /// "TABLE ACTION KEYS => ARGUMENTS PRIORITY", as BMv2's table_add has it; to delete, "TABLE KEYS =>
+    /// PRIORITY"
+    #[arg(value_name = "ENTRY")]
+    pub entries: Vec<String>,
+    /// Further ones, one in each line
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum P4CounterVerb {
+    /// List cells that are not zero
+    List {
+        /// Name of the program
+        name: String,
+        /// Of this counter only
+        counter: Option<String>,
+    },
+    /// Set a cell
+    Set {
+        /// Name of the program
+        name: String,
+        /// Name of the counter, or its end
+        counter: String,
+        /// Number of the cell
+        cell: u32,
+        /// Packets
+        packets: u64,
+        /// Bytes
+        bytes: u64,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum P4RegisterVerb {
+    /// List cells that are not zero
+    List {
+        /// Name of the program
+        name: String,
+        /// Of this register only
+        register: Option<String>,
+    },
+    /// Set a cell
+    Set {
+        /// Name of the program
+        name: String,
+        /// Name of the register, or its end
+        register: String,
+        /// Number of the cell
+        cell: u32,
+        /// The value
+        value: u64,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum P4MeterVerb {
+    /// List rates
+    List {
+        /// Name of the program
+        name: String,
+    },
+    /// Set the rates of a cell, or of all; the meter begins anew
+    Set {
+        /// Name of the program
+        name: String,
+        /// Name of the meter, or its end
+        meter: String,
+        /// Number of the cell, or `all`
+        cell: String,
+        /// Packets or bytes a second up to which packets are green, and burst
+        #[arg(value_name = "RATE:BURST")]
+        committed: String,
+        /// Packets or bytes a second up to which packets are yellow, and burst
+        #[arg(value_name = "RATE:BURST")]
+        peak: String,
     },
 }
 
@@ -221,6 +333,9 @@ pub struct P4LoadArgs {
     /// be given several times
     #[arg(long, value_name = "FILE")]
     pub entries: Vec<PathBuf>,
+    /// Load it even if registers, counters or meters of the program in whose place it comes are lost
+    #[arg(long)]
+    pub discard: bool,
 }
 
 /// A port at a program, written `NUMBER=PORT`.

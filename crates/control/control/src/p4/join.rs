@@ -10,11 +10,11 @@ use crate::serve::Served;
 use crate::state::desired;
 use crate::users::Token;
 use control_protocol::data_plane::{Answer, Request};
-use control_protocol::p4::{MAX_P4_SWITCHES, P4Binding};
+use control_protocol::p4::{MAX_P4_SWITCHES, MAX_PIECE, P4Array, P4Binding, P4Request};
 use controller::Answered;
 use flow::{P4Id, PortId};
-use management::{P4Place, Reply};
-use std::collections::BTreeSet;
+use management::{Hex, P4Piece, P4Place, Reply};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 /// Most bytes of a version; the data plane's own limit is lower.
@@ -22,41 +22,122 @@ const MAX_BYTES: u64 = 8 << 20;
 
 impl Control {
     /// Loads a program for a user, who is answered when the data plane has taken or refused it.
-    pub fn p4_load(&mut self, token: Token, name: &str, ports: &[P4Place], fds: Vec<OwnedFd>) -> Served {
+    ///
+    /// # Errors
+    /// The request is refused before the data plane is asked.
+    pub fn p4_load(
+        &mut self,
+        token: Token,
+        name: &str,
+        (ports, replaces): (Option<Vec<P4Place>>, Option<u64>),
+        fds: Vec<OwnedFd>,
+    ) -> Served {
         if !self.data_plane.is_numbered() {
             return Err(Refusal::NoDataPlane);
         }
         if self.p4.is_trying() {
             return Err(Refusal::P4Busy);
         }
-        if let Some(place) = ports
-            .iter()
-            .find(|place| !self.state.ports.contains_key(&place.port))
-        {
-            return Err(Refusal::NoPort(place.port.clone()));
+        let present = self.intent.p4.get(name);
+        if replaces.is_some() && replaces != present.and_then(|own| self.p4.tag(P4Id(own.number))) {
+            return Err(Refusal::P4Changed(name.into()));
         }
+        let ports = match (ports, present) {
+            (Some(ports), _) => self.places(name, &ports)?,
+            (None, Some(present)) => present.ports.clone(),
+            (None, None) => return Err(Refusal::NoP4(name.into())),
+        };
         let version = Version::new(sealed::read(fds, MAX_BYTES).ok_or(Refusal::NoProgram)?);
         let mut intent = self.intent.clone();
         let number = match intent.p4.get(name) {
             Some(present) => present.number,
             None => free_number(&intent)?,
         };
-        let own = P4Intent {
-            number,
-            ports: ports
-                .iter()
-                .map(|place| (place.number, place.port.clone()))
-                .collect(),
-        };
-        if own.ports.len() < ports.len() {
-            return Err(Refusal::P4Place(name.into()));
-        }
+        let own = P4Intent { number, ports };
         intent.p4.insert(name.into(), own.clone());
         // Contradictions are found before the data plane is asked.
         desired(&intent, &self.options)?;
         self.p4.begin_trial((token, name.into()), own, version);
         self.advance_p4();
         Ok(None)
+    }
+
+    /// Ports by the numbers that a program knows.
+    fn places(&self, name: &str, ports: &[P4Place]) -> Result<BTreeMap<u16, String>, Refusal> {
+        let exists = |place: &&P4Place| self.state.ports.contains_key(&place.port);
+        if let Some(place) = ports.iter().find(|place| !exists(place)) {
+            return Err(Refusal::NoPort(place.port.clone()));
+        }
+        let places = ports.iter().map(|place| (place.number, place.port.clone()));
+        let places: BTreeMap<_, _> = places.collect();
+        if places.len() < ports.len() {
+            return Err(Refusal::P4Place(name.into()));
+        }
+        Ok(places)
+    }
+
+    fn p4_number(&self, name: &str) -> Result<P4Id, Refusal> {
+        let own = self
+            .intent
+            .p4
+            .get(name)
+            .ok_or_else(|| Refusal::NoP4(name.into()))?;
+        Ok(P4Id(own.number))
+    }
+
+    /// Bytes of the program that is wanted of a P4 switch, from a place on.
+    ///
+    /// # Errors
+    /// There is no such P4 switch, or its program is lost.
+    pub fn p4_program(&self, name: &str, offset: usize) -> Result<Reply, Refusal> {
+        let version = self.p4.wanted(self.p4_number(name)?);
+        let version = version.ok_or_else(|| Refusal::NoP4(name.into()))?;
+        let rest = version.bytes().get(offset..).unwrap_or_default();
+        Ok(Reply::P4Program(P4Piece {
+            tag: version.tag,
+            length: version.bytes().len(),
+            bytes: Hex(rest[..rest.len().min(MAX_PIECE)].to_vec()),
+        }))
+    }
+
+    /// Asks for cells of an array.
+    ///
+    /// # Errors
+    /// There is no such P4 switch, or no data plane.
+    pub fn p4_read(&mut self, token: Token, name: &str, (tag, array): (u64, P4Array), from: u32) -> Served {
+        let request = P4Request::Read {
+            switch: self.p4_number(name)?,
+            tag,
+            array,
+            from,
+        };
+        self.ask_user(token, Request::P4(request), vec![], Question::P4)
+    }
+
+    /// Sets a cell of an array.
+    ///
+    /// # Errors
+    /// There is no such P4 switch, or no data plane.
+    pub fn p4_write(
+        &mut self,
+        token: Token,
+        name: &str,
+        (tag, array): (u64, P4Array),
+        (cell, words): (u32, Vec<u64>),
+    ) -> Served {
+        let request = P4Request::Write {
+            switch: self.p4_number(name)?,
+            tag,
+            array,
+            cell,
+            words,
+        };
+        self.ask_user(
+            token,
+            Request::P4(request),
+            vec![],
+            Question::Barrier(Reply::Done),
+        )
     }
 
     /// Ends a P4 switch. Its ports are their switch's again.

@@ -137,6 +137,11 @@ impl P4Run {
         self.trial.is_some()
     }
 
+    /// The tag of the version that is wanted of a P4 switch.
+    pub fn tag(&self, switch: P4Id) -> Option<u64> {
+        self.wanted.get(&switch).map(|version| version.tag)
+    }
+
     /// The version that is wanted of a P4 switch.
     pub fn wanted(&self, switch: P4Id) -> Option<&Version> {
         self.wanted.get(&switch)

@@ -7,7 +7,7 @@
 
 use super::entries::number;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use p4_ir::{MatchKind, Program, Table};
+use p4_ir::{Entry, KeyMatch, MatchKind, Program, Table};
 use p4_stf::Digits;
 use p4_stf::script::{self, Add, Command, KeyValue};
 use serde_json::Value;
@@ -52,43 +52,120 @@ fn shared(line: &str) -> Result<Vec<Command>> {
         .collect())
 }
 
-fn add(program: &Program, (table, action): (&str, &str), rest: &[&str]) -> Result<Command> {
+/// Reads an entry, which may begin with `table_add`.
+///
+/// # Errors
+/// The line makes no sense.
+pub fn entry(line: &str, program: &Program) -> Result<Add> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let words = words.strip_prefix(&["table_add"]).unwrap_or(&words);
+    let [table, action, rest @ ..] = words else {
+        bail!("an entry is TABLE ACTION KEYS => ARGUMENTS");
+    };
+    match add(program, (table, action), rest)? {
+        Command::Add(add) => Ok(add),
+        other => bail!("{other:?} is no entry"),
+    }
+}
+
+/// Reads which entry is meant, by its keys.
+///
+/// # Errors
+/// The line makes no sense.
+pub fn meant(line: &str, program: &Program) -> Result<Add> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [table, rest @ ..] = &words[..] else {
+        bail!("an entry to delete is TABLE KEYS => PRIORITY");
+    };
     let found = table_of(program, table)?;
+    let (keys, behind) = keys(found, rest)?;
+    Ok(Add {
+        table: (*table).into(),
+        priority: priority(behind)?.with_context(|| format!("{} is no priority", behind.join(" ")))?,
+        keys,
+        action: String::new(),
+        arguments: Vec::new(),
+        id: None,
+    })
+}
+
+/// An entry as a line, from which [`entry`] makes it again.
+pub fn line(program: &Program, table: &Table, entry: &Entry) -> String {
+    let keys = entry.keys.iter().map(|key| match key {
+        KeyMatch::Exact(value) => value.to_string(),
+        KeyMatch::Lpm(value, length) => format!("{value}/{length}"),
+        KeyMatch::Ternary(value, mask) => format!("{value}&&&{mask}"),
+        KeyMatch::Range(low, high) => format!("{low}->{high}"),
+        KeyMatch::Optional(Some(value)) => value.to_string(),
+        KeyMatch::Optional(None) => "*".into(),
+    });
+    let action = &program.actions[entry.action.action.index()].identity.name;
+    let arguments = entry.action.arguments.iter().map(ToString::to_string);
+    let priority = (entry.priority > 0).then(|| LOWEST_PRIORITY.saturating_sub(entry.priority).to_string());
+    let head = [table.identity.name.clone(), action.clone()];
+    let words = head.into_iter().chain(keys).chain(["=>".into()]);
+    words
+        .chain(arguments)
+        .chain(priority)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Values of keys by name, and what is behind the arrow.
+type KeysAndRest<'a> = (Vec<(String, KeyValue)>, &'a [&'a str]);
+
+/// Reads the values of a table's keys.
+fn keys<'a>(table: &Table, rest: &'a [&'a str]) -> Result<KeysAndRest<'a>> {
     let arrow = rest.iter().position(|word| *word == "=>");
     let (keys, behind) = match arrow {
         Some(at) => (&rest[..at], &rest[at + 1..]),
         None => (rest, &rest[rest.len()..]),
     };
     ensure!(
-        keys.len() == found.keys.len(),
-        "table {table} has {} keys, not {}",
-        found.keys.len(),
+        keys.len() == table.keys.len(),
+        "table {} has {} keys, not {}",
+        table.identity.name,
+        table.keys.len(),
         keys.len()
     );
-    let named = found.keys.iter().zip(keys).map(|(own, text)| {
+    let given = table.keys.iter().zip(keys).filter(|(_, text)| **text != "*");
+    let named = given.map(|(own, text)| {
         let value = key(text, own.kind).with_context(|| format!("key {}", own.name))?;
         Ok((own.name.clone(), value))
     });
-    let parameters = parameters(program, found, action)?;
-    let (arguments, priority) = behind.split_at(parameters.len().min(behind.len()));
-    let priority = match priority {
-        [] => 0,
+    Ok((named.collect::<Result<_>>()?, behind))
+}
+
+/// A priority as entries have it; `None`: there are several words.
+fn priority(words: &[&str]) -> Result<Option<u32>> {
+    Ok(match words {
+        [] => Some(0),
         [priority] => {
             let priority: u32 = priority
                 .parse()
                 .map_err(|_| anyhow!("{priority} is no priority"))?;
-            LOWEST_PRIORITY.saturating_sub(priority)
+            Some(LOWEST_PRIORITY.saturating_sub(priority))
         }
-        _ => bail!(
+        _ => None,
+    })
+}
+
+fn add(program: &Program, (table, action): (&str, &str), rest: &[&str]) -> Result<Command> {
+    let found = table_of(program, table)?;
+    let (keys, behind) = keys(found, rest)?;
+    let parameters = parameters(program, found, action)?;
+    let (arguments, rest) = behind.split_at(parameters.len().min(behind.len()));
+    let priority = priority(rest)?.with_context(|| {
+        format!(
             "action {action} has {} parameters, not {}",
             parameters.len(),
             behind.len()
-        ),
-    };
+        )
+    })?;
     Ok(Command::Add(Add {
         table: table.into(),
         priority,
-        keys: named.collect::<Result<_>>()?,
+        keys,
         action: action.into(),
         arguments: named_arguments(&parameters, arguments)?,
         id: None,
@@ -122,7 +199,7 @@ fn named_arguments(parameters: &[String], values: &[&str]) -> Result<Vec<(String
 }
 
 /// Whether a name is meant by a text: the whole name, or its end.
-fn is_meant(name: &str, text: &str) -> bool {
+pub fn is_meant(name: &str, text: &str) -> bool {
     name == text || name.strip_suffix(text).is_some_and(|front| front.ends_with('.'))
 }
 

@@ -3,47 +3,67 @@
 //! The program is read and checked here, by whom it belongs to; the control process gets it as bytes in a
 //! memfd that nobody can change any more, and the data plane checks it again.
 
-use super::{commands, entries};
+use super::commands;
+use super::running::Running;
 use crate::cli::P4LoadArgs;
 use crate::sealed::sealed;
 use crate::verbs::Session;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use management::{Name, P4Place, Request};
-use p4_ir::setup;
+use p4_ir::Checked;
+use p4_ir::setup::{self, Setup};
 use p4_stf::script;
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 
 /// Loads a program.
 ///
 /// # Errors
 /// When a file cannot be read, the program or an entry makes no sense, or the instance refuses.
 pub fn run(session: &mut Session<'_>, args: &P4LoadArgs) -> Result<()> {
-    let bytes = version(args)?;
+    let (program, given) = version(args)?;
+    let name = name(args)?;
+    let present = Running::find(session, name.as_str())?;
+    if let Some(present) = present.as_ref().filter(|_| !args.discard) {
+        let losses = p4_interpreter::losses(present.program(), &program);
+        ensure!(
+            losses.is_empty(),
+            "loading this program would lose state of {name}; give --discard if it may:\n{}",
+            losses.join("\n")
+        );
+    }
     let request = Request::P4Load {
-        name: name(args)?,
-        ports: args
-            .ports
-            .iter()
-            .map(|place| P4Place {
-                number: place.number,
-                port: place.port.clone(),
-            })
-            .collect(),
+        name,
+        replaces: present.map(|present| present.tag()),
+        ports: Some(
+            args.ports
+                .iter()
+                .map(|place| P4Place {
+                    number: place.number,
+                    port: place.port.clone(),
+                })
+                .collect(),
+        ),
     };
-    session.show_sent(&request, sealed(&bytes)?.as_fd())
+    session.show_sent(&request, sealed(&setup::encode(&program, &given))?.as_fd())
 }
 
-/// The program with its entries, as it travels.
-fn version(args: &P4LoadArgs) -> Result<Vec<u8>> {
-    let program = super::load(&args.program, args.p4info.as_deref())?;
+/// The program with its entries, and what is given beside them.
+fn version(args: &P4LoadArgs) -> Result<(Checked, Setup)> {
+    bake(&args.program, args.p4info.as_deref(), &args.entries)
+}
+
+/// A program of files, with its entries and what is given beside them.
+pub(super) fn bake(program: &Path, p4info: Option<&Path>, entries: &[PathBuf]) -> Result<(Checked, Setup)> {
+    let program = super::load(program, p4info)?;
     let (mut wanted, mut sessions) = (Vec::new(), Vec::new());
-    for file in &args.entries {
+    for file in entries {
         let named = || file.display().to_string();
-        let text = String::from_utf8(super::run::limited(file, entries::MAX_FILE)?)
+        let text = String::from_utf8(super::run::limited(file, super::entries::MAX_FILE)?)
             .context("not text")
             .with_context(named)?;
         if text.trim_start().starts_with('{') {
-            let read = entries::read(&text, &program).with_context(named)?;
+            let read = super::entries::read(&text, &program).with_context(named)?;
             wanted.extend(read.commands);
             sessions.extend(read.sessions);
         } else if commands::are_in(&text) {
@@ -54,9 +74,7 @@ fn version(args: &P4LoadArgs) -> Result<Vec<u8>> {
         }
     }
     let baked = p4_stf::bake(program, &wanted, &sessions);
-    let (program, given) =
-        baked.map_err(|(number, error)| anyhow::Error::new(error).context(format!("entry {number}")))?;
-    Ok(setup::encode(&program, &given))
+    baked.map_err(|(number, error)| anyhow::Error::new(error).context(format!("entry {number}")))
 }
 
 /// The name that the user gave, or that of the file.

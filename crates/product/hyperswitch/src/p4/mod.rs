@@ -10,6 +10,7 @@ mod layered;
 mod load;
 mod reuse;
 mod run;
+mod running;
 mod trace;
 
 use crate::cli::P4Verb;
@@ -29,6 +30,10 @@ pub fn run(verb: &P4Verb, instance: Instance<'_>, json: bool) -> Result<()> {
     let mut session = Session::new(instance, json);
     match verb {
         P4Verb::Load(args) => load::run(&mut session, args),
+        P4Verb::Entry(verb) => running::entry(&mut session, verb),
+        P4Verb::Counter(verb) => running::counter(&mut session, verb),
+        P4Verb::Register(verb) => running::register(&mut session, verb),
+        P4Verb::Meter(verb) => running::meter(&mut session, verb),
         P4Verb::Show => session.show(Request::P4List),
         P4Verb::Unload { name } => session.show(Request::P4Unload { name: name.clone() }),
         P4Verb::Check { file, p4info, pcaps } => {

@@ -101,7 +101,7 @@ pub struct Instance<'a> {
 pub struct Session<'a> {
     instance: Instance<'a>,
     client: Option<Client>,
-    json: bool,
+    pub json: bool,
 }
 
 impl<'a> Session<'a> {
@@ -122,7 +122,11 @@ impl<'a> Session<'a> {
         Ok(self.client.insert(client))
     }
 
-    fn call(&mut self, request: &Request) -> Result<Reply, ClientError> {
+    /// Makes a request.
+    ///
+    /// # Errors
+    /// When the instance refuses, or goes away.
+    pub fn call(&mut self, request: &Request) -> Result<Reply, ClientError> {
         self.client()?.call(request)
     }
 
@@ -180,6 +184,8 @@ impl serde::Serialize for Bare<'_> {
             Reply::Policies(reply) => reply.serialize(serializer),
             Reply::Policy(reply) => reply.serialize(serializer),
             Reply::P4(reply) => reply.serialize(serializer),
+            Reply::P4Program(reply) => reply.serialize(serializer),
+            Reply::P4Cells(reply) => reply.serialize(serializer),
             Reply::Reloaded(reply) => reply.serialize(serializer),
             Reply::Unconfirmed(reply) => reply.serialize(serializer),
             Reply::Config(reply) => reply.serialize(serializer),

@@ -52,6 +52,30 @@ fn route(endpoint: &dyn Endpoint, device: &str, number: u8) -> Result<()> {
         .map(drop)
 }
 
+/// Entries of the loaded program are taken away and added again, all at once or none.
+fn entries_change(switch: &Switch, one: &Namespace) -> Result<()> {
+    let entry = |verb: &str, lines: &[&str]| switch.verb(&[&["p4", "entry", verb, "router"], lines].concat());
+    let routes = || entry("list", &["routes"]);
+    ensure!(routes()?.contains("0x0a020000/16 => "), "{}", routes()?);
+    entry("delete", &["routes 10.2.0.0/16", "next_hops 1"])?;
+    does_not_reach(one, OTHER)?;
+    ensure!(!routes()?.contains("0x0a020000/16"), "{}", routes()?);
+    // The second one is not there: the first one stays as it is.
+    ensure!(entry("delete", &["routes 10.1.0.0/16", "next_hops 1"]).is_err());
+    ensure!(routes()?.contains("0x0a010000/16"), "{}", routes()?);
+    ensure!(entry("add", &["routes via 10.1.0.0/16 => 1"]).is_err(), "twice");
+    entry(
+        "add",
+        &[
+            "routes via 10.2.0.0/16 => 3",
+            "next_hops send 1 => 1 02:00:00:00:01:01",
+        ],
+    )?;
+    does_not_reach(one, OTHER)?;
+    entry("set", &["routes via 10.2.0.0/16 => 2"])?;
+    reaches(one, OTHER)
+}
+
 #[test]
 fn containers_talk_through_a_router_that_outlives_control_and_returns_to_a_new_data_plane() -> Result<()> {
     let Some(_lab) = Lab::enter("containers_talk_through_a_router") else {
@@ -79,6 +103,7 @@ fn containers_talk_through_a_router_that_outlives_control_and_returns_to_a_new_d
     let shown = switch.verb(&["p4", "show"])?;
     ensure!(shown.contains("1=a 2=b") && shown.contains("in force"), "{shown}");
 
+    entries_change(&switch, &one)?;
     let old = switch.kill(Role::Control)?;
     reaches(&one, OTHER)?;
     switch.wait_replaced(Role::Control, old)?;
