@@ -329,7 +329,9 @@ impl ReceiveSide {
     /// In how many microseconds the receive side should run because a packet may be delivered then.
     #[cold]
     pub(super) fn limit_us(&self) -> Option<u64> {
-        let limit = self.limit.as_ref().filter(|_| self.has_queue())?;
+        // A turn may have ended before the inbox was sorted.
+        let has_packets = self.has_queue() || !self.inbox.is_empty();
+        let limit = self.limit.as_ref().filter(|_| has_packets)?;
         Some(limit.next_ns().saturating_sub(cpu::now_ns()).div_ceil(1000))
     }
 }
