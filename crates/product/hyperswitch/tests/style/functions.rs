@@ -12,6 +12,7 @@ const USUALLY: usize = 45;
 /// Longer functions: one `match` over a list of operations, each with an arm of a few lines. Such a table is
 /// read arm by arm, and cutting it in two hides that it is complete.
 const TABLES: &[&str] = &[
+    "crates/control/control/src/serve.rs:serve",
     "crates/forwarding/datapath/src/requests.rs:serve",
     "crates/p4/p4-bmv2/src/expr/arithmetic.rs:arithmetic",
     "crates/p4/p4-bmv2/src/expr/arithmetic.rs:low",
