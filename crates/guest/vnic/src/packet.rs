@@ -576,7 +576,7 @@ impl Packet {
 
     /// Forgets the tail, so that a slot at rest keeps no other packet, no guest's memory, and of ours only
     /// its `copy`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn clear(&mut self) {
         if self.is_copy {
             self.elsewhere = Elsewhere::None;
