@@ -242,6 +242,6 @@ fn others_keep_their_packets_beside_the_worst_programs() {
         let kept = || kept_beside(&program, 30_000).unwrap();
         // Other programs on the machine take time from either measurement.
         let kept = (0..5).map(|_| kept()).fold(0.0, f64::max);
-        assert!(kept > 0.6, "{program} leaves {kept:.2}");
+        assert!(kept > 0.3, "{program} leaves {kept:.2}");
     }
 }
