@@ -91,7 +91,14 @@ fn actions_read_as_those_of_open_vswitch() {
                 tpid: 0x8100,
                 tci: 0xa00a,
             }),
-            "push_vlan(tpid=0x8100,vid=10)",
+            "push_vlan(tpid=0x8100,vid=10,pcp=5)",
+        ),
+        (
+            Action::Edit(Edit::PushVlan {
+                tpid: 0x88a8,
+                tci: 10,
+            }),
+            "push_vlan(tpid=0x88a8,vid=10)",
         ),
         (
             Action::Userspace(Userspace {
