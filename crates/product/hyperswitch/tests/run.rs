@@ -850,8 +850,11 @@ fn being_asked_twice_at_once_to_end_is_being_asked_once() {
         "{}",
         instance.seen
     );
+    // Whether the states of cores can be had depends on the machine, and on how busy it is.
+    let of_machine = |line: &&str| line.contains("vm-state:");
+    let mut lines = instance.seen.lines().filter(|line| !of_machine(line));
     assert!(
-        !instance.seen.contains("WARN") && !instance.seen.contains("ERROR"),
+        !lines.any(|line| line.contains("WARN") || line.contains("ERROR")),
         "{}",
         instance.seen
     );
