@@ -269,7 +269,10 @@ fn a_bandwidth_is_shared_by_weight() {
             guest.outstanding() == 0
         });
     }
-    assert_eq!(switch.counters(2).egress_dropped.total(), 0);
+    // With two copies senders have their buffers back before the receiver has the packets.
+    if mode() != Mode::DriverDomain {
+        assert_eq!(switch.counters(2).egress_dropped.total(), 0);
+    }
     switch.finish();
 }
 
