@@ -6,17 +6,12 @@
 //! `txqueuelen`) buffers or drops frames.
 
 use crate::nic::{Arrival, Full, Nic, Sent};
+use crate::outbound::{BATCH, BATCH_BYTES};
 use crate::session::{Session, SessionError};
 use nic_packet::VNET_HEADER_LEN;
 use std::io;
 use std::time::Instant;
 use virtqueue::driver::{Access, MAX_SPANS, Used};
-
-/// Frames per batch at most.
-const BATCH: usize = 64;
-/// Bytes after which a batch to the data plane is published although more may follow, so that it starts
-/// working.
-const BATCH_BYTES: usize = 128 << 10;
 
 /// Offset of `num_buffers` in the virtio-net header.
 const NUM_BUFFERS: usize = 10;

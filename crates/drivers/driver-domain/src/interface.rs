@@ -11,8 +11,7 @@
 //! while the interface is gone, since only the control process could bring a new one.
 //!
 //! The worker sleeps in `epoll_wait`, without timeout unless the interface is to be tried again, or its
-//! device's queue is full. While frames
-//! flow it asks without waiting, between batches.
+//! device's queue is full. While frames flow it asks without waiting, between batches.
 
 use crate::coalescing::{Coalescing, Frames, PAUSE, WhenIdle};
 use crate::forward::{Counters, End, Progress, receive, transmit};

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use virtqueue::driver::{Messages, Span, Used};
 
 /// Frames per batch at most.
-const BATCH: usize = 64;
-/// Bytes after which a batch is sent although more frames may be there, so that their buffers come back.
-const BATCH_BYTES: usize = 128 << 10;
+pub const BATCH: usize = 64;
+/// Bytes after which a batch ends although more frames may be there, so that the other side can go on.
+pub const BATCH_BYTES: usize = 128 << 10;
 
 /// How long a frame waits for a device whose queue is full.
 const PATIENCE: Duration = Duration::from_millis(100);

@@ -9,7 +9,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `tap`, `settings` | TAP devices, and what changes while one is in use |
-//! | `uplink`, `receive_ring` | packet sockets on existing interfaces; frames that arrive there |
+//! | `uplink`, `receive_ring`, `vlan_tag` | packet sockets on existing interfaces; frames that arrive there |
 //! | `placeholder`, `owner` | TAPs that stand for ports at the host; whose a device is |
 //! | `watch`, `addresses` | changes of interfaces; their addresses |
 //! | `netlink`, `namespace` | requests of route netlink; a function in another namespace |
@@ -28,6 +28,7 @@ mod receive_ring;
 mod settings;
 mod tap;
 mod uplink;
+mod vlan_tag;
 mod watch;
 
 pub use addresses::{Addresses, addresses_of};
@@ -35,7 +36,8 @@ pub use owner::Owner;
 pub use placeholder::PlaceholderTaps;
 pub use receive_ring::{Front, ReceiveRing};
 pub use tap::{Offloads, Tap, TapSpec};
-pub use uplink::{CONTROL_LEN, Uplink, VlanTag, vlan_tag};
+pub use uplink::{CONTROL_LEN, Uplink, vlan_tag};
+pub use vlan_tag::VlanTag;
 pub use watch::{LinkEvent, LinkState, LinkWatch};
 
 use std::io;

@@ -13,7 +13,7 @@
 //!
 //! Used by one thread.
 
-use crate::uplink::VlanTag;
+use crate::vlan_tag::VlanTag;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -28,8 +28,6 @@ const BLOCK: usize = 16 * SLOT;
 
 /// `struct virtio_net_hdr`, which the kernel puts directly in front of the frame.
 pub const SHORT_HEADER_LEN: usize = 10;
-
-const DEFAULT_TPID: u16 = 0x8100;
 
 /// The oldest frame of a ring.
 #[derive(Debug, PartialEq, Eq)]
@@ -113,15 +111,7 @@ impl ReceiveRing {
             std::slice::from_raw_parts(first, SHORT_HEADER_LEN + len)
         };
         let (header, frame) = bytes.split_first_chunk()?;
-        let has = |bit| status & bit != 0;
-        let tag = has(libc::TP_STATUS_VLAN_VALID).then(|| VlanTag {
-            tpid: if has(libc::TP_STATUS_VLAN_TPID_VALID) {
-                notes.tp_vlan_tpid
-            } else {
-                DEFAULT_TPID
-            },
-            tci: notes.tp_vlan_tci,
-        });
+        let tag = VlanTag::reported(status, notes.tp_vlan_tci, notes.tp_vlan_tpid);
         Some(Front::Frame(header, frame, tag))
     }
 
@@ -155,7 +145,8 @@ fn small(number: usize) -> libc::c_uint {
     libc::c_uint::try_from(number).expect("small constants")
 }
 
-fn set<T>(socket: BorrowedFd<'_>, name: libc::c_int, value: &T) -> io::Result<()> {
+/// Sets an option of a packet socket, whose value is plain data as `linux/if_packet.h` has it.
+pub(crate) fn set<T>(socket: BorrowedFd<'_>, name: libc::c_int, value: &T) -> io::Result<()> {
     let len = libc::socklen_t::try_from(size_of::<T>()).expect("sizes of structures");
     // SAFETY: pointer and length describe one live value of plain data.
     let result = unsafe {

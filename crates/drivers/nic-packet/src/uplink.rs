@@ -16,7 +16,8 @@
 
 use crate::netlink::{Change, Link, Netlink};
 use crate::owner::{Made, Owner};
-use crate::receive_ring::ReceiveRing;
+use crate::receive_ring::{ReceiveRing, set};
+use crate::vlan_tag::VlanTag;
 use crate::{NicError, VNET_HEADER_LEN, check_name};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
@@ -29,16 +30,6 @@ pub const CONTROL_LEN: usize = 64;
 const RECEIVE_BUFFER: usize = 4 << 20;
 
 const AUXDATA_LEN: usize = 20;
-const DEFAULT_TPID: u16 = 0x8100;
-
-/// A VLAN tag that was taken out of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VlanTag {
-    /// Tag protocol identifier.
-    pub tpid: u16,
-    /// Tag control information.
-    pub tci: u16,
-}
 
 /// A packet socket bound to one interface, non-blocking, promiscuous, with virtio-net headers.
 #[derive(Debug)]
@@ -240,32 +231,12 @@ fn join_all(socket: &OwnedFd, index: i32) -> io::Result<()> {
         mr_alen: 0,
         mr_address: [0; 8],
     };
-    // SAFETY: the pointer and the length describe one live `packet_mreq`.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_ADD_MEMBERSHIP,
-            (&raw const membership).cast(),
-            socklen(size_of::<libc::packet_mreq>()),
-        )
-    };
-    check(result)
+    set(socket.as_fd(), libc::PACKET_ADD_MEMBERSHIP, &membership)
 }
 
 fn option(socket: &OwnedFd, name: libc::c_int, value: usize) -> io::Result<()> {
     let value = libc::c_int::try_from(value).expect("small constants");
-    // SAFETY: the pointer and the length describe one live int.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            name,
-            (&raw const value).cast(),
-            socklen(size_of::<libc::c_int>()),
-        )
-    };
-    check(result)
+    set(socket.as_fd(), name, &value)
 }
 
 fn socklen(size: usize) -> libc::socklen_t {
@@ -292,12 +263,7 @@ pub fn vlan_tag(control: &[u8]) -> Option<VlanTag> {
             let status = u32::from_ne_bytes(*data.first_chunk()?);
             let tci = u16::from_ne_bytes(*data[16..].first_chunk()?);
             let tpid = u16::from_ne_bytes(*data[18..].first_chunk()?);
-            let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 {
-                tpid
-            } else {
-                DEFAULT_TPID
-            };
-            return (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(VlanTag { tpid, tci });
+            return VlanTag::reported(status, tci, tpid);
         }
         rest = rest.get(length.next_multiple_of(size_of::<usize>())..)?;
     }

@@ -368,7 +368,7 @@ impl<'a> Notes<'a> {
                     self.follow_slow(slow);
                 }
             }
-            // They move no bits of the packet.
+            // Operations that move no bits of the packet.
             Op::Turn
             | Op::Jump { .. }
             | Op::JumpUnlessValid { .. }

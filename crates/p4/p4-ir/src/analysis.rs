@@ -202,7 +202,7 @@ impl DataFlow<'_> {
             }
             // What they write comes from no field.
             Op::Meter { .. } | Op::RegisterRead(..) | Op::Random(..) => {}
-            // They write no header's field; headers made valid are noted below.
+            // Operations that write no header's field; headers made valid are noted below.
             Op::SetValid(_)
             | Op::Jump(_)
             | Op::JumpUnless(..)
@@ -349,7 +349,7 @@ impl DataFlow<'_> {
             Op::RegisterWrite(_, index, value) => {
                 [index, value].into_iter().for_each(|e| self.decides(*e, None))
             }
-            // Their results decide where they are used; assertions, logs and digests change no packet.
+            // Results decide where they are used; assertions, logs and digests change no packet.
             Op::Assign(..)
             | Op::CopyVariable(..)
             | Op::SetValid(_)

@@ -298,7 +298,7 @@ fn a_version_replaces_another_while_packets_flow_and_none_is_lost() {
             received += 1;
         }
     }
-    // Those of the version before may still be on their way to the other port.
+    // Packets of the version before may still be on their way to the other port.
     while received < 20 * 20 {
         let late = [2, 3].map(|port| {
             let guest = guests.get_mut(&port).unwrap();
