@@ -160,12 +160,11 @@ fn what_a_guest_may_not_receive_stays_with_its_senders() {
     }
 }
 
-/// Who sends to others as well is not held up by the slow one, and loses what has no room there.
-#[test]
-fn what_a_gateway_sends_to_a_slow_guest_holds_nobody_up() {
-    let (mut switch, mut a, mut b) = pair();
+/// The first of three guests sends to each of the others, by address.
+fn gateway() -> (Switch, [Guest; 3]) {
+    let (mut switch, a, b) = pair();
     switch.add(3);
-    let mut c = Guest::usual(&mut switch, 3);
+    let c = Guest::usual(&mut switch, 3);
     let all = Switch::port_flow(1, &[]).id;
     switch.done(Request::FlowDel {
         switch: SWITCH,
@@ -173,6 +172,13 @@ fn what_a_gateway_sends_to_a_slow_guest_holds_nobody_up() {
     });
     switch.flow_by_address(1, 2);
     switch.flow_by_address(1, 3);
+    (switch, [a, b, c])
+}
+
+/// Who sends to others as well is not held up by the slow one, and loses what has no room there.
+#[test]
+fn what_a_gateway_sends_to_a_slow_guest_holds_nobody_up() {
+    let (mut switch, [mut a, mut b, mut c]) = gateway();
     set(&mut switch, 2, None, Some(SLOW));
     let mut refused = 0;
     for round in 0..10 {
@@ -195,16 +201,7 @@ fn what_a_gateway_sends_to_a_slow_guest_holds_nobody_up() {
 /// A sender that is held may have packets for others, too: it looks ahead after a while.
 #[test]
 fn a_sender_that_is_held_looks_for_others() {
-    let (mut switch, mut a, mut b) = pair();
-    switch.add(3);
-    let mut c = Guest::usual(&mut switch, 3);
-    let all = Switch::port_flow(1, &[]).id;
-    switch.done(Request::FlowDel {
-        switch: SWITCH,
-        id: all,
-    });
-    switch.flow_by_address(1, 2);
-    switch.flow_by_address(1, 3);
+    let (mut switch, [mut a, mut b, mut c]) = gateway();
     // A frame in 120 ms, so that all take more than three seconds.
     let rate = RateLimit {
         bits_per_second: 100_000,

@@ -229,7 +229,7 @@ fn one(mut arrays: Vec<(u16, String)>) -> Result<u16> {
 pub fn counter(session: &mut Session<'_>, verb: &P4CounterVerb) -> Result<()> {
     let (P4CounterVerb::List { name, .. } | P4CounterVerb::Set { name, .. }) = verb;
     let running = Running::fetch(session, name)?;
-    // Those of tables are listed with entries.
+    // Counters of tables are listed with entries.
     let counters = || running.program().counters.iter().map(|counter| &counter.identity);
     match verb {
         P4CounterVerb::List { counter, .. } => {

@@ -76,7 +76,7 @@ impl Successor {
 
 impl Drop for Successor {
     fn drop(&mut self) {
-        // It has taken its place, or it is not wanted.
+        // The draft has taken the place of the file, or is not wanted.
         let _ = fs::remove_file(&self.new);
     }
 }

@@ -127,7 +127,7 @@ fn watch(path: &Path, run_dir: &Path, seconds: u32) -> Result<()> {
         .stdout(file)
         .stderr(Stdio::null())
         .spawn()?;
-    // It ends by itself where there is no instance, and has its last line a moment late.
+    // The command ends by itself where there is no instance, and has its last line a moment late.
     std::thread::sleep(Duration::from_millis(u64::from(seconds) * 1000 + 500));
     let _ = child.kill();
     child.wait()?;

@@ -33,48 +33,34 @@ impl Namespace {
         self.run(&format!("ping -c 1 -W 1 {options}")).0
     }
 
+    /// A program with the number of an interface and hexadecimal digits as its arguments.
+    fn perl(&self, program: &str, interface: &str, digits: &str) -> Command {
+        let index = self.run(&format!("cat /sys/class/net/{interface}/ifindex")).1;
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.0, "perl", "-e", program]);
+        command.args([index.trim(), digits]);
+        command
+    }
+
     /// Sends a frame from an interface, given in hexadecimal digits with spaces between.
     pub fn sends(&self, interface: &str, frame: &str) {
-        let index = self.run(&format!("cat /sys/class/net/{interface}/ifindex")).1;
         let program = "socket(S, 17, 3, 0) or die $!; \
              bind(S, pack('S n i S C C a8', 17, 3, $ARGV[0], 0, 0, 0, '')) or die $!; \
              defined(send(S, pack('H*', $ARGV[1]), 0)) or die $!";
         let frame = frame.replace(' ', "");
-        let mut command = Command::new("ip");
-        command.args([
-            "netns",
-            "exec",
-            &self.0,
-            "perl",
-            "-e",
-            program,
-            index.trim(),
-            &frame,
-        ]);
-        let said = command.output().unwrap();
+        let said = self.perl(program, interface, &frame).output().unwrap();
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     }
 
     /// The first frame with these bytes that an interface receives from now on. `act` is called once the
     /// interface is heard. Bytes are hexadecimal digits.
     pub fn hears(&self, interface: &str, bytes: &str, act: impl FnOnce()) -> Option<String> {
-        let index = self.run(&format!("cat /sys/class/net/{interface}/ifindex")).1;
         let program = "socket(S, 17, 3, unpack('S', pack('n', 3))) or die $!; \
              bind(S, pack('S n i S C C a8', 17, 3, $ARGV[0], 0, 0, 0, '')) or die $!; \
              $| = 1; print qq(ready\\n); alarm 20; \
              while (defined(recv(S, $frame, 65536, 0))) { \
              $hex = unpack('H*', $frame); if (index($hex, $ARGV[1]) >= 0) { print qq($hex\\n); exit } }";
-        let mut command = Command::new("ip");
-        command.args([
-            "netns",
-            "exec",
-            &self.0,
-            "perl",
-            "-e",
-            program,
-            index.trim(),
-            bytes,
-        ]);
+        let mut command = self.perl(program, interface, bytes);
         let mut listener = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(listener.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "ready");
