@@ -511,9 +511,10 @@ pub struct PortStats {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),*; $($(#[$map_doc:meta])* $map:ident),*) => {
-        /// Counters, see [`flow::PortCounters`] for their exact meaning; drops by the name of their reason.
+        /// Counters, see [`flow::PortCounters`] for their exact meaning; drops by the name of their reason. What an
+        /// older version does not count is 0.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-        #[serde(rename_all = "kebab-case")]
+        #[serde(rename_all = "kebab-case", default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
             $($(#[$map_doc])* pub $map: BTreeMap<String, u64>,)*

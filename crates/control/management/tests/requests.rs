@@ -80,3 +80,12 @@ fn counters_add_up() {
         (10, 6, 4, 0)
     );
 }
+
+#[test]
+fn counters_of_an_older_version_are_read() {
+    let older: Counters = serde_json::from_str(r#"{"received":7,"dropped":{"port-down":2}}"#).unwrap();
+    assert_eq!(
+        (older.received, older.dropped["port-down"], older.bandwidth_waits),
+        (7, 2, 0)
+    );
+}
