@@ -6,13 +6,15 @@
 //! | `place.rs` | fields: loads and stores |
 //! | `value.rs` | expressions of up to 64 bits, conditions, references to headers |
 //! | `wide.rs` | expressions of more than 64 bits |
-//! | `action.rs` | operations and actions, hashes and checksums |
+//! | `action.rs` | operations and actions |
+//! | `checksum.rs` | checksums, and what they and hashes are calculated over |
 //! | `flow.rs` | parser and controls |
 //!
 //! Compilation recurses along expressions, whose depth is bounded first ([`MAX_DEPTH`]); running does not
 //! recurse. A jump names a label until all code is there.
 
 mod action;
+mod checksum;
 mod flow;
 mod place;
 mod value;
