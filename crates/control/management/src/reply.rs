@@ -511,8 +511,8 @@ pub struct PortStats {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),*; $($(#[$map_doc:meta])* $map:ident),*) => {
-        /// Counters, see [`flow::PortCounters`] for their exact meaning; drops by the name of their reason. What an
-        /// older version does not count is 0.
+        /// Counters, see [`flow::PortCounters`] for their exact meaning; drops by the name of their reason.
+        /// What an older version does not count is 0.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case", default)]
         pub struct Counters {
