@@ -7,7 +7,7 @@
 //! | user | [`DATA_PLANE_USER`], no groups | as started | as started | as started |
 //! | mount, network, IPC and UTS namespace | own and empty | as started | as started | as started |
 //! | files (Landlock) | (no way to open any) | the run directory; to read: the configuration's directory and `/proc`; to make and remove sockets: all | `/dev/net/tun`; to read: `/run` | the run directory, to make and remove sockets; `/dev/net/tun`; settings of IPv6 |
-//! | capabilities | none | DAC_OVERRIDE | NET_ADMIN, NET_RAW, SYS_ADMIN | DAC_OVERRIDE, NET_ADMIN |
+//! | capabilities | none | DAC_OVERRIDE, SETGID | NET_ADMIN, NET_RAW, SYS_ADMIN | DAC_OVERRIDE, NET_ADMIN |
 //! | new privileges by executing | none | none | none | none |
 //! | system calls | `calls/data_plane.rs` | `calls/control.rs` | `calls/driver.rs` | `calls/ovs.rs` |
 //!
@@ -17,8 +17,10 @@
 //!
 //! Data plane and driver domain keep SYS_NICE as well where that is how their threads are raised ([`Kept`]).
 //!
-//! Why control and ovs keep DAC_OVERRIDE: the sockets of VMMs belong to the users who run them. Why the
-//! driver domain keeps SYS_ADMIN: setns(2) takes it.
+//! Why control and ovs keep DAC_OVERRIDE: the sockets of VMMs belong to the users who run them. Why control
+//! keeps SETGID: its sockets belong to groups of users (its filter lets it change nothing but the effective
+//! group, which gives no access that DAC_OVERRIDE does not). Why the driver domain keeps SYS_ADMIN: setns(2)
+//! takes it.
 
 use crate::filter::{self, Filtered};
 use crate::{landlock, separate};
@@ -98,7 +100,7 @@ pub fn isolate_control(
 ) -> Result<Missing, IsolationError> {
     let mut missing = Missing::new();
     let files = landlock::for_control(run_dir, config);
-    let keep = CapabilitySet::DAC_OVERRIDE;
+    let keep = CapabilitySet::DAC_OVERRIDE | CapabilitySet::SETGID;
     finish(Filtered::Control, keep, Some(files), violation, &mut missing)?;
     Ok(missing)
 }

@@ -29,6 +29,7 @@ mod socket;
 mod tests;
 
 pub use refusal::Refusal;
+use rustix::fs::Mode;
 pub use socket::{connect_to, listen_at, remove};
 use std::path::PathBuf;
 
@@ -39,6 +40,23 @@ pub struct SocketPath {
     pub path: PathBuf,
     /// Number of the user to whom it belongs. `None`: to the user to whom its directory belongs.
     pub owner: Option<u32>,
+}
+
+/// Who may connect to a socket that we make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Permissions of its file.
+    pub mode: Mode,
+    /// Group of its file. `None`: that of the process, or of a directory that passes on its group.
+    pub group: Option<u32>,
+}
+
+impl Access {
+    /// The owner alone.
+    pub const OWNER: Access = Access {
+        mode: Mode::RUSR.union(Mode::WUSR),
+        group: None,
+    };
 }
 
 impl From<PathBuf> for SocketPath {

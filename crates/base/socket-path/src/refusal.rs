@@ -66,6 +66,12 @@ pub enum Refusal {
         /// Whose the socket is.
         expected: u32,
     },
+    /// The process may not make files of this group.
+    #[error("it cannot be given to group {group}: that takes CAP_SETGID")]
+    Group {
+        /// The group.
+        group: u32,
+    },
     /// A process listens there already.
     #[error("another process listens there")]
     Taken,

@@ -8,14 +8,15 @@
 //! of their own.
 
 use super::resolution::{Entry, Resolution, is_us};
-use super::{Refusal, SocketPath};
+use super::{Access, Refusal, SocketPath};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, fchmod, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
 };
-use rustix::process::umask;
+use rustix::process::{Gid, umask};
+use rustix::thread::set_thread_res_gid;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
@@ -33,11 +34,11 @@ fn by_descriptor(fd: &OwnedFd) -> PathBuf {
 }
 
 /// Listens at a path; the socket does not block. A socket file on which no process listens any more is
-/// replaced. The mode is set before a process can connect.
+/// replaced. Mode and group are set before a process can connect.
 ///
 /// # Errors
-/// A process listens there, the file is no socket, or see [`Refusal`].
-pub fn listen_at(path: &SocketPath, mode: Mode) -> Result<OwnedFd, Refusal> {
+/// A process listens there, the file is no socket, the group may not be given, or see [`Refusal`].
+pub fn listen_at(path: &SocketPath, access: Access) -> Result<OwnedFd, Refusal> {
     let resolution = Resolution::of_directory(path)?;
     let socket = stream()?;
     // Users see the address (`ss -x`), so it is the path, where that is certain to lead to the same place.
@@ -46,13 +47,15 @@ pub fn listen_at(path: &SocketPath, mode: Mode) -> Result<OwnedFd, Refusal> {
         false => by_descriptor(resolution.directory()).join(resolution.name()?),
     };
     let address = SocketAddrUnix::new(&address)?;
-    match bind_with(&socket, &address, mode) {
-        Err(Errno::ADDRINUSE) => {
-            remove_stale(&resolution)?;
-            bind_with(&socket, &address, mode)?;
-        }
-        result => result?,
+    let mut bound = bind_with(&socket, &address, access);
+    if bound == Err(Errno::ADDRINUSE) {
+        remove_stale(&resolution)?;
+        bound = bind_with(&socket, &address, access);
     }
+    bound.map_err(|error| match (error, access.group) {
+        (Errno::PERM, Some(group)) => Refusal::Group { group },
+        (error, _) => error.into(),
+    })?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
 }
@@ -60,14 +63,31 @@ pub fn listen_at(path: &SocketPath, mode: Mode) -> Result<OwnedFd, Refusal> {
 /// Binds; the file that this makes has the mode from the beginning: that of the socket, less the umask
 /// (Linux, `unix_bind_bsd`). The umask is that of the whole process, for a moment: two threads that bind take
 /// turns, or each would put back the umask of the other.
-fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> Result<(), Errno> {
+fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, access: Access) -> Result<(), Errno> {
     static UMASK: Mutex<()> = Mutex::new(());
-    fchmod(socket, mode)?;
+    fchmod(socket, access.mode)?;
     let _turn = UMASK.lock().unwrap_or_else(PoisonError::into_inner);
     let before = umask(Mode::empty());
-    let result = bind(socket, address);
+    let result = match access.group {
+        Some(group) => bind_as_group(socket, address, Gid::from_raw(group)),
+        None => bind(socket, address),
+    };
     umask(before);
     result
+}
+
+/// Binds in a thread of that group, whose files are the group's from the beginning: a change of group
+/// afterwards could be led to another file, as a change of mode could. The group ends with the thread.
+fn bind_as_group(socket: &OwnedFd, address: &SocketAddrUnix, group: Gid) -> Result<(), Errno> {
+    let bind_in_thread = || {
+        set_thread_res_gid(None, group, None)?;
+        bind(socket, address)
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, bind_in_thread);
+        let joined = thread.map_err(|_| Errno::AGAIN)?.join();
+        joined.unwrap_or(Err(Errno::AGAIN))
+    })
 }
 
 /// Removes a socket on which no process listens.

@@ -56,6 +56,13 @@ fn vmm(path: &Path, user: u32) -> UnixListener {
     as_user(user, || UnixListener::bind(path).unwrap())
 }
 
+fn access(mode: u32) -> Access {
+    Access {
+        mode: Mode::from_raw_mode(mode),
+        group: None,
+    }
+}
+
 fn owned(path: &Path, owner: u32) -> SocketPath {
     SocketPath {
         path: path.to_owned(),
@@ -84,7 +91,7 @@ fn no_link_of_another_user_is_followed() {
     for path in ["vm.sock", "there/vm.sock", "there/new.sock"].map(|name| a.join(name)) {
         // Whatever is configured: a link may lead to another VMM of the right user.
         connect_to(&owned(&path, BOB)).unwrap_err();
-        listen_at(&path.clone().into(), Mode::RUSR).unwrap_err();
+        listen_at(&path.clone().into(), access(0o400)).unwrap_err();
         remove(&path.into());
     }
     assert!(b.join("vm.sock").exists());
@@ -147,7 +154,7 @@ fn directories_and_socket_belong_to_one_user() {
     let _vmm = vmm(&b.join("vm.sock"), BOB);
     let _own = vmm(&directory(&a.join("own"), ALICE, 0o700).join("vm.sock"), ALICE);
     assert!(matches!(refused(&b.join("vm.sock")), Refusal::Owner { at, .. } if at == b));
-    listen_at(&b.join("new.sock").into(), Mode::RUSR).unwrap_err();
+    listen_at(&b.join("new.sock").into(), access(0o400)).unwrap_err();
     connect_to(&owned(&b.join("vm.sock"), BOB)).unwrap();
     connect_to(&a.join("own/vm.sock").into()).unwrap();
     // What root made for the user is the user's as well.
@@ -186,8 +193,8 @@ fn a_shared_directory_takes_an_owner() {
         connect_to(&owned(&path, ALICE)).unwrap();
         connect_to(&owned(&path, BOB)).unwrap_err();
         let below = directory(&shared.join("below"), ALICE, 0o700).join("vm.sock");
-        listen_at(&below.clone().into(), Mode::RUSR).unwrap_err();
-        listen_at(&owned(&below, ALICE), Mode::RUSR).unwrap();
+        listen_at(&below.clone().into(), access(0o400)).unwrap_err();
+        listen_at(&owned(&below, ALICE), access(0o400)).unwrap();
         drop(vmm);
         fs::remove_file(&path).unwrap();
         let _ours = UnixListener::bind(&path).unwrap();
@@ -197,7 +204,7 @@ fn a_shared_directory_takes_an_owner() {
             "{mode:o}"
         );
         // Those who may write there connect to a socket of ours.
-        listen_at(&shared.join("ours.sock").into(), Mode::RUSR).unwrap();
+        listen_at(&shared.join("ours.sock").into(), access(0o400)).unwrap();
     }
 }
 
@@ -260,7 +267,7 @@ fn a_user_who_moves_things_meanwhile_achieves_nothing() {
                 Err(_) => refused += 1,
             }
             let path = here.join("ours.sock").into();
-            if listen_at(&path, Mode::RUSR).is_ok() {
+            if listen_at(&path, access(0o400)).is_ok() {
                 remove(&path);
             }
         }
@@ -278,19 +285,22 @@ fn a_user_who_moves_things_meanwhile_achieves_nothing() {
 fn listens_only_where_nobody_else_does() {
     let dir = directory_of_this_test();
     let path = SocketPath::from(dir.path().join("a.sock"));
-    let first = listen_at(&path, Mode::from_raw_mode(0o660)).unwrap();
+    let first = listen_at(&path, access(0o660)).unwrap();
     assert_eq!(
         fs::metadata(&path.path).unwrap().permissions().mode() & 0o777,
         0o660
     );
-    assert!(matches!(listen_at(&path, Mode::RUSR), Err(Refusal::Taken)));
+    assert!(matches!(listen_at(&path, access(0o400)), Err(Refusal::Taken)));
     connect_to(&path).unwrap();
     drop(first);
     connect_to(&path).unwrap_err();
-    listen_at(&path, Mode::RUSR).unwrap();
+    listen_at(&path, access(0o400)).unwrap();
     let file = SocketPath::from(dir.path().join("file"));
     fs::write(&file.path, "precious").unwrap();
-    assert!(matches!(listen_at(&file, Mode::RUSR), Err(Refusal::InTheWay(_))));
+    assert!(matches!(
+        listen_at(&file, access(0o400)),
+        Err(Refusal::InTheWay(_))
+    ));
     assert!(matches!(connect_to(&file), Err(Refusal::InTheWay(_))));
     assert_eq!(fs::read(&file.path).unwrap(), b"precious");
     let nowhere = connect_to(&dir.path().join("nothing/a.sock").into()).unwrap_err();
@@ -311,7 +321,7 @@ fn a_symbolic_link_is_left_alone_with_what_it_leads_to() {
     let stale = UnixListener::bind(&target).unwrap();
     symlink(&target, &path.path).unwrap();
     let refused = |what: &str| {
-        listen_at(&path, Mode::RUSR).expect_err(what);
+        listen_at(&path, access(0o400)).expect_err(what);
         remove(&path);
         assert!(fs::symlink_metadata(&path.path).unwrap().is_symlink(), "{what}");
     };
@@ -351,7 +361,7 @@ fn a_file_s_mode_is_not_changed_through_a_link_put_in_the_socket_s_place() {
             }
         });
         for _ in 0..20_000 {
-            let _ = listen_at(&path, Mode::from_raw_mode(0o660));
+            let _ = listen_at(&path, access(0o660));
             if mode() != 0o600 {
                 break;
             }
@@ -359,4 +369,26 @@ fn a_file_s_mode_is_not_changed_through_a_link_put_in_the_socket_s_place() {
         ending.store(true, Ordering::Relaxed);
     });
     assert_eq!(mode(), 0o600);
+}
+
+#[test]
+fn a_socket_is_of_its_group_from_the_beginning() {
+    let Some(dir) = ours() else { return };
+    let path = SocketPath::from(dir.path().join("a.sock"));
+    let access = Access {
+        group: Some(BOB),
+        ..access(0o660)
+    };
+    let _listener = listen_at(&path, access).unwrap();
+    let found = fs::metadata(&path.path).unwrap();
+    assert_eq!((found.uid(), found.gid(), found.mode() & 0o777), (0, BOB, 0o660));
+    // Of this thread alone.
+    let next = SocketPath::from(dir.path().join("b.sock"));
+    let _listener = listen_at(&next, Access::OWNER).unwrap();
+    assert_eq!(fs::metadata(&next.path).unwrap().gid(), 0);
+    let home = directory(&dir.path().join("alice"), ALICE, 0o755);
+    let own = SocketPath::from(home.join("a.sock"));
+    let refusal = as_user(ALICE, || listen_at(&own, access).unwrap_err());
+    assert!(matches!(refusal, Refusal::Group { group: BOB }), "{refusal}");
+    assert!(!own.path.exists());
 }

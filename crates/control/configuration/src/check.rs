@@ -3,7 +3,7 @@
 //! Errors carry the path to the offending value, which makes sense for a file and for a request alike.
 
 use crate::private_vlan;
-use crate::schema::{Config, HostConfig, PortConfig, PortKind, SwitchConfig, SwitchKind};
+use crate::schema::{Config, HostConfig, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind};
 use crate::value::{IpPrefix, MacAddr, MaxRate, Mtu, Weight};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -178,7 +178,7 @@ fn check_port(
     let name = &port.name;
     // Sockets in the run directory that are not ports'.
     let others = if port.kind == PortKind::VhostUser && port.socket.is_none() {
-        &["control", "supervisor", "ovs"][..]
+        &["control", "view", "supervisor", "ovs"][..]
     } else {
         &["control"]
     };
@@ -232,6 +232,18 @@ fn check_vhost_user(port: &PortConfig, place: &[PathSegment], seen: &mut Seen) -
     ] {
         if given {
             let message = format!("`{key}` is for ports of type tap; {} is vhost-user", port.name);
+            return Err(error(place, key, message));
+        }
+    }
+    for (key, given) in [
+        ("group", port.group.is_some()),
+        ("socket-mode", port.socket_mode.is_some()),
+    ] {
+        if given && port.mode == Some(PortMode::Client) {
+            let message = format!(
+                "`{key}` is for sockets that the switch makes; that of {} (mode client) is its VMM's",
+                port.name
+            );
             return Err(error(place, key, message));
         }
     }
@@ -293,6 +305,8 @@ fn check_tap(
         ("socket", port.socket.is_some()),
         ("mode", port.mode.is_some()),
         ("owner", port.owner.is_some()),
+        ("group", port.group.is_some()),
+        ("socket-mode", port.socket_mode.is_some()),
     ] {
         if given {
             let message = format!("`{key}` is for ports of type vhost-user; {} is a tap", port.name);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `schema` | types that describe a TOML file, and the objects that requests add at run time |
 //! | `policy`, `mirror` | the parts of the schema about sets, rules and guards; about copies of ports' packets |
+//! | `access` | who may connect to the sockets that the switch makes |
 //! | `mark` | marks of packets: the sender's, or a number |
 //! | `per_class` | values for each class of frames that go to all ports |
 //! | `value`, `policy_value` | values that check themselves: one that exists is in range |
@@ -13,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod check;
 mod file;
 mod mark;
@@ -25,6 +27,7 @@ mod schema;
 mod value;
 mod wanted;
 
+pub use access::{AccessConfig, Group, SocketMode};
 pub use check::{CheckError, PathSegment};
 pub use file::{ConfigError, error_at, parse};
 pub use mark::{Dscp, Mark, VlanPriority};

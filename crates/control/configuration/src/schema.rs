@@ -4,6 +4,7 @@
 //! sensible one. Ports without `vlan` carry untagged frames only; that a guest can tag its way into a VLAN
 //! takes an explicit `trunk`, the safe direction of error.
 
+use crate::access::{AccessConfig, Group, SocketMode};
 use crate::mark::{Dscp, VlanPriority};
 use crate::mirror::MirrorConfig;
 use crate::per_class::PerClass;
@@ -39,6 +40,9 @@ pub struct Config {
     /// Copies of ports' packets for other ports.
     #[serde(default, rename = "mirror", skip_serializing_if = "Vec::is_empty")]
     pub mirrors: Vec<MirrorConfig>,
+    /// Who may connect to the switch's sockets.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub access: AccessConfig,
     /// Which cores do the data plane's work. Changes take effect when the switch is started again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub placement: placement_config::Config,
@@ -170,6 +174,12 @@ pub struct PortConfig {
     /// default: the user to whom the directories on the way belong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<UserId>,
+    /// vhost-user, `server`: group of the socket; default: that of `[access]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Group>,
+    /// vhost-user, `server`: permissions of the socket; default: those of `[access]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_mode: Option<SocketMode>,
     /// VLANs the port carries; default: untagged frames only.
     #[serde(default)]
     pub vlan: VlanConfig,
@@ -556,6 +566,8 @@ impl PortConfig {
             socket: None,
             mode: None,
             owner: None,
+            group: None,
+            socket_mode: None,
             vlan: VlanConfig::Untagged,
             mtu: None,
             mac: None,

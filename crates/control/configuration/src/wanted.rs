@@ -80,6 +80,8 @@ const ACTIONS: &str = "\"allow\", \"drop\" or \"reject\"";
 /// Plain values. Keys of the same name want the same, but for `mode` and `type`, whose tables have other
 /// names.
 const PLAIN: &[(&str, &str, &str)] = &[
+    // A `vlan` has a key of this name, which is no table.
+    ("", "access", "a table: [access]"),
     ("switch", "type", "\"private\", \"internal\" or \"external\""),
     ("port", "type", "\"vhost-user\" or \"tap\""),
     ("port", "mode", "\"server\" or \"client\""),

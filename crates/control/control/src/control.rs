@@ -15,6 +15,7 @@ use crate::store::Store;
 use crate::switches::Switches;
 use crate::users::{Token, Users};
 use crate::vcpus::Vcpus;
+use crate::view::View;
 use control_protocol::supervisor::{FromChild, IdlePollStatus, PriorityStatus, ProcessStatus};
 use controller::{DriverClient, Link};
 use flow::PortId;
@@ -48,6 +49,8 @@ pub(crate) struct Control {
     pub gathered: AllGathered,
     /// Problems of ports, as far as the log has been told.
     pub told: Problems<String>,
+    /// The socket for queries.
+    pub view: View,
     /// Why the state could not be saved the last time.
     pub unsaved: Option<String>,
 }

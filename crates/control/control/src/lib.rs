@@ -15,7 +15,7 @@
 //! | the deciders of a switch, and their chain; the learning switch, which is one of them | [`provider`], [`l2`] |
 //! | a port | `port` |
 //! | vCPU threads of each guest | `vcpus` |
-//! | users' connections | `users` |
+//! | users' connections; groups of users; the socket for queries | `users`, `groups`, `view` |
 //! | bounding the work that guests can cause | `pace` |
 //! | state that outlives this process | `store` |
 //! | all of these | `control` |
@@ -44,6 +44,7 @@ mod control;
 mod data_plane;
 mod describe;
 mod edit;
+mod groups;
 mod intent;
 pub mod l2;
 mod links;
@@ -68,8 +69,10 @@ mod sync;
 mod unconfirmed;
 mod users;
 mod vcpus;
+mod view;
 mod warnings;
 
+pub use groups::Groups;
 pub use refusal::{Problem, Refusal};
 pub use reload::check;
 use std::collections::BTreeSet;
@@ -86,6 +89,8 @@ pub struct Options {
     pub machine: Option<u128>,
     /// Cores that the switch may use.
     pub cores: BTreeSet<u16>,
+    /// Groups of users, by name.
+    pub groups: Groups,
 }
 
 /// Why the control process could not run.

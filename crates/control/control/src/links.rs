@@ -59,13 +59,9 @@ impl Control {
         run.forget_data_plane();
         let mut fds = Vec::new();
         match &link {
-            Link::Listen(path) => match run.listening(path) {
+            Link::Listen(path) => match run.listening(path, &self.options.groups) {
                 Ok(fd) => fds.push(fd),
-                Err(error) => {
-                    let problem = Problem::Listen {
-                        path: path.path.clone(),
-                        error: error.to_string(),
-                    };
+                Err(problem) => {
                     run.problem = Some(problem);
                     run.retry.attempted(now_ms);
                     return;

@@ -46,6 +46,7 @@ mod tests {
             run_dir: run_dir.into(),
             config: None,
             machine,
+            groups: crate::Groups::default(),
             cores: Default::default(),
         }
     }

@@ -200,6 +200,7 @@ mod tests {
                     config: None,
                     machine: None,
                     cores: BTreeSet::new(),
+                    groups: crate::Groups::default(),
                 },
             )
             .ok()

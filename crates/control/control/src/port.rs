@@ -1,5 +1,6 @@
 //! A port as it runs: what data plane and driver domain have reported, and when to try again.
 
+use crate::groups::Groups;
 use crate::l2::Readiness;
 use crate::refusal::Problem;
 use crate::state::{DesiredPort, Link};
@@ -9,7 +10,7 @@ use control_protocol::p4::P4Binding;
 use controller::Retry;
 use flow::{Filters, Mirror, PortId};
 use rustix::fs::Mode;
-use socket_path::{Refusal, SocketPath};
+use socket_path::{Access, SocketPath};
 use std::os::fd::OwnedFd;
 
 /// A port as it runs.
@@ -140,17 +141,29 @@ impl PortRun {
     }
 
     /// A listening socket for the data plane, bound if there is none yet.
-    pub fn listening(&mut self, path: &SocketPath) -> Result<OwnedFd, Refusal> {
+    pub fn listening(&mut self, path: &SocketPath, groups: &Groups) -> Result<OwnedFd, Problem> {
+        let wanted = &self.wanted.access;
+        let problem = |error: String| Problem::Listen {
+            path: path.path.clone(),
+            error,
+        };
         let listener = match self.listener.take() {
             Some(listener) => listener,
             None => {
-                let listener = socket_path::listen_at(path, Mode::from_raw_mode(0o660))?;
+                let group = wanted.group.as_ref().map(|group| groups.number(group));
+                let access = Access {
+                    mode: Mode::from_raw_mode(wanted.mode.bits()),
+                    group: group.transpose().map_err(|error| problem(error.to_string()))?,
+                };
+                let listener =
+                    socket_path::listen_at(path, access).map_err(|error| problem(error.to_string()))?;
                 // The data plane has a thread that waits in accept.
-                rustix::io::ioctl_fionbio(&listener, false)?;
+                rustix::io::ioctl_fionbio(&listener, false).map_err(|error| problem(error.to_string()))?;
                 listener
             }
         };
-        let copy = rustix::io::fcntl_dupfd_cloexec(&listener, 0)?;
+        let copy =
+            rustix::io::fcntl_dupfd_cloexec(&listener, 0).map_err(|error| problem(error.to_string()))?;
         self.listener = Some(listener);
         Ok(copy)
     }

@@ -11,8 +11,9 @@ use crate::refusal::Refusal;
 use crate::state::{State, desired};
 use crate::store::Store;
 use crate::switches::Switches;
-use crate::users::{Incoming, Token, Users};
+use crate::users::{Incoming, Rights, Token, Users};
 use crate::vcpus::Vcpus;
+use crate::view::View;
 use crate::warnings::core_warning;
 use crate::{Error, Options, plan};
 use control_protocol::Channel;
@@ -40,7 +41,7 @@ enum Source {
     Supervisor,
     DataPlane,
     Driver,
-    Listener,
+    Listener(Rights),
     User(Token),
 }
 
@@ -82,6 +83,7 @@ impl Control {
             gathered: AllGathered::new(),
             told: telemetry::Problems::new("port"),
             unsaved: None,
+            view: View::default(),
             options,
         };
         control.adopt_unsaved(intent)?;
@@ -145,6 +147,7 @@ impl Control {
         self.intent = intent;
         self.state = state;
         self.apply(&changes);
+        self.listen_for_queries();
         // A change of this alone is none.
         for (name, run) in &mut self.ports {
             run.wanted.origin = self
@@ -189,7 +192,8 @@ impl Control {
         sources.extend(data_plane.map(|(fd, flags)| (Source::DataPlane, fd, flags)));
         let driver = self.driver.interest();
         sources.extend(driver.map(|(fd, flags)| (Source::Driver, fd, flags)));
-        sources.push((Source::Listener, self.users.listener(), PollFlags::IN));
+        let listeners = self.users.listeners();
+        sources.extend(listeners.map(|(rights, fd)| (Source::Listener(rights), fd, PollFlags::IN)));
         let users = self.users.interests();
         sources.extend(users.map(|(token, fd, flags)| (Source::User(token), fd, flags)));
         let mut fds: Vec<_> = sources
@@ -220,7 +224,7 @@ impl Control {
             Source::Supervisor => return self.on_supervisor(),
             Source::DataPlane => self.on_data_plane(BURST),
             Source::Driver => self.on_driver(BURST),
-            Source::Listener => self.users.accept(now_ms),
+            Source::Listener(rights) => self.users.accept(rights, now_ms),
             Source::User(token) => {
                 if let Some(incoming) = self.users.ready(token, flags, now_ms) {
                     self.serve_incoming(incoming);
@@ -231,8 +235,14 @@ impl Control {
     }
 
     fn serve_incoming(&mut self, incoming: Incoming) {
-        let Incoming { token, request, fds } = incoming;
-        let served = request.and_then(|request| self.serve(token, request, fds));
+        let Incoming {
+            token,
+            rights,
+            request,
+            fds,
+        } = incoming;
+        let allowed = request.and_then(|request| self.allowed(rights, request));
+        let served = allowed.and_then(|request| self.serve(token, request, fds));
         self.answer_user(token, served);
     }
 
@@ -318,6 +328,7 @@ impl Control {
     fn finish(&mut self) {
         self.ports.values().for_each(PortRun::remove_socket);
         socket_path::remove(&management::control_socket(&self.options.run_dir).into());
+        self.close_view();
         self.store.clear(self.intent.p4.values().map(|own| own.number));
     }
 }

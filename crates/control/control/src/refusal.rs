@@ -1,6 +1,6 @@
 //! Why a request or a configuration is refused. The texts are for users.
 
-use management::{CheckError, ConfigError};
+use management::{CheckError, ConfigError, Group};
 use std::io;
 use std::path::PathBuf;
 
@@ -8,6 +8,11 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the fields of a variant are what its text names")]
 pub enum Refusal {
+    /// The user came through the socket for queries.
+    #[error(
+        "{} answers queries only; this needs {}, which its owner may use", .view.display(), .control.display()
+    )]
+    ViewOnly { view: PathBuf, control: PathBuf },
     /// The line is no request.
     #[error("not a request: {0}")]
     Malformed(#[source] serde_json::Error),
@@ -140,6 +145,11 @@ pub enum Problem {
     /// The port's socket cannot be opened.
     #[error("cannot listen on {}: {error}", .path.display())]
     Listen { path: PathBuf, error: String },
+    /// The socket cannot be given to the group.
+    #[error(
+        "there is no group {0}, or there was none when the control process started; its number works at once"
+    )]
+    NoGroup(Group),
     /// The connection is not accepted.
     #[error("cannot connect to {}: {error}", .path.display())]
     Connect { path: PathBuf, error: String },

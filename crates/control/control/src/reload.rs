@@ -8,7 +8,7 @@ use crate::control::Control;
 use crate::intent::Intent;
 use crate::refusal::Refusal;
 use crate::state::desired;
-use crate::warnings::core_warning;
+use crate::warnings::{core_warning, group_warnings};
 use crate::{Options, plan};
 use management::{CheckError, Config, PathSegment, ReloadSummary, error_at};
 use std::fs;
@@ -132,7 +132,8 @@ pub fn check(path: &Path, options: &Options) -> Result<(Config, Vec<String>), Re
     let config = intent.config;
     let found = policy::findings(&config, &file.text, &file.name);
     let warnings = found.iter().map(ToString::to_string);
-    let warnings = warnings.chain(core_warning(options, &config)).collect();
+    let warnings = warnings.chain(core_warning(options, &config));
+    let warnings = warnings.chain(group_warnings(options, &config)).collect();
     Ok((config, warnings))
 }
 

@@ -13,8 +13,8 @@ use control_protocol::driver::{InterfaceKind, InterfaceSpec};
 use control_protocol::p4::P4_PORTS;
 use flow::{PortRates, RateLimit, Share};
 use management::{
-    Config, MaxRate, MissRate, Name, Origin, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind,
-    UserId, VlanConfig,
+    AccessConfig, Config, Group, MaxRate, MissRate, Name, Origin, PortConfig, PortKind, PortMode, SocketMode,
+    SwitchConfig, SwitchKind, UserId, VlanConfig,
 };
 use socket_path::SocketPath;
 use std::collections::BTreeMap;
@@ -51,6 +51,8 @@ pub struct DesiredPort {
     pub config: Option<PortConfig>,
     /// What it is connected to. A change of this, or of the switch, makes it another port.
     pub link: Link,
+    /// Who may connect to the socket that we make for it.
+    pub access: PortAccess,
     /// Largest IP packet in bytes.
     pub mtu: u16,
     /// Packets per second that may need a decision.
@@ -61,6 +63,15 @@ pub struct DesiredPort {
     pub mac: Option<[u8; 6]>,
     /// Rules of the learning switch; `readiness` is not part of the desired state.
     pub rules: PortRules,
+}
+
+/// Who may connect to a port's socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortAccess {
+    /// Group of the socket; `None`: that of the process.
+    pub group: Option<Group>,
+    /// Permissions of the socket.
+    pub mode: SocketMode,
 }
 
 /// What a port is connected to.
@@ -127,6 +138,8 @@ impl DesiredPort {
             }
             _ => vec![("type", true)],
         };
+        keys.push(("group", self.access.group != other.access.group));
+        keys.push(("socket-mode", self.access.mode != other.access.mode));
         keys.push(("switch", self.switch != other.switch));
         keys.push(("mac", self.mac != other.mac));
         let changed = keys.into_iter().filter(|(_, changed)| *changed);
@@ -187,9 +200,11 @@ pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
         for port in &switch.ports {
             let port_name = port.name.to_string();
             let origin = of_switch(&port_name);
-            state
-                .ports
-                .insert(port_name, desired_port(switch, port, origin, options));
+            let mut desired = desired_port(switch, port, origin, options);
+            if let Link::Listen(_) = desired.link {
+                desired.access = port_access(port, &merged.access);
+            }
+            state.ports.insert(port_name, desired);
         }
         let config = SwitchConfig {
             ports: Vec::new(),
@@ -293,6 +308,7 @@ fn host_port(
             mtu: Some(mtu),
         }),
         mtu,
+        access: PortAccess::default(),
         miss_rate: MissRate::default().get(),
         rates: PortRates::default(),
         mac: None,
@@ -311,6 +327,7 @@ fn uplink_port(switch: &SwitchConfig, interface: String, origin: Origin) -> Desi
             mtu: None,
         }),
         mtu: switch.mtu.get(),
+        access: PortAccess::default(),
         miss_rate: MissRate::default().get(),
         rates: PortRates::default(),
         mac: None,
@@ -354,6 +371,7 @@ fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, option
         config: Some(port.clone()),
         mac: mac.filter(|_| port.kind == PortKind::VhostUser),
         link,
+        access: PortAccess::default(),
         mtu,
         miss_rate: port.miss_rate.get(),
         rates: rates(port),
@@ -368,6 +386,13 @@ fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, option
             mac: mac.or(initial_mac).map(number),
             readiness: Readiness::Disconnected,
         },
+    }
+}
+
+fn port_access(port: &PortConfig, usual: &AccessConfig) -> PortAccess {
+    PortAccess {
+        group: port.group.as_ref().or(usual.group.as_ref()).cloned(),
+        mode: port.socket_mode.unwrap_or(usual.socket_mode),
     }
 }
 
@@ -411,6 +436,8 @@ fn check_sockets(state: &State, run_dir: &Path) -> Result<(), Refusal> {
     let mut users: BTreeMap<&Path, &str> = BTreeMap::new();
     let control = management::control_socket(run_dir);
     users.insert(&control, "the control process");
+    let view = management::view_socket(run_dir);
+    users.insert(&view, "the control process");
     let supervisor = management::supervisor_socket(run_dir);
     users.insert(&supervisor, "the supervisor");
     for (name, port) in &state.ports {
@@ -493,6 +520,7 @@ mod tests {
             config: None,
             machine: None,
             cores: BTreeSet::new(),
+            groups: crate::Groups::default(),
         };
         let state = desired(&intent, &options).expect("no contradiction");
         let found = |rates: &PortRates| {

@@ -1,24 +1,38 @@
-//! The management socket: lines in, lines out; no user waits for another.
+//! The management sockets: lines in, lines out; no user waits for another.
 //!
 //! A connection has at most one request under way, so at most one answer is buffered for it; its input is
-//! bounded by [`MAX_REQUEST`]. With [`MAX_CONNECTIONS`] open, a newcomer takes the place of the one that
-//! has been quiet for longest.
+//! bounded by [`MAX_REQUEST`]. With [`MAX_CONNECTIONS`] of one kind open, a newcomer takes the place of the
+//! one that has been quiet for longest.
+//!
+//! | socket | users | requests |
+//! |---|---|---|
+//! | `control.sock` | the owner of the process | all |
+//! | `view.sock` | as `[access]` says | queries ([`Request::is_query`]), without descriptors |
 
 use crate::refusal::Refusal;
 use management::{MAX_REQUEST, Request, Response};
 use rustix::event::PollFlags;
-use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags, accept_with, recvmsg, send,
 };
+use socket_path::Access;
 use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Most connections at a time.
+/// What users may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// Everything.
+    All,
+    /// Make queries.
+    View,
+}
+
+/// Most connections of users with the same rights at a time.
 const MAX_CONNECTIONS: usize = 64;
 
 /// Milliseconds within which a request is answered, if need be by an error that there is no answer: less than
@@ -34,12 +48,14 @@ pub type Token = u64;
 /// A request, or why a line is no request, with the descriptors that came along.
 pub struct Incoming {
     pub token: Token,
+    pub rights: Rights,
     pub request: Result<Request, Refusal>,
     pub fds: Vec<OwnedFd>,
 }
 
 #[derive(Debug)]
 struct Connection {
+    rights: Rights,
     socket: OwnedFd,
     input: Vec<u8>,
     /// Bytes of the input that were requests already.
@@ -58,6 +74,8 @@ struct Connection {
 #[derive(Debug)]
 pub struct Users {
     listener: OwnedFd,
+    /// The socket for queries, unless it cannot be opened.
+    view: Option<OwnedFd>,
     connections: BTreeMap<Token, Connection>,
     next: Token,
     /// The connection whose request was taken last.
@@ -70,18 +88,28 @@ impl Users {
     /// # Errors
     /// See [`socket_path::listen_at`].
     pub fn listen(path: &Path) -> io::Result<Users> {
-        let listener = socket_path::listen_at(&path.to_owned().into(), Mode::RUSR | Mode::WUSR)
-            .map_err(io::Error::other)?;
+        let listener =
+            socket_path::listen_at(&path.to_owned().into(), Access::OWNER).map_err(io::Error::other)?;
         Ok(Users {
             listener,
+            view: None,
             connections: BTreeMap::new(),
             next: 0,
             served: 0,
         })
     }
 
-    pub fn listener(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+    /// Listens for queries, in place of the socket before and its connections.
+    pub fn view_at(&mut self, listener: Option<OwnedFd>) {
+        self.connections
+            .retain(|_, connection| connection.rights == Rights::All);
+        self.view = listener;
+    }
+
+    /// The sockets at which users connect, and what these may do then.
+    pub fn listeners(&self) -> impl Iterator<Item = (Rights, BorrowedFd<'_>)> {
+        let view = self.view.iter().map(|view| (Rights::View, view.as_fd()));
+        [(Rights::All, self.listener.as_fd())].into_iter().chain(view)
     }
 
     /// Connections and what to poll them for. One with a request under way is not read.
@@ -97,35 +125,52 @@ impl Users {
         })
     }
 
-    /// Accepts the connections that wait.
-    pub fn accept(&mut self, now_ms: u64) {
-        while let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            if self.connections.len() >= MAX_CONNECTIONS {
-                let quiet = self
-                    .connections
-                    .iter()
-                    .min_by_key(|(_, connection)| connection.active_ms);
-                if let Some(token) = quiet.map(|(token, _)| *token) {
-                    self.connections.remove(&token);
-                }
-            }
-            let (input, fds, output) = Default::default();
-            self.next += 1;
-            self.connections.insert(
-                self.next,
-                Connection {
-                    socket,
-                    input,
-                    taken: 0,
-                    searched: 0,
-                    fds,
-                    output,
-                    deadline_ms: None,
-                    active_ms: now_ms,
-                    timeout_ms: TIMEOUT_MS,
-                },
-            );
+    /// Accepts the connections that wait at a socket.
+    pub fn accept(&mut self, rights: Rights, now_ms: u64) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        loop {
+            let accepted = match (rights, &self.view) {
+                (Rights::All, _) => accept_with(&self.listener, flags),
+                (Rights::View, Some(view)) => accept_with(view, flags),
+                (Rights::View, None) => return,
+            };
+            let Ok(socket) = accepted else { return };
+            self.make_room(rights);
+            self.add(socket, rights, now_ms);
         }
+    }
+
+    /// Ends the connection that has been quiet for longest, if there are as many as allowed.
+    fn make_room(&mut self, rights: Rights) {
+        let of_kind = self.connections.iter();
+        let of_kind = of_kind.filter(|(_, connection)| connection.rights == rights);
+        if of_kind.clone().count() < MAX_CONNECTIONS {
+            return;
+        }
+        let quiet = of_kind.min_by_key(|(_, connection)| connection.active_ms);
+        if let Some(token) = quiet.map(|(token, _)| *token) {
+            self.connections.remove(&token);
+        }
+    }
+
+    fn add(&mut self, socket: OwnedFd, rights: Rights, now_ms: u64) {
+        let (input, fds, output) = Default::default();
+        self.next += 1;
+        self.connections.insert(
+            self.next,
+            Connection {
+                rights,
+                socket,
+                input,
+                taken: 0,
+                searched: 0,
+                fds,
+                output,
+                deadline_ms: None,
+                active_ms: now_ms,
+                timeout_ms: TIMEOUT_MS,
+            },
+        );
     }
 
     /// Reads or writes as poll allows, and returns the request that this completes, if any.
@@ -166,6 +211,7 @@ impl Users {
         connection.taken = end + 1;
         Some(Incoming {
             token,
+            rights: connection.rights,
             request,
             fds: std::mem::take(&mut connection.fds),
         })
@@ -257,7 +303,7 @@ impl Connection {
             Err(_) => return false,
         };
         for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(fds) = message {
+            if let (RecvAncillaryMessage::ScmRights(fds), Rights::All) = (message, self.rights) {
                 // The latest descriptors belong to the latest line; a sender of thousands keeps only those of
                 // one message here.
                 self.fds = fds.collect();

@@ -7,6 +7,7 @@ use crate::state::Link;
 use control_protocol::driver::InterfaceKind;
 use flow::PortId;
 use management::Config;
+use std::collections::BTreeSet;
 
 impl Control {
     /// Warnings about the configuration in use.
@@ -14,6 +15,7 @@ impl Control {
         let mut warnings: Vec<String> = core_warning(&self.options, &self.intent.config)
             .into_iter()
             .collect();
+        warnings.extend(self.view.problem().map(str::to_owned));
         let ports = self.ports.values().filter_map(|run| run.id);
         warnings.extend(ports.filter_map(|port| self.uplink_warning(port)));
         warnings
@@ -37,6 +39,17 @@ impl Control {
             addresses.join(", ")
         ))
     }
+}
+
+/// Groups of sockets that do not exist.
+pub fn group_warnings(options: &Options, config: &Config) -> Vec<String> {
+    let ports = config.switches.iter().flat_map(|switch| &switch.ports);
+    let groups = [&config.access.group, &config.access.view_group].into_iter();
+    let groups: BTreeSet<_> = groups.chain(ports.map(|port| &port.group)).flatten().collect();
+    let missing = groups
+        .into_iter()
+        .filter_map(|group| options.groups.number(group).err());
+    missing.map(|problem| problem.to_string()).collect()
 }
 
 /// Cores that are to be dedicated and do not exist, or that the switch may not use.

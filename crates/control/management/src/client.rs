@@ -41,6 +41,14 @@ pub enum ClientError {
         /// What the system said.
         error: io::Error,
     },
+    /// The user may use neither socket.
+    #[error(
+        "{path}: permission denied; its owner may use it, and for queries the group of view.sock (`view-group` in [access])"
+    )]
+    Forbidden {
+        /// The socket for all requests.
+        path: PathBuf,
+    },
     /// Time is up.
     #[error("no answer within {} s: {who}", .limit.as_secs_f32())]
     NoAnswer {
@@ -216,13 +224,29 @@ impl Client {
     }
 }
 
-/// Connects to the control process, which may be being started as long as there is a supervisor.
+/// Connects to the control process, which may be being started as long as there is a supervisor. Users who
+/// may not use its socket for all requests get the one for queries.
 fn reach(run_dir: &Path, limit: Duration, deadline: Instant) -> Result<BufReader<UnixStream>, ClientError> {
     let path = crate::control_socket(run_dir);
     let mut supervisor = None;
     loop {
         let error = match connect(&path) {
             Ok(stream) => return Ok(BufReader::new(stream)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let view = crate::view_socket(run_dir);
+                match connect(&view) {
+                    Ok(stream) => return Ok(BufReader::new(stream)),
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                        return Err(ClientError::Forbidden { path });
+                    }
+                    Err(error) if Instant::now() >= deadline => {
+                        return Err(ClientError::Unreachable { path: view, error });
+                    }
+                    // Whether there is a supervisor, such users cannot ask.
+                    Err(_) => std::thread::sleep(RETRY),
+                }
+                continue;
+            }
             Err(error) => error,
         };
         if supervisor.is_none() {

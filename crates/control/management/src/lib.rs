@@ -29,6 +29,11 @@ pub fn supervisor_socket(run_dir: &Path) -> PathBuf {
     run_dir.join("supervisor.sock")
 }
 
+/// Where the control process listens for users who may ask and change nothing ([`Request::is_query`]).
+pub fn view_socket(run_dir: &Path) -> PathBuf {
+    run_dir.join("view.sock")
+}
+
 /// Where the control process listens for users.
 pub fn control_socket(run_dir: &Path) -> PathBuf {
     run_dir.join("control.sock")

@@ -223,6 +223,16 @@ impl Request {
     /// Whether it may be made again when it is not known whether it was carried out.
     #[must_use]
     pub fn changes_nothing(&self) -> bool {
+        matches!(self.effect(), Effect::Told | Effect::ToldToOwner)
+    }
+
+    /// Whether users of `view.sock` may make it.
+    #[must_use]
+    pub fn is_query(&self) -> bool {
+        matches!(self.effect(), Effect::Told | Effect::OnConnection)
+    }
+
+    fn effect(&self) -> Effect {
         match self {
             Request::Version
             | Request::Status
@@ -239,10 +249,10 @@ impl Request {
             | Request::P4List
             | Request::Unconfirmed
             | Request::ConfigShow
-            | Request::ApplyPlan { .. }
             | Request::P4Program { .. }
-            | Request::P4Read { .. }
-            | Request::ReloadPlan => true,
+            | Request::ReloadPlan => Effect::Told,
+            Request::ApplyPlan { .. } | Request::P4Read { .. } => Effect::ToldToOwner,
+            Request::Timeout { .. } => Effect::OnConnection,
             Request::SwitchAdd { .. }
             | Request::SwitchDel { .. }
             | Request::PortAdd { .. }
@@ -252,14 +262,26 @@ impl Request {
             | Request::P4Load { .. }
             | Request::P4Unload { .. }
             | Request::P4Write { .. }
-            | Request::Timeout { .. }
             | Request::MacFlush { .. }
             | Request::FlowFlush { .. }
             | Request::Apply { .. }
             | Request::Confirm { .. }
-            | Request::Reload => false,
+            | Request::Reload => Effect::Done,
         }
     }
+}
+
+/// Effect of a request.
+enum Effect {
+    /// An answer, without bytes of packets.
+    Told,
+    /// An answer that may have bytes of packets, as a P4 program's cells may, or to a text that is sent
+    /// along.
+    ToldToOwner,
+    /// A setting of the connection that makes it.
+    OnConnection,
+    /// A change, or a capture.
+    Done,
 }
 
 /// Changes of a port that is in use. `None` leaves a property as it is.

@@ -55,6 +55,7 @@ pub fn control(run_dir: PathBuf, config: Option<PathBuf>) -> Result<ExitCode> {
         .usable()
         .map(|core| core.0)
         .collect();
+    let groups = control::Groups::of_machine();
     let missing = sandbox::isolate_control(violation(), &run_dir, config.as_deref())?;
     isolated(&supervisor, missing)?;
     let options = control::Options {
@@ -62,6 +63,7 @@ pub fn control(run_dir: PathBuf, config: Option<PathBuf>) -> Result<ExitCode> {
         config,
         machine,
         cores,
+        groups,
     };
     end(control::run(supervisor, options).map_err(Into::into))
 }

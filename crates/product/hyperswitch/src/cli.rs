@@ -3,9 +3,9 @@
 
 use clap::{Args, Parser, Subcommand};
 use management::{
-    AgeingSeconds, Dscp, Guard, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu,
-    Name, Netns, PortKind, PortMode, Priority, StormBits, StormControl, SwitchKind, TableSize, UserId,
-    VlanId, VlanPriority, Weight,
+    AgeingSeconds, Dscp, Group, Guard, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate,
+    MissRate, Mtu, Name, Netns, PortKind, PortMode, Priority, SocketMode, StormBits, StormControl,
+    SwitchKind, TableSize, UserId, VlanId, VlanPriority, Weight,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -628,6 +628,12 @@ pub struct PortArgs {
     /// vhost-user: number of the VMM's user [default: the user to whom the directories of the socket belong]
     #[arg(long, value_name = "UID")]
     pub owner: Option<UserId>,
+    /// vhost-user: group of the socket that the switch makes, by name or number [default: as configured]
+    #[arg(long)]
+    pub group: Option<Group>,
+    /// vhost-user: permissions of that socket: 0600, 0660 or 0666 [default: as configured]
+    #[arg(long, value_name = "MODE")]
+    pub socket_mode: Option<SocketMode>,
     #[command(flatten)]
     pub vlan: VlanArgs,
     /// Largest IP packet [default: the switch's]

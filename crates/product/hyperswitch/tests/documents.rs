@@ -177,6 +177,7 @@ fn every_key_is_documented() {
     );
     assert_eq!(rows("Mirror"), known("[[mirror]]\nnonsense = 1\n"));
     assert_eq!(rows("Placement"), known("[placement]\nnonsense = 1\n"));
+    assert_eq!(rows("Access"), known("[access]\nnonsense = 1\n"));
     assert_eq!(rows("Open vSwitch"), known("[ovs]\nnonsense = 1\n"));
 }
 

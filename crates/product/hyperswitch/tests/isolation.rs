@@ -117,6 +117,7 @@ fn capabilities(pid: u64, set: &str) -> u64 {
 }
 
 const DAC_OVERRIDE: u64 = 1 << 1;
+const SETGID: u64 = 1 << 6;
 const NETWORK: u64 = 1 << 12 | 1 << 13 | 1 << 21;
 /// Kept where the supervisor may not raise resource limits.
 const SYS_NICE: u64 = 1 << 23;
@@ -131,7 +132,7 @@ fn each_process_has_given_up_what_it_does_not_need() {
         let role = process["role"].as_str().unwrap();
         let allowed = match role {
             "data-plane" => SYS_NICE,
-            "control" => DAC_OVERRIDE,
+            "control" => DAC_OVERRIDE | SETGID,
             "driver" => NETWORK | SYS_NICE,
             other => panic!("what is {other}?"),
         };

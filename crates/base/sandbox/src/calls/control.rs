@@ -9,8 +9,11 @@ use super::bits;
 
 const UNIX: super::Check = OneOf(0, &[bits(libc::AF_UNIX)]);
 
-/// The modes of our sockets. None gives access to all users, none marks a program.
-const SOCKET_MODES: super::Check = OneOf(1, &[0o600, 0o660]);
+/// The modes of our sockets. None marks a program.
+const SOCKET_MODES: super::Check = OneOf(1, &[0o600, 0o660, 0o666]);
+
+/// Only the effective group of the calling thread changes, which new files get.
+const AS_IT_IS: u32 = u32::MAX;
 
 /// Calls of every architecture.
 pub(crate) const CALLS: Calls = &[
@@ -22,6 +25,10 @@ pub(crate) const CALLS: Calls = &[
     (libc::SYS_accept4, Always),
     (libc::SYS_umask, Always),
     (libc::SYS_fchmod, If(&[SOCKET_MODES])),
+    (
+        libc::SYS_setresgid,
+        If(&[OneOf(0, &[AS_IT_IS]), OneOf(2, &[AS_IT_IS])]),
+    ),
     (libc::SYS_openat, Always),
     (libc::SYS_getdents64, Always),
     (libc::SYS_newfstatat, Always),

@@ -10,8 +10,8 @@
 //!
 //! No list has calls for the following, so no process may: execute a program, start another process, send a
 //! signal to one, trace one, or read or write the memory of one; mount, load modules, call bpf(2); change
-//! owners, or credentials; install another filter; put characters into a terminal's input (`TIOCSTI`); make
-//! memory executable.
+//! owners, or credentials (but for the control process its effective group); install another filter; put
+//! characters into a terminal's input (`TIOCSTI`); make memory executable.
 
 pub(crate) mod control;
 pub(crate) mod data_plane;

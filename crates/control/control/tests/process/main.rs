@@ -11,6 +11,7 @@ mod hostile;
 mod rig;
 mod storm;
 mod vcpus;
+mod view;
 mod withstands;
 
 use control_protocol::data_plane::*;
@@ -44,6 +45,7 @@ fn child() {
             config,
             machine: None,
             cores: [0, 1].into(),
+            groups: control::Groups::default(),
         },
     )
     .unwrap();

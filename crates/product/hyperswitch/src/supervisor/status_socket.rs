@@ -6,9 +6,8 @@
 
 use management::{Process, Supervision};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::Mode;
 use rustix::net::{SendFlags, SocketFlags, accept_with, send};
-use socket_path::{Refusal, SocketPath};
+use socket_path::{Access, Refusal, SocketPath};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -35,7 +34,7 @@ impl StatusSocket {
     pub fn listen(run_dir: &Path, now: Instant) -> Result<StatusSocket, Refusal> {
         let path = management::supervisor_socket(run_dir).into();
         Ok(StatusSocket {
-            listener: socket_path::listen_at(&path, Mode::RUSR | Mode::WUSR)?,
+            listener: socket_path::listen_at(&path, Access::OWNER)?,
             path,
             waiting: Vec::new(),
             started: now,

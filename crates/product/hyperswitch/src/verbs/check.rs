@@ -18,6 +18,7 @@ pub fn run(file: &Path, run_dir: &Path, json: bool) -> Result<ExitCode> {
         run_dir: std::path::absolute(run_dir)?,
         config: None,
         machine: None,
+        groups: control::Groups::of_machine(),
         cores: cores.usable().map(|core| core.0).collect(),
     };
     let (config, warnings) = match control::check(file, &options) {

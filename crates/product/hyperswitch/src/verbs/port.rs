@@ -53,6 +53,8 @@ fn config(args: &PortArgs) -> PortConfig {
         .map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     port.mode = args.mode;
     port.owner = args.owner;
+    port.group.clone_from(&args.group);
+    port.socket_mode = args.socket_mode;
     port.vlan = vlan(&args.vlan).unwrap_or_default();
     port.mtu = args.mtu;
     port.mac = args.mac;
