@@ -5,7 +5,7 @@
 use crate::private_vlan;
 use crate::schema::{Config, HostConfig, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind};
 use crate::value::{IpPrefix, MacAddr, MaxRate, Mtu, Weight};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 
 /// Largest MTU that the kernel takes for a TAP (`drivers/net/tun.c`).
@@ -52,8 +52,40 @@ impl Config {
             let place = [PathSegment::Key("port-policy"), PathSegment::Index(index)];
             check_bandwidth(&policy.as_port(), &place)?;
         }
-        Ok(())
+        check_p4(self)
     }
+}
+
+/// Checks that names of programs are unique, and each port and each number is given once.
+fn check_p4(config: &Config) -> Result<(), CheckError> {
+    let (mut names, mut bound) = (BTreeSet::new(), BTreeMap::new());
+    for (index, program) in config.p4.iter().enumerate() {
+        let error = |key, message| CheckError {
+            path: vec![
+                PathSegment::Key("p4"),
+                PathSegment::Index(index),
+                PathSegment::Key(key),
+            ],
+            message,
+        };
+        let name = program.name.as_str();
+        if !names.insert(name) {
+            let message = format!("there is already a P4 program {name}; names are unique");
+            return Err(error("name", message));
+        }
+        let mut numbers = BTreeSet::new();
+        for place in &program.ports {
+            if !numbers.insert(place.number) {
+                let message = format!("two ports of {name} have number {}", place.number);
+                return Err(error("ports", message));
+            }
+            if let Some(other) = bound.insert(&place.port, name) {
+                let message = format!("port {} is bound to P4 program {other} already", place.port);
+                return Err(error("ports", message));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Values that must be unique, with the user of each.

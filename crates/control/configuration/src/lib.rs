@@ -5,6 +5,7 @@
 //! | `schema` | types that describe a TOML file, and the objects that requests add at run time |
 //! | `policy`, `mirror` | the parts of the schema about sets, rules and guards; about copies of ports' packets |
 //! | `access` | who may connect to the sockets that the switch makes |
+//! | `p4` | the part about P4 programs |
 //! | `mark` | marks of packets: the sender's, or a number |
 //! | `per_class` | values for each class of frames that go to all ports |
 //! | `value`, `policy_value` | values that check themselves: one that exists is in range |
@@ -19,6 +20,7 @@ mod check;
 mod file;
 mod mark;
 mod mirror;
+mod p4;
 mod per_class;
 mod policy;
 mod policy_value;
@@ -32,6 +34,7 @@ pub use check::{CheckError, PathSegment};
 pub use file::{ConfigError, error_at, parse};
 pub use mark::{Dscp, Mark, VlanPriority};
 pub use mirror::{MirrorConfig, MirroredPackets};
+pub use p4::{P4Config, PlacedPort};
 pub use per_class::PerClass;
 pub use policy::{
     AclConfig, AllowedPair, ConnectionMatch, FragmentMatch, GroupConfig, Guard, PortPolicyConfig, RuleAction,

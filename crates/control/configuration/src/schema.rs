@@ -7,6 +7,7 @@
 use crate::access::{AccessConfig, Group, SocketMode};
 use crate::mark::{Dscp, VlanPriority};
 use crate::mirror::MirrorConfig;
+use crate::p4::P4Config;
 use crate::per_class::PerClass;
 use crate::policy::{AclConfig, AllowedPair, GroupConfig, Guard, PortPolicyConfig, SetConfig};
 use crate::value::{
@@ -43,6 +44,9 @@ pub struct Config {
     /// Who may connect to the switch's sockets.
     #[serde(default, skip_serializing_if = "is_default")]
     pub access: AccessConfig,
+    /// P4 programs that forward the packets of ports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub p4: Vec<P4Config>,
     /// Which cores do the data plane's work. Changes take effect when the switch is started again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub placement: placement_config::Config,

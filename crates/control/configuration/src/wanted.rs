@@ -17,7 +17,7 @@ pub(crate) struct Wrong {
 const OF_GROUP: &str = "a list of rules: [{ protocol = \"tcp\", destination-port = 443 }, ...]";
 
 /// Tables and lists of tables, and how they are written.
-const SHAPES: [(&str, Shape, &str); 13] = [
+const SHAPES: [(&str, Shape, &str); 14] = [
     (
         "switch",
         Shape::Tables,
@@ -62,6 +62,11 @@ const SHAPES: [(&str, Shape, &str); 13] = [
         "mirror",
         Shape::Tables,
         "a list of tables: each mirror begins with [[mirror]]",
+    ),
+    (
+        "p4",
+        Shape::Tables,
+        "a list of tables: each program begins with [[p4]]",
     ),
     ("to", Shape::Tables, OF_GROUP),
     ("from", Shape::Tables, OF_GROUP),
@@ -127,6 +132,10 @@ const PLAIN: &[(&str, &str, &str)] = &[
     ("set", "ports", "a list of names of ports"),
     ("mirror", "sources", "a list of names of ports"),
     ("mirror", "packets", "a list of \"from\", \"to\" and \"dropped\""),
+    ("p4", "program", "the path of a file, in quotes"),
+    ("p4", "p4info", "the path of a file, in quotes"),
+    ("p4", "entries", "a list of paths of files"),
+    ("p4", "ports", "a list like [\"1=web\", \"2=db\"]"),
     ("acl", "default", ACTIONS),
     ("rule", "action", ACTIONS),
     ("rule", "priority", "a number from 0 to 65535"),
@@ -167,8 +176,8 @@ const FOREIGN: [&str; 9] = [
 pub(crate) fn misshapen(table: &DeTable<'_>) -> Option<Wrong> {
     table.iter().find_map(|(key, value)| {
         let key = key.get_ref().as_ref();
-        // Rules and mirrors are about a tag, and have no tables.
-        let has_no_tables = matches!(key, "rule" | "to" | "from" | "mirror");
+        // Rules and mirrors are about a tag, and have no tables; nor have P4 programs.
+        let has_no_tables = matches!(key, "rule" | "to" | "from" | "mirror" | "p4");
         let below = |tables: Vec<_>| tables.into_iter().find_map(misshapen);
         of_wrong_shape(key, value).or_else(|| (!has_no_tables).then(|| below(children(value)))?)
     })

@@ -95,15 +95,15 @@ pub enum P4Request {
         /// The first cell.
         from: u32,
     },
-    /// Sets a cell of a register or a counter; packets see it at once. Answer: `Done`.
+    /// Sets cells, one after the other; packets see each at once. Answer: `Done`.
     Write {
         /// The P4 switch.
         switch: P4Id,
         /// The version that the array's number belongs to.
         tag: u64,
-        /// The array, which is no table's.
+        /// The array.
         array: P4Array,
-        /// The cell.
+        /// The first cell.
         cell: u32,
         /// As in [`P4Answer::Cells`].
         words: Vec<u64>,

@@ -41,8 +41,8 @@ impl Control {
                     self.add_port(name);
                     touched.insert(port.switch.clone());
                 }
-                // Policies follow below, as a whole.
-                Change::Policy(_) => {}
+                // Policies and P4 switches follow, as a whole.
+                Change::Policy(_) | Change::P4(_) => {}
                 Change::SetPort(name, port) => {
                     self.change_port(name, port);
                     touched.insert(port.switch.clone());

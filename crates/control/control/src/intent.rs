@@ -16,7 +16,7 @@ pub struct Intent {
     pub ports: BTreeMap<String, Vec<PortConfig>>,
     /// Changes made by request to the file's ports; a reload drops them.
     pub overrides: BTreeMap<String, PortChanges>,
-    /// P4 switches that requests have loaded, by name.
+    /// P4 switches of the file, and those that requests have loaded, by name.
     #[serde(default)]
     pub p4: BTreeMap<String, P4Intent>,
     /// `config` waits to be confirmed.
@@ -24,13 +24,56 @@ pub struct Intent {
     pub unconfirmed: Option<Box<Unconfirmed>>,
 }
 
-/// A P4 switch. Its program is in a file of its own.
+/// A P4 switch. Its programs are in files of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct P4Intent {
     /// Number in the data plane.
     pub number: u32,
+    /// Tag of the program with its entries.
+    #[serde(default)]
+    pub program: u64,
     /// Names of ports by the program's numbers. Those that do not exist may come later.
     pub ports: BTreeMap<u16, String>,
+    /// Tag of the program as the configuration file last had it; `None`: the file does not have it.
+    #[serde(default)]
+    pub file: Option<u64>,
+    /// What was in force before the program was loaded.
+    #[serde(default)]
+    pub former: Option<P4Former>,
+}
+
+/// A P4 switch as it was before another program was loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct P4Former {
+    /// Tag of the program.
+    pub program: u64,
+    /// Names of ports by the program's numbers.
+    pub ports: BTreeMap<u16, String>,
+}
+
+impl P4Intent {
+    /// What is in force, to return to.
+    pub fn as_former(&self) -> P4Former {
+        P4Former {
+            program: self.program,
+            ports: self.ports.clone(),
+        }
+    }
+
+    /// Comes in another one's place, and can return to it if they differ.
+    pub fn succeeding(mut self, present: Option<&P4Intent>) -> P4Intent {
+        self.former = match present {
+            Some(present) if self.as_former() == present.as_former() => present.former.clone(),
+            present => present.map(P4Intent::as_former),
+        };
+        self
+    }
+
+    /// Tags of programs that are needed.
+    fn programs(&self) -> impl Iterator<Item = u64> {
+        let former = self.former.iter().map(|former| former.program);
+        [self.program].into_iter().chain(self.file).chain(former)
+    }
 }
 
 /// What is needed to confirm a configuration, and to take it back.
@@ -78,6 +121,15 @@ impl Intent {
     /// The intent contradicts itself, as none does that was adopted.
     pub fn as_config(&self) -> Result<Config, Refusal> {
         merge(self).map(|(config, _)| config)
+    }
+
+    /// Tags of P4 programs that are needed, now or to return to.
+    pub fn programs(&self) -> BTreeSet<u64> {
+        let mut programs: BTreeSet<u64> = self.p4.values().flat_map(P4Intent::programs).collect();
+        if let Some(unconfirmed) = &self.unconfirmed {
+            programs.extend(unconfirmed.before.programs());
+        }
+        programs
     }
 
     /// The ports that requests have added, by switch.

@@ -76,7 +76,7 @@ pub use groups::Groups;
 pub use refusal::{Problem, Refusal};
 pub use reload::check;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// How to run.
 #[derive(Clone, Debug)]
@@ -91,6 +91,26 @@ pub struct Options {
     pub cores: BTreeSet<u16>,
     /// Groups of users, by name.
     pub groups: Groups,
+    /// Reads P4 programs of the configuration.
+    pub p4: P4Files,
+}
+
+/// What is known about P4 programs outside of this crate, which has them as bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct P4Files {
+    /// Reads a program with its entries, whose files are seen from a directory, as a data plane with so many
+    /// forwarding threads takes it; or says why it cannot be used.
+    pub read: fn(&management::P4Config, &Path, threads: usize) -> Result<Vec<u8>, String>,
+    /// What of a program's state would be lost if another one came in its place, for users.
+    pub losses: fn(former: &[u8], next: &[u8]) -> Vec<String>,
+}
+
+impl P4Files {
+    /// Reads none: a configuration that has programs cannot be used.
+    pub const NONE: P4Files = P4Files {
+        read: |_, _, _| Err("P4 programs are not read here".into()),
+        losses: |_, _| Vec::new(),
+    };
 }
 
 /// Why the control process could not run.

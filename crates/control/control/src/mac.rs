@@ -48,6 +48,7 @@ mod tests {
             machine,
             groups: crate::Groups::default(),
             cores: Default::default(),
+            p4: crate::P4Files::NONE,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The difference between present and desired state, as a list of changes. Pure; the code that applies it
 //! makes no decisions.
 
+use crate::p4;
 use crate::state::{DesiredPort, DesiredSwitch, State};
 use management::{PortInUse, ReloadSummary, Replacement};
 use std::fmt;
@@ -24,6 +25,8 @@ pub enum Change {
     SetPort(String, DesiredPort),
     /// A rule list or set changes, in words.
     Policy(String),
+    /// A P4 switch changes, in words.
+    P4(String),
 }
 
 impl fmt::Display for Change {
@@ -36,7 +39,7 @@ impl fmt::Display for Change {
             Change::SetSwitch(name, _) => write!(f, "switch {name} changed"),
             Change::AddPort(name, _) => write!(f, "port {name} added"),
             Change::SetPort(name, _) => write!(f, "port {name} changed"),
-            Change::Policy(text) => f.write_str(text),
+            Change::Policy(text) | Change::P4(text) => f.write_str(text),
         }
     }
 }
@@ -83,6 +86,7 @@ pub fn plan(old: &State, new: &State) -> Vec<Change> {
     }
     let policies = policy::differences(&old.policies, &new.policies);
     changes.extend(policies.into_iter().map(Change::Policy));
+    changes.extend(p4::differences(&old.p4, &new.p4).into_iter().map(Change::P4));
     changes
 }
 
@@ -142,7 +146,7 @@ mod tests {
                 assert!(state.ports.insert(name, port).is_none());
             }
             Change::SetPort(name, port) => assert!(state.ports.insert(name, port).is_some()),
-            Change::Policy(_) => {}
+            Change::Policy(_) | Change::P4(_) => {}
         }
     }
 
@@ -201,6 +205,7 @@ mod tests {
                     machine: None,
                     cores: BTreeSet::new(),
                     groups: crate::Groups::default(),
+                    p4: crate::P4Files::NONE,
                 },
             )
             .ok()

@@ -3,7 +3,7 @@
 use crate::control::{Control, Reported};
 use crate::data_plane::DataPlane;
 use crate::intent::Intent;
-use crate::p4::P4Run;
+use crate::p4::{P4Run, Version};
 use crate::pending::AllGathered;
 use crate::policies::PolicyRun;
 use crate::port::PortRun;
@@ -15,12 +15,12 @@ use crate::users::{Incoming, Rights, Token, Users};
 use crate::vcpus::Vcpus;
 use crate::view::View;
 use crate::warnings::core_warning;
-use crate::{Error, Options, plan};
+use crate::{Error, Options, plan, reload};
 use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, ProcessStatus, Role, ToChild};
 use controller::{DriverClient, Link};
 use flow::ControllerId;
-use management::{Config, SwitchConfig, SwitchKind};
+use management::{SwitchConfig, SwitchKind};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use std::collections::{BTreeMap, HashMap};
@@ -55,13 +55,10 @@ impl Control {
         let socket = management::control_socket(&options.run_dir);
         let users = Users::listen(&socket).map_err(run_dir(&socket))?;
         let store = Store::new(&options.run_dir);
-        let intent = match (store.load(), &options.config) {
-            (Some(intent), _) => intent,
-            (None, Some(file)) => Intent {
-                config: read_config(file)?,
-                ..Intent::default()
-            },
-            (None, None) => default_intent(),
+        let (intent, versions) = match (store.load(), &options.config) {
+            (Some(intent), _) => (intent, Vec::new()),
+            (None, Some(file)) => reload::begin(file, &options)?,
+            (None, None) => (default_intent(), Vec::new()),
         };
         let mut control = Control {
             started: Instant::now(),
@@ -86,8 +83,9 @@ impl Control {
             view: View::default(),
             options,
         };
+        // An error is told when the intent is saved.
+        let _ = control.save_programs(&versions);
         control.adopt_unsaved(intent)?;
-        control.read_programs();
         if let Some(warning) = core_warning(&control.options, &control.intent.config) {
             log::warn!("{warning}");
         }
@@ -102,6 +100,20 @@ impl Control {
         let state = desired(&intent, &self.options)?;
         self.save(&intent)?;
         Ok(self.enact(intent, state))
+    }
+
+    /// As [`adopt`](Self::adopt), with P4 programs that the store does not have yet.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn adopt_with(&mut self, intent: Intent, versions: &[Version]) -> Result<Vec<plan::Change>, Refusal> {
+        let needed = intent.programs();
+        let adopted = self.save_programs(versions).and_then(|()| self.adopt(intent));
+        if adopted.is_err() {
+            self.store
+                .remove_programs(needed.difference(&self.intent.programs()));
+        }
+        adopted
     }
 
     /// As [`adopt`](Self::adopt), where there is nobody to refuse it to.
@@ -144,10 +156,18 @@ impl Control {
 
     fn enact(&mut self, intent: Intent, state: State) -> Vec<plan::Change> {
         let changes = plan::plan(&self.state, &state);
-        self.intent = intent;
+        let before = std::mem::replace(&mut self.intent, intent);
         self.state = state;
         self.apply(&changes);
         self.listen_for_queries();
+        if before.p4 != self.intent.p4 {
+            self.want_programs();
+        }
+        if self.unsaved.is_none() {
+            let idle = before.programs();
+            self.store
+                .remove_programs(idle.difference(&self.intent.programs()));
+        }
         // A change of this alone is none.
         for (name, run) in &mut self.ports {
             run.wanted.origin = self
@@ -329,16 +349,8 @@ impl Control {
         self.ports.values().for_each(PortRun::remove_socket);
         socket_path::remove(&management::control_socket(&self.options.run_dir).into());
         self.close_view();
-        self.store.clear(self.intent.p4.values().map(|own| own.number));
+        self.store.clear(&self.intent);
     }
-}
-
-fn read_config(file: &Path) -> Result<Config, Refusal> {
-    let text = fs::read_to_string(file).map_err(|error| Refusal::Unreadable {
-        path: file.to_owned(),
-        error,
-    })?;
-    Ok(policy::parse(&text, &file.display().to_string())?)
 }
 
 fn default_intent() -> Intent {

@@ -28,6 +28,12 @@ pub enum Refusal {
     /// No P4 switch has this name.
     #[error("there is no P4 switch {0}; `hyperswitch p4 show` names them")]
     NoP4(String),
+    /// The P4 switch can be ended in the file only.
+    #[error("P4 switch {0} comes from the configuration file; remove it there and reload")]
+    P4OfFile(String),
+    /// Nothing was loaded in the place of another program.
+    #[error("P4 switch {0} had no other program before")]
+    NoFormerP4(String),
     /// Another user has put another program in its place meanwhile.
     #[error("P4 switch {0} has another program by now; try again")]
     P4Changed(String),

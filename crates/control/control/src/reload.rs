@@ -6,11 +6,13 @@
 
 use crate::control::Control;
 use crate::intent::Intent;
+use crate::p4::{self, Version};
 use crate::refusal::Refusal;
 use crate::state::desired;
 use crate::warnings::{core_warning, group_warnings};
 use crate::{Options, plan};
 use management::{CheckError, Config, PathSegment, ReloadSummary, error_at};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -21,8 +23,9 @@ impl Control {
     /// The file cannot be used; nothing has changed.
     pub fn reload(&mut self) -> Result<ReloadSummary, Refusal> {
         self.nothing_unconfirmed()?;
-        let (file, intent) = self.reloaded_intent()?;
-        self.adopt_file(&file, intent)
+        self.no_trial()?;
+        let (file, intent, versions) = self.reloaded_intent()?;
+        self.adopt_file(&file, intent, &versions)
     }
 
     /// What a reload would change.
@@ -31,8 +34,8 @@ impl Control {
     /// The configuration file cannot be used.
     pub fn reload_plan(&self) -> Result<ReloadSummary, Refusal> {
         self.nothing_unconfirmed()?;
-        let (file, intent) = self.reloaded_intent()?;
-        self.plan_file(&file, &intent)
+        let (file, intent, versions) = self.reloaded_intent()?;
+        self.plan_file(&file, &intent, &versions)
     }
 
     /// Puts a configuration in force that a user has sent, for so many seconds unless it is confirmed.
@@ -45,13 +48,14 @@ impl Control {
         text: Option<Vec<u8>>,
         confirm: Option<u32>,
     ) -> Result<ReloadSummary, Refusal> {
+        self.no_trial()?;
         let file = File::sent(name, text)?;
-        let mut intent = self.intent_with(&file)?;
+        let (mut intent, versions) = self.intent_with(&file)?;
         intent.unconfirmed = None;
         if let Some(seconds) = confirm {
             intent.unconfirmed = Some(Box::new(self.on_probation(&file.name, &file.text, seconds)));
         }
-        let summary = self.adopt_file(&file, intent)?;
+        let summary = self.adopt_file(&file, intent, &versions)?;
         log::info!("{} is applied, {} changes", file.name, summary.changes.len());
         Ok(summary)
     }
@@ -62,24 +66,37 @@ impl Control {
     /// The configuration cannot be used.
     pub fn apply_plan(&self, name: String, text: Option<Vec<u8>>) -> Result<ReloadSummary, Refusal> {
         let file = File::sent(name, text)?;
-        self.plan_file(&file, &self.intent_with(&file)?)
+        let (intent, versions) = self.intent_with(&file)?;
+        self.plan_file(&file, &intent, &versions)
     }
 
-    fn adopt_file(&mut self, file: &File, intent: Intent) -> Result<ReloadSummary, Refusal> {
-        let planned = self.plan_file(file, &intent)?;
+    fn adopt_file(
+        &mut self,
+        file: &File,
+        intent: Intent,
+        versions: &[Version],
+    ) -> Result<ReloadSummary, Refusal> {
+        let planned = self.plan_file(file, &intent, versions)?;
         let (config, later) = (intent.config.clone(), self.later(&intent.config));
-        self.adopt(intent)
+        let lost = self.p4_losses(&intent, versions);
+        self.adopt_with(intent, versions)
             .map_err(|refusal| file.placed(&config, refusal))?;
         let mut warnings = self.configuration_warnings();
-        warnings.extend(later);
+        warnings.extend(later.into_iter().chain(lost));
         warnings.iter().for_each(|warning| log::warn!("{warning}"));
         Ok(ReloadSummary { warnings, ..planned })
     }
 
-    fn plan_file(&self, file: &File, intent: &Intent) -> Result<ReloadSummary, Refusal> {
+    fn plan_file(
+        &self,
+        file: &File,
+        intent: &Intent,
+        versions: &[Version],
+    ) -> Result<ReloadSummary, Refusal> {
         let state = desired(intent, &self.options).map_err(|refusal| file.placed(&intent.config, refusal))?;
         let warnings = core_warning(&self.options, &intent.config).into_iter();
-        let warnings = warnings.chain(self.later(&intent.config)).collect();
+        let warnings = warnings.chain(self.later(&intent.config));
+        let warnings = warnings.chain(self.p4_losses(intent, versions)).collect();
         let changes = plan::plan(&self.state, &state);
         Ok(plan::summary(&changes, |name| self.port_in_use(name), warnings))
     }
@@ -103,18 +120,27 @@ impl Control {
         })
     }
 
-    fn reloaded_intent(&self) -> Result<(File, Intent), Refusal> {
+    fn reloaded_intent(&self) -> Result<(File, Intent, Vec<Version>), Refusal> {
         let path = self.options.config.as_deref().ok_or(Refusal::NoConfiguration)?;
         let file = File::read(path)?;
-        let intent = self.intent_with(&file)?;
-        Ok((file, intent))
+        let (intent, versions) = self.intent_with(&file)?;
+        Ok((file, intent, versions))
     }
 
-    fn intent_with(&self, file: &File) -> Result<Intent, Refusal> {
-        let intent = self.intent.with_file(policy::parse(&file.text, &file.name)?);
+    fn intent_with(&self, file: &File) -> Result<(Intent, Vec<Version>), Refusal> {
+        let mut intent = self.intent.with_file(policy::parse(&file.text, &file.name)?);
         file.check_beside(&intent)?;
-        Ok(intent)
+        let versions = file.read_p4(&mut intent, &self.options, self.p4_numbers())?;
+        Ok((intent, versions))
     }
+}
+
+/// The intent with which an instance begins, and its P4 programs.
+///
+/// # Errors
+/// The file cannot be used.
+pub(crate) fn begin(path: &Path, options: &Options) -> Result<(Intent, Vec<Version>), Refusal> {
+    File::read(path)?.alone(options)
 }
 
 /// Checks a configuration file as if nothing had been added by command. Returns warnings.
@@ -123,13 +149,7 @@ impl Control {
 /// The file cannot be used.
 pub fn check(path: &Path, options: &Options) -> Result<(Config, Vec<String>), Refusal> {
     let file = File::read(path)?;
-    let config = policy::parse(&file.text, &file.name)?;
-    let intent = Intent {
-        config,
-        ..Intent::default()
-    };
-    desired(&intent, options).map_err(|refusal| file.placed(&intent.config, refusal))?;
-    let config = intent.config;
+    let config = file.alone(options)?.0.config;
     let found = policy::findings(&config, &file.text, &file.name);
     let warnings = found.iter().map(ToString::to_string);
     let warnings = warnings.chain(core_warning(options, &config));
@@ -161,6 +181,27 @@ impl File {
         Ok(File { name, text })
     }
 
+    /// What the file means where nothing was added by request.
+    fn alone(&self, options: &Options) -> Result<(Intent, Vec<Version>), Refusal> {
+        let mut intent = Intent {
+            config: policy::parse(&self.text, &self.name)?,
+            ..Intent::default()
+        };
+        let versions = self.read_p4(&mut intent, options, BTreeSet::new())?;
+        desired(&intent, options).map_err(|refusal| self.placed(&intent.config, refusal))?;
+        Ok((intent, versions))
+    }
+
+    /// Reads the P4 programs that the file names.
+    fn read_p4(
+        &self,
+        intent: &mut Intent,
+        options: &Options,
+        taken: BTreeSet<u32>,
+    ) -> Result<Vec<Version>, Refusal> {
+        p4::read(intent, options, taken).map_err(|CheckError { path, message }| self.error(&path, message))
+    }
+
     fn error(&self, path: &[PathSegment], message: String) -> Refusal {
         Refusal::Configuration(error_at(&self.text, &self.name, path, message))
     }
@@ -182,8 +223,18 @@ impl File {
         })
     }
 
-    /// A refusal that is about a port of the file, with the port's place.
+    /// A refusal that is about a port or a P4 program of the file, with its place.
     fn placed(&self, config: &Config, refusal: Refusal) -> Refusal {
+        if let Refusal::P4Port { name, .. } = &refusal
+            && let Some(index) = config.p4.iter().position(|own| own.name.as_str() == name)
+        {
+            let path = [
+                PathSegment::Key("p4"),
+                PathSegment::Index(index),
+                PathSegment::Key("ports"),
+            ];
+            return self.error(&path, refusal.to_string());
+        }
         let (Refusal::LongSocketPath { port, .. } | Refusal::SocketTaken { port, .. }) = &refusal else {
             return refusal;
         };

@@ -17,7 +17,7 @@ use control_protocol::data_plane::{
 use control_protocol::p4::P4Answer;
 use controller::Welcome;
 use flow::{Flow, FlowStats, PortId, Stage};
-use management::Request::{P4List, P4Load, P4Program, P4Read, P4Unload, P4Write};
+use management::Request::{P4List, P4Load, P4Program, P4Read, P4Rollback, P4Unload, P4Write};
 use management::{
     ContestedMacs, Counters, DataPlaneStatus, MAX_CONFIGURATION, MacInfo, P4Cells, PortStats, Process, Reply,
     Request, Response, Stats, Status, SwitchInfo, TraceReport, VersionInfo,
@@ -103,6 +103,7 @@ impl Control {
             | P4Load { .. }
             | P4Program { .. }
             | P4Read { .. }
+            | P4Rollback { .. }
             | P4Unload { .. }
             | P4Write { .. }) => {
                 return self.serve_p4(token, own, fds);
@@ -133,6 +134,7 @@ impl Control {
                 cell,
                 words,
             } => self.p4_write(token, &name, (tag, array), (cell, words)),
+            Request::P4Rollback { name } => self.p4_rollback(token, &name),
             Request::P4Unload { name } => {
                 let done = self.p4_unload(&name)?;
                 self.reply_when_made(token, done)
@@ -159,7 +161,7 @@ impl Control {
                 self.confirm(number)?;
                 Reply::Done
             }
-            Request::ConfigShow => Reply::Config(Box::new(self.intent.as_config()?)),
+            Request::ConfigShow => Reply::Config(Box::new(self.shown_configuration()?)),
             _ => Reply::Reloaded(self.reload_plan()?),
         };
         Ok(Some(reply))

@@ -29,6 +29,8 @@ pub struct State {
     pub ports: BTreeMap<String, DesiredPort>,
     /// Rule lists and sets, and which port has which lists.
     pub policies: policy::Policies,
+    /// P4 switches.
+    pub p4: BTreeMap<String, P4Intent>,
 }
 
 /// A switch as it should be.
@@ -172,6 +174,7 @@ pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
     merged.check()?;
     let mut state = State {
         policies: policy::compile(&merged)?,
+        p4: intent.p4.clone(),
         ..State::default()
     };
     for switch in &merged.switches {
@@ -213,7 +216,7 @@ pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
         state.switches.insert(name, DesiredSwitch { origin, config });
     }
     check_sockets(&state, &options.run_dir)?;
-    check_p4(&intent.p4, &state)?;
+    check_p4(&state)?;
     Ok(state)
 }
 
@@ -230,9 +233,9 @@ impl State {
 
 /// Checks that P4 switches have ports of one switch each, each port once, and none with policies, which a
 /// program would pass by.
-fn check_p4(switches: &BTreeMap<String, P4Intent>, state: &State) -> Result<(), Refusal> {
+fn check_p4(state: &State) -> Result<(), Refusal> {
     let mut taken = BTreeMap::new();
-    for (name, own) in switches {
+    for (name, own) in &state.p4 {
         let mut home = None;
         for (place, port) in &own.ports {
             let error = |reason: String| Refusal::P4Port {
@@ -521,6 +524,7 @@ mod tests {
             machine: None,
             cores: BTreeSet::new(),
             groups: crate::Groups::default(),
+            p4: crate::P4Files::NONE,
         };
         let state = desired(&intent, &options).expect("no contradiction");
         let found = |rates: &PortRates| {

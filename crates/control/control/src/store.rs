@@ -70,37 +70,38 @@ impl Store {
         replace(&self.path, &text)
     }
 
-    /// The file of a P4 switch's program.
-    fn program(&self, number: u32) -> PathBuf {
-        self.path.with_file_name(format!("p4-{number}.program"))
+    /// The file of a P4 program with its entries, which never changes.
+    pub fn program(&self, tag: u64) -> PathBuf {
+        self.path.with_file_name(format!("p4-{tag:016x}.program"))
     }
 
-    /// Saves the program of a P4 switch; readers see the old one or the new.
+    /// Saves a P4 program.
     ///
     /// # Errors
     /// The file system's.
-    pub fn save_program(&self, number: u32, bytes: &[u8]) -> io::Result<()> {
-        let path = self.program(number);
-        replace(&path, bytes)
+    pub fn save_program(&self, tag: u64, bytes: &[u8]) -> io::Result<()> {
+        replace(&self.program(tag), bytes)
     }
 
-    /// Reads the program of a P4 switch.
+    /// Reads a P4 program.
     ///
     /// # Errors
     /// The file system's.
-    pub fn load_program(&self, number: u32) -> io::Result<Vec<u8>> {
-        fs::read(self.program(number))
+    pub fn load_program(&self, tag: u64) -> io::Result<Vec<u8>> {
+        fs::read(self.program(tag))
     }
 
-    /// Removes the program of a P4 switch.
-    pub fn remove_program(&self, number: u32) {
-        let _ = fs::remove_file(self.program(number));
+    /// Removes P4 programs.
+    pub fn remove_programs<'a>(&self, tags: impl IntoIterator<Item = &'a u64>) {
+        for tag in tags {
+            let _ = fs::remove_file(self.program(*tag));
+        }
     }
 
     /// Removes the files: `hyperswitch run` ends.
-    pub fn clear(&self, programs: impl Iterator<Item = u32>) {
+    pub fn clear(&self, intent: &Intent) {
         let _ = fs::remove_file(&self.path);
-        programs.for_each(|number| self.remove_program(number));
+        self.remove_programs(&intent.programs());
     }
 }
 
@@ -132,6 +133,7 @@ fn supervisor_instance() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::intent::P4Intent;
 
     #[test]
     fn the_intent_returns_to_the_same_instance_only() {
@@ -155,7 +157,7 @@ mod tests {
         assert_eq!(other.load(), None);
         fs::write(&store.path, "{").unwrap();
         assert_eq!(store.load(), None);
-        store.clear(std::iter::empty());
+        store.clear(&Intent::default());
         assert_eq!(store.load(), None);
     }
 
@@ -163,13 +165,19 @@ mod tests {
     fn programs_have_files_of_their_own() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::new(dir.path());
-        for bytes in [&b"first"[..], b"second"] {
-            store.save_program(3, bytes).unwrap();
-            assert_eq!(store.load_program(3).unwrap(), bytes);
+        for (tag, bytes) in [(3, &b"first"[..]), (u64::MAX, b"second")] {
+            store.save_program(tag, bytes).unwrap();
+            assert_eq!(store.load_program(tag).unwrap(), bytes);
         }
         assert!(store.load_program(4).is_err());
-        store.clear([3, 4].into_iter());
-        assert!(store.load_program(3).is_err());
+        let own = P4Intent {
+            program: 3,
+            file: Some(u64::MAX),
+            ..P4Intent::default()
+        };
+        let mut intent = Intent::default();
+        intent.p4.insert("one".into(), own);
+        store.clear(&intent);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

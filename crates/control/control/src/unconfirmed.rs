@@ -5,12 +5,13 @@
 //! direction of error is to take back: the user may have lost the way to this host.
 
 use crate::control::Control;
-use crate::intent::{Intent, Unconfirmed, has_port};
+use crate::intent::{Intent, P4Intent, Unconfirmed, has_port};
+use crate::p4::free_number;
 use crate::refusal::Refusal;
 
 use management::PortConfig;
 use rustix::time::{ClockId, clock_gettime};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Control {
     /// When the configuration has to be taken back, unless it is confirmed.
@@ -105,7 +106,7 @@ fn taken_back(unconfirmed: &Unconfirmed, now: &Intent) -> Intent {
         .map(|(switch, port)| (port.name.as_str(), (switch, port)))
         .collect();
     let mut intent = before.clone();
-    intent.p4.clone_from(&now.p4);
+    intent.p4 = p4_taken_back(&before.p4, &now.p4);
     let is_left = |name: &str| {
         now.switches.iter().any(|switch| switch.name.as_str() == name)
             || now
@@ -144,6 +145,36 @@ fn taken_back(unconfirmed: &Unconfirmed, now: &Intent) -> Intent {
     intent.switches.extend(new);
     intent.ports.retain(|_, ports| !ports.is_empty());
     intent
+}
+
+/// P4 switches as they were, but for what requests have changed since: those that the file neither had nor
+/// has, and those of which it says what it said.
+fn p4_taken_back(
+    before: &BTreeMap<String, P4Intent>,
+    now: &BTreeMap<String, P4Intent>,
+) -> BTreeMap<String, P4Intent> {
+    let is_kept = |name: &str| match (before.get(name), now.get(name)) {
+        (Some(old), Some(new)) if old.file.is_some() => old.file == new.file && old.ports == new.ports,
+        (old, new) => {
+            let mut both = old.into_iter().chain(new);
+            both.all(|own| own.file.is_none())
+        }
+    };
+    let kept = now.iter().filter(|(name, _)| is_kept(name));
+    let mut p4: BTreeMap<String, P4Intent> = kept.map(|(name, own)| (name.clone(), own.clone())).collect();
+    let mut taken: BTreeSet<u32> = p4.values().map(|own| own.number).collect();
+    for (name, own) in before.iter().filter(|(name, _)| !is_kept(name)) {
+        let mut own = own.clone();
+        // A request may have given the number to another one.
+        if taken.contains(&own.number) {
+            let all = before.values().chain(now.values()).map(|own| own.number);
+            let free = free_number(&all.chain(taken.iter().copied()).collect());
+            own.number = free.unwrap_or(own.number);
+        }
+        taken.insert(own.number);
+        p4.insert(name.clone(), own);
+    }
+    p4
 }
 
 /// Adds a port to a switch, if that is there.
@@ -226,6 +257,44 @@ mod tests {
         ] {
             assert_eq!(back(&before().with_file(config)), before());
         }
+    }
+
+    /// Programs return with the file; those that requests have loaded meanwhile stay, with their numbers.
+    #[test]
+    fn programs_return_with_the_file() {
+        let own = |number, program, file| P4Intent {
+            number,
+            program,
+            file,
+            ..P4Intent::default()
+        };
+        let p4 = |all: &[(&str, P4Intent)]| -> BTreeMap<String, P4Intent> {
+            let all = all.iter().cloned();
+            all.map(|(name, own)| (name.to_owned(), own)).collect()
+        };
+        let before = p4(&[
+            ("changed", own(1, 10, Some(10))),
+            ("gone", own(2, 20, Some(20))),
+            ("same", own(3, 30, Some(30))),
+            ("unloaded", own(4, 40, None)),
+            ("taken", own(5, 50, None)),
+        ]);
+        let now = p4(&[
+            ("changed", own(1, 11, Some(11))),
+            ("loaded", own(2, 60, None)),
+            ("new", own(6, 70, Some(70))),
+            ("same", own(3, 31, Some(30))),
+            ("taken", own(5, 50, Some(50))),
+        ]);
+        let back = p4(&[
+            ("changed", own(1, 10, Some(10))),
+            ("gone", own(7, 20, Some(20))),
+            ("loaded", own(2, 60, None)),
+            ("same", own(3, 31, Some(30))),
+            ("taken", own(5, 50, None)),
+        ]);
+        assert_eq!(p4_taken_back(&before, &now), back);
+        assert_eq!(p4_taken_back(&before, &before), before);
     }
 
     #[test]

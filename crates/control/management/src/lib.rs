@@ -12,7 +12,7 @@ mod request;
 
 pub use client::{Client, ClientError, supervision};
 pub use configuration::*;
-pub use control_protocol::p4::P4Array;
+pub use control_protocol::p4::{MAX_CELL_WORDS, P4Array};
 pub use reply::{
     Counters, DataPlaneStatus, FlowInfo, IdlePollStatus, MacInfo, Origin, P4Cells, P4Piece, P4Switch,
     PolicyInfo, PolicyRule, PolicyRules, PortInUse, PortInfo, PortStats, PriorityStatus, Process,

@@ -163,7 +163,7 @@ pub enum Request {
         /// The first cell.
         from: u32,
     },
-    /// Sets a cell of a register or a counter.
+    /// Sets cells of a register, a counter, or what entries have counted.
     P4Write {
         /// Name of the P4 switch.
         name: String,
@@ -171,10 +171,16 @@ pub enum Request {
         tag: u64,
         /// The array.
         array: P4Array,
-        /// The cell.
+        /// The first cell.
         cell: u32,
-        /// The cell's words, the least significant first.
+        /// Words of the cells, the least significant first.
         words: Vec<u64>,
+    },
+    /// Returns to the program, with its entries, and to the ports that were in force before the last
+    /// [`P4Load`](Self::P4Load) with ports, or before the configuration file changed them.
+    P4Rollback {
+        /// Name of the P4 switch.
+        name: String,
     },
     /// Ends a P4 switch that was loaded. Its ports are forwarded by their switch from then on.
     P4Unload {
@@ -261,6 +267,7 @@ impl Request {
             | Request::Capture { .. }
             | Request::P4Load { .. }
             | Request::P4Unload { .. }
+            | Request::P4Rollback { .. }
             | Request::P4Write { .. }
             | Request::MacFlush { .. }
             | Request::FlowFlush { .. }

@@ -74,6 +74,7 @@ mod trace;
 mod worker_cycles;
 
 pub use channel::run;
+pub use p4::check_p4;
 
 /// Why the data plane ended.
 #[derive(Debug, thiserror::Error)]

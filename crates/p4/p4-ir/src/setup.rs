@@ -100,6 +100,12 @@ impl Setup {
     }
 }
 
+/// Whether bytes begin as the form does.
+#[must_use]
+pub fn is_one(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MARK)
+}
+
 /// Serialises a program and what it is given.
 #[must_use]
 pub fn encode(program: &Checked, setup: &Setup) -> Vec<u8> {

@@ -64,6 +64,7 @@ pub fn control(run_dir: PathBuf, config: Option<PathBuf>) -> Result<ExitCode> {
         machine,
         cores,
         groups,
+        p4: crate::p4::FILES,
     };
     end(control::run(supervisor, options).map_err(Into::into))
 }

@@ -4,8 +4,8 @@
 use clap::{Args, Parser, Subcommand};
 use management::{
     AgeingSeconds, Dscp, Group, Guard, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate,
-    MissRate, Mtu, Name, Netns, PortKind, PortMode, Priority, SocketMode, StormBits, StormControl,
-    SwitchKind, TableSize, UserId, VlanId, VlanPriority, Weight,
+    MissRate, Mtu, Name, Netns, PlacedPort, PortKind, PortMode, Priority, SocketMode, StormBits,
+    StormControl, SwitchKind, TableSize, UserId, VlanId, VlanPriority, Weight,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -208,6 +208,21 @@ pub enum P4Verb {
     /// List or set the rates of a loaded program's meters
     #[command(subcommand)]
     Meter(P4MeterVerb),
+    /// Return to the program, with its entries, and to the ports that were there before the last load; once
+    /// more undoes that
+    Rollback {
+        /// Name of the program
+        name: String,
+    },
+    /// Write a loaded program to a file: with its entries, and its counters and registers as they are
+    Export {
+        /// Name of the program
+        name: String,
+        /// The file
+        file: PathBuf,
+    },
+    /// Load an exported program with what it had counted and kept; there must be none of that name
+    Import(P4ImportArgs),
     /// End a program; its ports are forwarded by their switch again
     Unload {
         /// Name of the program
@@ -286,8 +301,8 @@ pub enum P4RegisterVerb {
         register: String,
         /// Number of the cell
         cell: u32,
-        /// The value
-        value: u64,
+        /// The value, decimal up to 64 bits, or hexadecimal of any width
+        value: Words,
     },
 }
 
@@ -338,29 +353,17 @@ pub struct P4LoadArgs {
     pub discard: bool,
 }
 
-/// A port at a program, written `NUMBER=PORT`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlacedPort {
-    /// Number by which the program knows it.
-    pub number: u16,
-    /// Name of the port.
-    pub port: String,
-}
-
-impl std::str::FromStr for PlacedPort {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (number, port) = text.split_once('=').ok_or("NUMBER=PORT is wanted")?;
-        match number.parse() {
-            Ok(_) if port.is_empty() => Err("the port is missing".into()),
-            Ok(number @ 0..=510) => Ok(PlacedPort {
-                number,
-                port: port.into(),
-            }),
-            _ => Err(format!("`{number}` is no port of a program: 0 to 510 are")),
-        }
-    }
+#[derive(Args, Debug)]
+pub struct P4ImportArgs {
+    /// What `p4 export` wrote
+    pub file: PathBuf,
+    /// Name of the program in the instance [default: that of the file]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<Name>,
+    /// A port of the instance, and the number by which the program knows it, 0 to 510; may be given several
+    /// times
+    #[arg(long = "port", value_name = "NUMBER=PORT")]
+    pub ports: Vec<PlacedPort>,
 }
 
 #[derive(Args, Debug)]
@@ -385,6 +388,29 @@ pub struct P4RunArgs {
     /// Seed of the program's `random`
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+}
+
+/// A number, as words of 64 bits, the least significant first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Words(pub Vec<u64>);
+
+impl std::str::FromStr for Words {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || format!("`{text}` is no number");
+        let Some(digits) = text.strip_prefix("0x") else {
+            return text.parse().map(|word| Words(vec![word])).map_err(|_| error());
+        };
+        if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(error());
+        }
+        let words = digits.as_bytes().rchunks(16).map(|word| {
+            let word = std::str::from_utf8(word).unwrap_or_default();
+            u64::from_str_radix(word, 16).map_err(|_| error())
+        });
+        words.collect::<Result<_, _>>().map(Words)
+    }
 }
 
 /// A file for a port, written `PORT=FILE`.
@@ -519,7 +545,8 @@ pub enum ConfigVerb {
     /// Show switches, ports and policies of file and commands as one configuration, which `check`, `apply`
     /// and `reload` accept
     ///
-    /// P4 programs are no part of a configuration.
+    /// P4 programs that commands have loaded or changed are shown with the files in the run directory that
+    /// have them; these are gone when the instance ends.
     Show,
 }
 

@@ -176,6 +176,7 @@ fn every_key_is_documented() {
         known("[[acl]]\nname = \"a\"\ndefault = \"drop\"\nrule = [{ nonsense = 1 }]\n")
     );
     assert_eq!(rows("Mirror"), known("[[mirror]]\nnonsense = 1\n"));
+    assert_eq!(rows("P4 program"), known("[[p4]]\nnonsense = 1\n"));
     assert_eq!(rows("Placement"), known("[placement]\nnonsense = 1\n"));
     assert_eq!(rows("Access"), known("[access]\nnonsense = 1\n"));
     assert_eq!(rows("Open vSwitch"), known("[ovs]\nnonsense = 1\n"));

@@ -2,7 +2,7 @@
 
 use super::{Trial, Version};
 use crate::control::Control;
-use crate::intent::{Intent, P4Intent};
+use crate::intent::P4Intent;
 use crate::pending::{Pending, Question};
 use crate::refusal::Refusal;
 use crate::sealed;
@@ -32,12 +32,8 @@ impl Control {
         (ports, replaces): (Option<Vec<P4Place>>, Option<u64>),
         fds: Vec<OwnedFd>,
     ) -> Served {
-        if !self.data_plane.is_numbered() {
-            return Err(Refusal::NoDataPlane);
-        }
-        if self.p4.is_trying() {
-            return Err(Refusal::P4Busy);
-        }
+        self.can_try()?;
+        let only_entries = ports.is_none();
         let present = self.intent.p4.get(name);
         if replaces.is_some() && replaces != present.and_then(|own| self.p4.tag(P4Id(own.number))) {
             return Err(Refusal::P4Changed(name.into()));
@@ -48,18 +44,75 @@ impl Control {
             (None, None) => return Err(Refusal::NoP4(name.into())),
         };
         let version = Version::new(sealed::read(fds, MAX_BYTES).ok_or(Refusal::NoProgram)?);
-        let mut intent = self.intent.clone();
-        let number = match intent.p4.get(name) {
+        let number = match present {
             Some(present) => present.number,
-            None => free_number(&intent)?,
+            None => free_number(&self.p4_numbers())?,
         };
-        let own = P4Intent { number, ports };
+        let own = P4Intent {
+            number,
+            program: version.tag,
+            ports,
+            file: present.and_then(|present| present.file),
+            former: present.and_then(|present| present.former.clone()),
+        };
+        // Other entries are no other program.
+        let own = if only_entries {
+            own
+        } else {
+            own.succeeding(present)
+        };
+        self.try_version((token, name), own, version)
+    }
+
+    /// Has the data plane try a version, for a user who is answered then.
+    fn try_version(&mut self, (token, name): (Token, &str), own: P4Intent, version: Version) -> Served {
+        let mut intent = self.intent.clone();
         intent.p4.insert(name.into(), own.clone());
         // Contradictions are found before the data plane is asked.
         desired(&intent, &self.options)?;
         self.p4.begin_trial((token, name.into()), own, version);
         self.advance_p4();
         Ok(None)
+    }
+
+    /// Returns to the program and the ports that were in force before the last load.
+    ///
+    /// # Errors
+    /// There is no such P4 switch, nothing was loaded in its place, or the data plane cannot be asked.
+    pub fn p4_rollback(&mut self, token: Token, name: &str) -> Served {
+        self.can_try()?;
+        let present = self.intent.p4.get(name);
+        let present = present.ok_or_else(|| Refusal::NoP4(name.into()))?;
+        let former = present.former.clone();
+        let former = former.ok_or_else(|| Refusal::NoFormerP4(name.into()))?;
+        let bytes = self.store.load_program(former.program);
+        let version = Version::new(bytes.map_err(|error| Refusal::Unreadable {
+            path: self.store.program(former.program),
+            error,
+        })?);
+        let own = P4Intent {
+            program: former.program,
+            ports: former.ports,
+            ..present.clone()
+        };
+        let own = own.succeeding(Some(present));
+        self.try_version((token, name), own, version)
+    }
+
+    /// Whether a version can be tried now.
+    fn can_try(&self) -> Result<(), Refusal> {
+        if !self.data_plane.is_numbered() {
+            return Err(Refusal::NoDataPlane);
+        }
+        self.no_trial()
+    }
+
+    /// Refuses while a version is on trial.
+    pub fn no_trial(&self) -> Result<(), Refusal> {
+        if self.p4.is_trying() {
+            return Err(Refusal::P4Busy);
+        }
+        Ok(())
     }
 
     /// Ports by the numbers that a program knows.
@@ -145,27 +198,48 @@ impl Control {
     /// # Errors
     /// There is none of this name, one is being loaded, or the change cannot be saved.
     pub fn p4_unload(&mut self, name: &str) -> Result<Reply, Refusal> {
-        if self.p4.is_trying() {
-            return Err(Refusal::P4Busy);
-        }
+        self.no_trial()?;
         let mut intent = self.intent.clone();
         let gone = intent.p4.remove(name).ok_or_else(|| Refusal::NoP4(name.into()))?;
+        if gone.file.is_some() {
+            return Err(Refusal::P4OfFile(name.into()));
+        }
         self.adopt(intent)?;
-        self.bind_ports();
-        self.p4.want(P4Id(gone.number), None);
-        self.store.remove_program(gone.number);
-        self.advance_p4();
         Ok(Reply::Done)
     }
 
-    /// Reads the programs of the intent, which an earlier process has saved.
-    pub fn read_programs(&mut self) {
-        for (name, own) in &self.intent.p4 {
-            match self.store.load_program(own.number) {
-                Ok(bytes) => self.p4.want(P4Id(own.number), Some(Version::new(bytes))),
-                Err(error) => log::error!("P4 switch {name}: its program cannot be read: {error}"),
+    /// Numbers of P4 switches, those included that the data plane still has: another program with such a
+    /// number would inherit their state.
+    pub fn p4_numbers(&self) -> BTreeSet<u32> {
+        let own = self.intent.p4.values().map(|own| own.number);
+        own.chain(self.p4.numbers().into_iter().map(|id| id.0)).collect()
+    }
+
+    /// Wants the programs of the intent, which the store has, and binds ports to them. The program on trial
+    /// is wanted until the trial ends.
+    pub fn want_programs(&mut self) {
+        let on_trial = self.p4.on_trial();
+        let wanted = self.intent.p4.iter();
+        let wanted: BTreeMap<P4Id, (&String, u64)> = wanted
+            .map(|(name, own)| (P4Id(own.number), (name, own.program)))
+            .collect();
+        let mut idle = self.p4.numbers();
+        idle.retain(|id| !wanted.contains_key(id) && Some(*id) != on_trial);
+        idle.into_iter().for_each(|id| self.p4.want(id, None));
+        for (id, (name, tag)) in wanted {
+            if Some(id) == on_trial || self.p4.tag(id) == Some(tag) {
+                continue;
+            }
+            match self.store.load_program(tag) {
+                Ok(bytes) => self.p4.want(id, Some(Version::new(bytes))),
+                Err(error) => {
+                    log::error!("P4 switch {name}: its program cannot be read: {error}");
+                    self.p4.want(id, None);
+                }
             }
         }
+        self.bind_ports();
+        self.advance_p4();
     }
 
     /// Sends what is to be sent.
@@ -190,9 +264,13 @@ impl Control {
         };
         match self.p4.answered(answer) {
             Some(Ok(trial)) => self.p4_loaded(trial),
-            Some(Err((token, error))) => self.answer_user(token, Err(Refusal::DataPlane(error))),
+            Some(Err((token, error))) => {
+                self.want_programs();
+                self.answer_user(token, Err(Refusal::DataPlane(error)));
+            }
             None => {}
         }
+        self.bind_ports();
         self.advance_p4();
     }
 
@@ -203,42 +281,27 @@ impl Control {
             token,
             name,
             intent: own,
-            former,
+            former: _,
         } = trial;
-        let number = own.number;
+        let version = self.p4.wanted(P4Id(own.number)).cloned();
         let mut intent = self.intent.clone();
         intent.p4.insert(name, own);
-        let saved = self.save_program(number).and_then(|()| self.adopt(intent));
-        let served = match saved {
-            Ok(_) => {
-                self.bind_ports();
-                self.ask_user(token, Request::Barrier, vec![], Question::Barrier(Reply::Done))
-            }
+        let versions: Vec<Version> = version.into_iter().collect();
+        let served = match self.adopt_with(intent, &versions) {
+            Ok(_) => self.ask_user(token, Request::Barrier, vec![], Question::Barrier(Reply::Done)),
             Err(refusal) => {
-                self.p4.want(P4Id(number), former);
-                // The refusal is told already.
-                let _ = self.save_program(number);
+                self.want_programs();
                 Err(refusal)
             }
         };
         self.answer_user(token, served);
     }
 
-    /// Has the store hold the program that is wanted of a P4 switch.
-    fn save_program(&self, number: u32) -> Result<(), Refusal> {
-        let Some(version) = self.p4.wanted(P4Id(number)) else {
-            self.store.remove_program(number);
-            return Ok(());
-        };
-        let saved = self.store.save_program(number, version.bytes());
-        let path = self.store.path().to_owned();
-        saved.map_err(|error| Refusal::Unsaved { path, error })
-    }
-
     /// The data plane, and what it had, are gone.
     pub fn lose_p4(&mut self) {
         self.p4.lose();
         if let Some(token) = self.p4.give_up() {
+            self.want_programs();
             self.answer_user(token, Err(Refusal::DataPlaneEnded));
         }
     }
@@ -254,11 +317,14 @@ impl Control {
         })
     }
 
-    /// Binds ports of the data plane as they should be. Those that move are freed first.
+    /// Binds ports of the data plane as they should be. Those that move are freed first; a port that is its
+    /// switch's goes on so until the program is in force.
     pub fn bind_ports(&mut self) {
         let differs = |(name, run): (&String, &crate::port::PortRun)| {
             let wanted = self.p4_binding(name);
-            (run.added && run.p4 != wanted).then_some((name.clone(), run.id?, run.p4, wanted))
+            let waits =
+                run.p4.is_none() && wanted.is_some_and(|binding| self.p4.is_on_its_way(binding.switch));
+            (run.added && run.p4 != wanted && !waits).then_some((name.clone(), run.id?, run.p4, wanted))
         };
         let changes: Vec<(String, PortId, Option<P4Binding>, Option<P4Binding>)> =
             self.ports.iter().filter_map(differs).collect();
@@ -285,11 +351,10 @@ impl Control {
     }
 }
 
-/// The lowest number that no P4 switch has.
-fn free_number(intent: &Intent) -> Result<u32, Refusal> {
-    let taken = |number: &u32| intent.p4.values().any(|own| own.number == *number);
+/// The lowest number that is not taken.
+pub(crate) fn free_number(taken: &BTreeSet<u32>) -> Result<u32, Refusal> {
     let most = u32::try_from(MAX_P4_SWITCHES).unwrap_or(u32::MAX);
-    (1..=most)
-        .find(|number| !taken(number))
-        .ok_or(Refusal::TooManyP4(most))
+    let mut numbers = 1..=most;
+    let free = numbers.find(|number| !taken.contains(number));
+    free.ok_or(Refusal::TooManyP4(most))
 }

@@ -10,17 +10,22 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `file` | programs of the configuration file |
 //! | `join` | requests and answers, bindings of ports, users who wait |
 //! | `tell` | P4 switches for users |
 
+mod file;
 mod join;
 mod tell;
+
+pub(crate) use file::{differences, read};
+pub(crate) use join::free_number;
 
 use crate::intent::P4Intent;
 use crate::users::Token;
 use control_protocol::p4::{MAX_PIECE, P4Answer, P4Request};
 use flow::P4Id;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -135,6 +140,24 @@ impl P4Run {
     /// Whether a version is on trial.
     pub fn is_trying(&self) -> bool {
         self.trial.is_some()
+    }
+
+    /// The P4 switch of which a version is on trial.
+    pub fn on_trial(&self) -> Option<P4Id> {
+        self.trial.as_ref().map(|trial| P4Id(trial.intent.number))
+    }
+
+    /// P4 switches of which a version is wanted, or that the data plane has.
+    pub fn numbers(&self) -> BTreeSet<P4Id> {
+        let held = self.held.iter().flat_map(BTreeMap::keys);
+        held.chain(self.wanted.keys()).copied().collect()
+    }
+
+    /// Whether the version that is wanted will be in force later.
+    pub fn is_on_its_way(&self, switch: P4Id) -> bool {
+        let wanted = self.wanted.get(&switch).map(|version| version.tag);
+        let held = self.held.as_ref().and_then(|held| held.get(&switch)).copied();
+        wanted.is_some() && wanted != held && !self.refused.contains_key(&switch)
     }
 
     /// The tag of the version that is wanted of a P4 switch.
@@ -319,7 +342,7 @@ mod tests {
         found(&mut run, vec![info(ONE, good.tag)]);
         let intent = P4Intent {
             number: 1,
-            ports: BTreeMap::new(),
+            ..P4Intent::default()
         };
         let user = |token| (token, "one".to_owned());
         assert!(run.begin_trial(user(Token::default()), intent.clone(), bad.clone()));

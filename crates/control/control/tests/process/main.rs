@@ -46,6 +46,7 @@ fn child() {
             machine: None,
             cores: [0, 1].into(),
             groups: control::Groups::default(),
+            p4: control::P4Files::NONE,
         },
     )
     .unwrap();

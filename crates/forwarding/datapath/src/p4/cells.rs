@@ -6,7 +6,7 @@
 use super::version::{P4Refused, Version};
 use control_protocol::p4::{MAX_CELL_WORDS, P4Answer, P4Array};
 use p4_interpreter::CounterValue;
-use p4_ir::{CounterId, RegisterId, TableId};
+use p4_ir::{CounterId, Register, RegisterId, TableId};
 
 /// Reads cells from a number on, as many as an answer has room for.
 pub(super) fn read(version: &Version, array: P4Array, from: u32) -> Result<P4Answer, P4Refused> {
@@ -19,7 +19,7 @@ pub(super) fn read(version: &Version, array: P4Array, from: u32) -> Result<P4Ans
         }
         P4Array::Register(number) => {
             let register = program.registers.get(usize::from(number)).ok_or_else(missing)?;
-            (register.size, u32::from(register.width).div_ceil(64).max(1))
+            (register.size, words_of(register))
         }
         P4Array::Entries(number) => {
             let table = program.tables.get(usize::from(number)).ok_or_else(missing)?;
@@ -54,16 +54,41 @@ pub(super) fn read(version: &Version, array: P4Array, from: u32) -> Result<P4Ans
     })
 }
 
-/// Sets a cell.
-pub(super) fn write(version: &Version, array: P4Array, cell: u32, words: &[u64]) -> Result<(), P4Refused> {
-    let state = &version.state;
-    match (array, words) {
-        (P4Array::Counter(number), &[packets, bytes]) => {
-            let count = CounterValue { packets, bytes };
-            state.set_counter(CounterId(number), cell.into(), count)?;
-        }
-        (P4Array::Register(number), words) => state.set_register(RegisterId(number), cell.into(), words)?,
-        (P4Array::Counter(_) | P4Array::Entries(_), _) => return Err(P4Refused::NoCell { array, cell }),
+/// Sets cells from a number on.
+pub(super) fn write(version: &Version, array: P4Array, from: u32, words: &[u64]) -> Result<(), P4Refused> {
+    let registers = &version.engine.program().registers;
+    let stride = match array {
+        P4Array::Counter(_) | P4Array::Entries(_) => 2,
+        P4Array::Register(number) => match registers.get(usize::from(number)) {
+            Some(register) => words_of(register),
+            None => return Err(P4Refused::NoCell { array, cell: from }),
+        },
+    };
+    for (cell, words) in (from..=u32::MAX).zip(words.chunks(stride as usize)) {
+        set(version, array, cell, words)?;
     }
     Ok(())
+}
+
+fn set(version: &Version, array: P4Array, cell: u32, words: &[u64]) -> Result<(), P4Refused> {
+    let (state, program) = (&version.state, version.engine.program());
+    let missing = || P4Refused::NoCell { array, cell };
+    let count = || match *words {
+        [packets, bytes] => Ok(CounterValue { packets, bytes }),
+        _ => Err(missing()),
+    };
+    match array {
+        P4Array::Counter(number) => state.set_counter(CounterId(number), cell.into(), count()?)?,
+        P4Array::Register(number) => state.set_register(RegisterId(number), cell.into(), words)?,
+        P4Array::Entries(number) => {
+            let set = state.set_entry_count(program, TableId(number), cell as usize, count()?);
+            set.ok_or_else(missing)?;
+        }
+    }
+    Ok(())
+}
+
+/// Words of a register's cell.
+fn words_of(register: &Register) -> u32 {
+    u32::from(register.width).div_ceil(64).max(1)
 }

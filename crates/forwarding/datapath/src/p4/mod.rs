@@ -70,6 +70,15 @@ struct Bound<'a> {
     switch: Option<&'a P4Switch>,
 }
 
+/// Whether a data plane with so many forwarding threads would take a version.
+///
+/// # Errors
+/// Why not.
+pub fn check_p4(bytes: &[u8], threads: usize) -> Result<(), String> {
+    let made = Version::new(bytes, threads, None);
+    made.map(drop).map_err(|refused| refused.to_string())
+}
+
 impl P4Table {
     fn bound(&self, port: PortId) -> Option<Bound<'_>> {
         let binding = self.bindings.get(&port)?;

@@ -7,7 +7,7 @@
 use super::{CounterValue, State};
 use crate::tables::pattern;
 use p4_ir::{Counter, Meter, Program, Register, Table, TableId};
-use p4_tables::DEFAULT;
+use p4_tables::{Count, DEFAULT, Handle};
 
 /// A version's program and state.
 type Version<'a> = (&'a Program, &'a State);
@@ -82,20 +82,40 @@ impl State {
     pub fn entry_count(&self, program: &Program, table: TableId, entry: usize) -> Option<CounterValue> {
         let tables = self.tables.look();
         let own = tables.table(u32::from(table.0)).ok()?;
-        let entries = &program.tables.get(table.index())?.entries;
-        let handle = match entries.get(entry) {
-            Some(entry) => {
-                let (pattern, priority) = pattern(own.layout(), entry).ok()?;
-                own.find(&pattern, priority)?
-            }
-            None if entry == entries.len() => DEFAULT,
-            None => return None,
-        };
-        let count = own.counted(handle)?;
+        let count = own.counted(handle(own, program.tables.get(table.index())?, entry)?)?;
         Some(CounterValue {
             packets: count.packets,
             bytes: count.bytes,
         })
+    }
+
+    /// Sets what [`entry_count`](Self::entry_count) reads.
+    pub fn set_entry_count(
+        &self,
+        program: &Program,
+        table: TableId,
+        entry: usize,
+        to: CounterValue,
+    ) -> Option<()> {
+        let tables = self.tables.look();
+        let own = tables.table(u32::from(table.0)).ok()?;
+        let handle = handle(own, program.tables.get(table.index())?, entry)?;
+        let count = Count {
+            packets: to.packets,
+            bytes: to.bytes,
+        };
+        own.set_counted(handle, count).ok()
+    }
+}
+
+/// The handle of a program's entry; behind the last one, that of the table's default.
+fn handle(own: &p4_tables::Table, table: &p4_ir::Table, entry: usize) -> Option<Handle> {
+    match table.entries.get(entry) {
+        Some(entry) => {
+            let (pattern, priority) = pattern(own.layout(), entry).ok()?;
+            own.find(&pattern, priority)
+        }
+        None => (entry == table.entries.len()).then_some(DEFAULT),
     }
 }
 

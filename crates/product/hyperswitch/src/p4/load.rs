@@ -3,8 +3,8 @@
 //! The program is read and checked here, by whom it belongs to; the control process gets it as bytes in a
 //! memfd that nobody can change any more, and the data plane checks it again.
 
-use super::commands;
 use super::running::Running;
+use super::{commands, exported};
 use crate::cli::P4LoadArgs;
 use crate::sealed::sealed;
 use crate::verbs::Session;
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// When a file cannot be read, the program or an entry makes no sense, or the instance refuses.
 pub fn run(session: &mut Session<'_>, args: &P4LoadArgs) -> Result<()> {
     let (program, given) = version(args)?;
-    let name = name(args)?;
+    let name = name(args.name.as_ref(), &args.program)?;
     let present = Running::find(session, name.as_str())?;
     if let Some(present) = present.as_ref().filter(|_| !args.discard) {
         let losses = p4_interpreter::losses(present.program(), &program);
@@ -55,6 +55,16 @@ fn version(args: &P4LoadArgs) -> Result<(Checked, Setup)> {
 
 /// A program of files, with its entries and what is given beside them.
 pub(super) fn bake(program: &Path, p4info: Option<&Path>, entries: &[PathBuf]) -> Result<(Checked, Setup)> {
+    let bytes = super::read(program)?;
+    if let Some(bytes) = exported::program(&bytes) {
+        let named = || program.display().to_string();
+        ensure!(
+            p4info.is_none() && entries.is_empty(),
+            "{}: a program with its entries takes no further files",
+            named()
+        );
+        return setup::decode(bytes).with_context(named);
+    }
     let program = super::load(program, p4info)?;
     let (mut wanted, mut sessions) = (Vec::new(), Vec::new());
     for file in entries {
@@ -78,12 +88,11 @@ pub(super) fn bake(program: &Path, p4info: Option<&Path>, entries: &[PathBuf]) -
 }
 
 /// The name that the user gave, or that of the file.
-fn name(args: &P4LoadArgs) -> Result<Name> {
-    if let Some(name) = &args.name {
+pub(super) fn name(given: Option<&Name>, file: &Path) -> Result<Name> {
+    if let Some(name) = given {
         return Ok(name.clone());
     }
-    let stem = args
-        .program
+    let stem = file
         .file_stem()
         .and_then(|stem| stem.to_str())
         .unwrap_or_default();

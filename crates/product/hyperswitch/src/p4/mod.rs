@@ -3,7 +3,9 @@
 
 mod check;
 mod commands;
+mod configured;
 mod entries;
+mod exported;
 mod final_state;
 mod graph;
 mod layered;
@@ -13,11 +15,13 @@ mod run;
 mod running;
 mod trace;
 
+pub use configured::FILES;
+
 use crate::cli::P4Verb;
 use crate::verbs::{Instance, Session};
 use anyhow::{Context, Result, bail};
 use management::Request;
-use p4_ir::Checked;
+use p4_ir::{Checked, setup};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -34,6 +38,9 @@ pub fn run(verb: &P4Verb, instance: Instance<'_>, json: bool) -> Result<()> {
         P4Verb::Counter(verb) => running::counter(&mut session, verb),
         P4Verb::Register(verb) => running::register(&mut session, verb),
         P4Verb::Meter(verb) => running::meter(&mut session, verb),
+        P4Verb::Export { name, file } => exported::export(&mut session, name, file),
+        P4Verb::Import(args) => exported::import(&mut session, args),
+        P4Verb::Rollback { name } => session.show(Request::P4Rollback { name: name.clone() }),
         P4Verb::Show => session.show(Request::P4List),
         P4Verb::Unload { name } => session.show(Request::P4Unload { name: name.clone() }),
         P4Verb::Check { file, p4info, pcaps } => {
@@ -58,14 +65,20 @@ pub fn run(verb: &P4Verb, instance: Instance<'_>, json: bool) -> Result<()> {
     }
 }
 
-/// Loads a program: BMv2's JSON with P4Info, or the serialised form.
+/// Loads a program: BMv2's JSON with P4Info, or a serialised form.
 fn load(file: &Path, p4info: Option<&Path>) -> Result<Checked> {
     let bytes = read(file)?;
     let named = || file.display().to_string();
+    let with_entries = exported::program(&bytes);
+    if p4info.is_some() && (with_entries.is_some() || bytes.starts_with(b"P4IR")) {
+        bail!("{}: a serialised program has its P4Info in it", named());
+    }
+    if let Some(bytes) = with_entries {
+        return setup::decode(bytes)
+            .map(|(program, _)| program)
+            .with_context(named);
+    }
     if bytes.starts_with(b"P4IR") {
-        if p4info.is_some() {
-            bail!("{}: a serialised program has its P4Info in it", named());
-        }
         return p4_ir::serial::decode(&bytes).with_context(named);
     }
     let p4info = p4info.map(read).transpose()?;

@@ -41,7 +41,11 @@ impl Running {
         exists.then(|| Running::fetch(session, name)).transpose()
     }
 
-    fn fetch(session: &mut Session<'_>, name: &str) -> Result<Running> {
+    /// The program of this name.
+    ///
+    /// # Errors
+    /// The instance refuses, or goes away.
+    pub fn fetch(session: &mut Session<'_>, name: &str) -> Result<Running> {
         let (mut bytes, mut first) = (Vec::new(), None);
         loop {
             let request = Request::P4Program {
@@ -79,6 +83,11 @@ impl Running {
         self.tag
     }
 
+    /// As it travels.
+    pub fn encode(&self) -> Vec<u8> {
+        setup::encode(&self.program, &self.setup)
+    }
+
     /// Puts it in the place of the one that was fetched.
     fn put(&self, session: &mut Session<'_>) -> Result<()> {
         let request = Request::P4Load {
@@ -86,11 +95,14 @@ impl Running {
             ports: None,
             replaces: Some(self.tag),
         };
-        let bytes = setup::encode(&self.program, &self.setup);
-        session.show_sent(&request, sealed(&bytes)?.as_fd())
+        session.show_sent(&request, sealed(&self.encode())?.as_fd())
     }
 
-    fn cells(&self, session: &mut Session<'_>, array: P4Array) -> Result<Vec<Vec<u64>>> {
+    /// All cells of an array.
+    ///
+    /// # Errors
+    /// The instance refuses, or goes away.
+    pub fn cells(&self, session: &mut Session<'_>, array: P4Array) -> Result<Vec<Vec<u64>>> {
         let mut cells: Vec<Vec<u64>> = Vec::new();
         loop {
             let request = Request::P4Read {
@@ -111,13 +123,18 @@ impl Running {
     }
 
     fn write(&self, session: &mut Session<'_>, array: P4Array, cell: u32, words: Vec<u64>) -> Result<()> {
-        session.show(Request::P4Write {
+        session.show(self.write_request(array, cell, words))
+    }
+
+    /// Sets cells from a number on.
+    pub fn write_request(&self, array: P4Array, cell: u32, words: Vec<u64>) -> Request {
+        Request::P4Write {
             name: self.name.clone(),
             tag: self.tag,
             array,
             cell,
             words,
-        })
+        }
     }
 }
 
@@ -293,7 +310,12 @@ pub fn register(session: &mut Session<'_>, verb: &P4RegisterVerb) -> Result<()> 
             ..
         } => {
             let number = one(arrays("register", registers(), Some(register))?)?;
-            running.write(session, P4Array::Register(number), *cell, vec![*value])
+            let width = running.program().registers[usize::from(number)].width;
+            ensure!(
+                value.0.len() <= usize::from(width).div_ceil(64).max(1),
+                "the register is {width} bits wide"
+            );
+            running.write(session, P4Array::Register(number), *cell, value.0.clone())
         }
     }
 }

@@ -16,10 +16,11 @@ pub fn run(file: &Path, run_dir: &Path, json: bool) -> Result<ExitCode> {
     let cores = placement::Topology::of_machine();
     let options = control::Options {
         run_dir: std::path::absolute(run_dir)?,
-        config: None,
+        config: Some(std::path::absolute(file)?),
         machine: None,
         groups: control::Groups::of_machine(),
         cores: cores.usable().map(|core| core.0).collect(),
+        p4: crate::p4::FILES,
     };
     let (config, warnings) = match control::check(file, &options) {
         Ok(checked) => checked,

@@ -139,7 +139,11 @@ impl<'a> Session<'a> {
         self.print(&reply, show::text)
     }
 
-    fn call_sent(&mut self, request: &Request, fd: BorrowedFd<'_>) -> Result<Reply, ClientError> {
+    /// Makes a request with a descriptor.
+    ///
+    /// # Errors
+    /// When the instance refuses, or goes away.
+    pub fn call_sent(&mut self, request: &Request, fd: BorrowedFd<'_>) -> Result<Reply, ClientError> {
         self.client()?.call_with(request, fd)
     }
 

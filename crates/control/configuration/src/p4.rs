@@ -1,0 +1,73 @@
+//! The schema of P4 programs that forward the packets of ports.
+
+use crate::value::{InvalidValue, Name};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A P4 program that forwards the packets of ports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct P4Config {
+    /// Unique among P4 programs.
+    pub name: Name,
+    /// What the compiler wrote for BMv2 (JSON), or a program with its entries that was exported. Seen from
+    /// the directory of the configuration file.
+    pub program: PathBuf,
+    /// P4Info of the program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p4info: Option<PathBuf>,
+    /// Files of entries.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entries: Vec<PathBuf>,
+    /// Ports that are bound to it; they need not exist yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PlacedPort>,
+}
+
+/// A port at a program, written `NUMBER=PORT`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PlacedPort {
+    /// Number by which the program knows it, 0 to 510.
+    pub number: u16,
+    /// Name of the port.
+    pub port: String,
+}
+
+impl FromStr for PlacedPort {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let placed = text.split_once('=').and_then(|(number, port)| {
+            let number = number.parse().ok().filter(|number| *number <= 510)?;
+            let port = (!port.is_empty()).then(|| port.to_owned())?;
+            Some(PlacedPort { number, port })
+        });
+        placed.ok_or_else(|| InvalidValue {
+            value: text.into(),
+            expected: "NUMBER=PORT, with a number from 0 to 510",
+        })
+    }
+}
+
+impl TryFrom<String> for PlacedPort {
+    type Error = InvalidValue;
+
+    fn try_from(text: String) -> Result<Self, InvalidValue> {
+        text.parse()
+    }
+}
+
+impl From<PlacedPort> for String {
+    fn from(placed: PlacedPort) -> String {
+        placed.to_string()
+    }
+}
+
+impl fmt::Display for PlacedPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.number, self.port)
+    }
+}

@@ -1,0 +1,462 @@
+//! P4 programs of the configuration, and of commands beside them: checked, applied, taken back, shown,
+//! exported.
+
+#![allow(clippy::unwrap_used)]
+
+mod containers;
+
+use containers::{Instance, eventually};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// Two ports that need no privileges.
+const PORTS: &str =
+    "[[switch]]\nname = \"lan\"\n[[switch.port]]\nname = \"a\"\n[[switch.port]]\nname = \"b\"\n";
+
+const ROUTES: &str = "table_add routes via 10.1.0.0/16 => 1\n";
+
+struct World {
+    directory: TempDir,
+    instance: Instance,
+}
+
+/// A file of the project's programs.
+fn program(name: &str) -> PathBuf {
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/p4-bmv2/programs");
+    programs.join(name).join(format!("{name}.json"))
+}
+
+/// A configuration with a program whose files lie beside it.
+fn with(name: &str, program: &str, ports: &str) -> String {
+    format!("{PORTS}[[p4]]\nname = \"{name}\"\nprogram = \"{program}\"\n{ports}")
+}
+
+const ROUTER: &str = "entries = [\"routes.txt\"]\nports = [\"1=a\", \"2=b\"]\n";
+
+fn files(directory: &Path) {
+    for name in ["router", "rate_limiter", "stateful_firewall", "l2_switch"] {
+        fs::copy(program(name), directory.join(format!("{name}.json"))).unwrap();
+    }
+    fs::write(directory.join("routes.txt"), ROUTES).unwrap();
+}
+
+fn hyperswitch(run_dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hyperswitch"));
+    command.arg("--run-dir").arg(run_dir).args(arguments);
+    command.output().unwrap()
+}
+
+impl World {
+    fn start(config: &str) -> World {
+        let directory = tempfile::tempdir().unwrap();
+        files(directory.path());
+        let file = directory.path().join("start.toml");
+        fs::write(&file, config).unwrap();
+        let instance = Instance::start(&directory.path().join("run"), &file);
+        let world = World { directory, instance };
+        eventually("it answers", || {
+            let status = world.instance.verb(&["status"]).unwrap_or_default();
+            status["data-plane"]["workers"].is_u64()
+        });
+        world
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.directory.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// What a command prints for humans.
+    fn says(&self, arguments: &[&str]) -> String {
+        let output = hyperswitch(&self.directory.path().join("run"), arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {error}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn refuses(&self, arguments: &[&str], expected: &str) {
+        let error = self.instance.verb(arguments).unwrap_err();
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+    }
+
+    /// Names of P4 programs with their ports and states.
+    fn programs(&self) -> Vec<String> {
+        let all = self.instance.verb(&["p4", "show"]).unwrap_or_default();
+        let all = all.as_array().cloned().unwrap_or_default();
+        let shown = all.iter().map(|own| {
+            let ports = own["ports"].as_array().cloned().unwrap_or_default();
+            let ports: Vec<String> = ports
+                .iter()
+                .map(|place| format!("{}={}", place["number"], place["port"].as_str().unwrap()))
+                .collect();
+            let [name, state] = ["name", "state"].map(|key| own[key].as_str().unwrap());
+            format!("{name} {} {state}", ports.join(","))
+        });
+        shown.collect()
+    }
+
+    fn until(&self, programs: &[&str]) {
+        eventually(&format!("{programs:?}"), || self.programs() == programs);
+    }
+
+    fn routes(&self) -> String {
+        self.says(&["p4", "entry", "list", "router", "routes"])
+    }
+
+    /// Programs in the run directory.
+    fn saved(&self) -> usize {
+        let entries = fs::read_dir(self.directory.path().join("run")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.ends_with(".program")).count()
+    }
+}
+
+const IN_FORCE: &str = "router 1=a,2=b in force";
+
+#[test]
+fn a_program_of_the_file_is_there_from_the_start_and_outlives_processes() {
+    let world = World::start(&with("router", "router.json", ROUTER));
+    world.until(&[IN_FORCE]);
+    assert!(world.routes().contains("0x0a010000/16"), "{}", world.routes());
+    assert_eq!(world.says(&["reload"]), "nothing to change\n");
+    world.refuses(&["p4", "unload", "router"], "comes from the configuration file");
+    // The files are read when the configuration is, and not again.
+    fs::remove_file(world.directory.path().join("routes.txt")).unwrap();
+    for role in ["control", "data-plane"] {
+        world.instance.kill(role);
+        world.until(&[IN_FORCE]);
+        assert!(world.routes().contains("0x0a010000/16"));
+    }
+    world.refuses(&["reload"], "start.toml:9:11: ");
+    world.until(&[IN_FORCE]);
+    // Entries of commands go on over a reload, as the program's own files say what they said.
+    world.write("routes.txt", ROUTES);
+    world.says(&["p4", "entry", "add", "router", "routes via 10.2.0.0/16 => 2"]);
+    assert_eq!(world.says(&["reload"]), "nothing to change\n");
+    assert!(world.routes().contains("0x0a020000/16"));
+    world.write("routes.txt", "table_add routes via 10.3.0.0/16 => 1\n");
+    let planned = world.says(&["reload", "--dry-run"]);
+    assert!(planned.contains("P4 program router replaced"), "{planned}");
+    assert!(!world.routes().contains("0x0a030000/16"));
+    assert_eq!(world.says(&["reload"]), planned);
+    world.until(&[IN_FORCE]);
+    assert!(world.routes().contains("0x0a030000/16") && !world.routes().contains("0x0a020000/16"));
+    world.write("start.toml", PORTS);
+    assert!(world.says(&["reload"]).contains("P4 program router removed"));
+    world.until(&[]);
+    assert_eq!(world.saved(), 0);
+}
+
+#[test]
+fn programs_that_cannot_be_used_are_errors_with_their_place() {
+    let directory = tempfile::tempdir().unwrap();
+    files(directory.path());
+    let malicious = program("malicious")
+        .parent()
+        .unwrap()
+        .join("parser_spin/parser_spin.json");
+    fs::copy(malicious, directory.path().join("spin.json")).unwrap();
+    let policy = "[[acl]]\nname = \"all\"\ndefault = \"allow\"\n";
+    let of_port = with("r", "router.json", "ports = [\"1=a\"]\n");
+    let guarded = of_port.replace("name = \"a\"\n", "name = \"a\"\nacl-from = \"all\"\n") + policy;
+    let two = with("r", "router.json", ROUTER) + "[[p4]]\nname = \"x\"\nprogram = \"router.json\"\n";
+    for (text, expected) in [
+        (with("r", "none.json", ""), "x.toml:9:11: cannot read"),
+        (with("r", "spin.json", ""), "x.toml:9:11: "),
+        (
+            with("r", "router.json", "p4info = \"routes.txt\"\n"),
+            "x.toml:9:11: ",
+        ),
+        (
+            with("r", "router.json", "entries = [\"spin.json\"]\n"),
+            "x.toml:9:11: ",
+        ),
+        (with("r", "router.json", "ports = [\"a\"]\n"), "x.toml:10:"),
+        (with("r", "router.json", "ports = [\"511=a\"]\n"), "x.toml:10:"),
+        (
+            with("r", "router.json", "ports = [\"1=a\", \"1=b\"]\n"),
+            "two ports of r have number 1",
+        ),
+        (
+            two.clone() + "ports = [\"3=a\"]\n",
+            "x.toml:15:9: port a is bound to P4 program r already",
+        ),
+        (
+            two.replace("\"x\"", "\"r\""),
+            "x.toml:13:8: there is already a P4 program r",
+        ),
+        (with("r", "router.json", "colour = 1\n"), "x.toml:10:"),
+        (guarded, "x.toml:11:9: P4 switch r: port a: it has policies"),
+        (
+            "p4 = 1\n".into(),
+            "`p4` is the number 1, expected a list of tables",
+        ),
+        (
+            with("r", "router.json", "ports = 1\n"),
+            "`ports` is the number 1, expected a list like",
+        ),
+    ] {
+        let file = directory.path().join("x.toml");
+        fs::write(&file, &text).unwrap();
+        let output = hyperswitch(&directory.path().join("run"), &["check", file.to_str().unwrap()]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(2) && error.contains(expected),
+            "{text}{error}"
+        );
+    }
+    let file = directory.path().join("x.toml");
+    fs::write(
+        &file,
+        with("r", "router.json", "ports = [\"1=a\", \"9=later\"]\n"),
+    )
+    .unwrap();
+    let output = hyperswitch(&directory.path().join("run"), &["check", file.to_str().unwrap()]);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn what_is_shown_is_in_force_and_may_become_the_file_s() {
+    let world = World::start(&with(
+        "router",
+        "router.json",
+        "entries = [\"routes.txt\"]\nports = [\"1=a\"]\n",
+    ));
+    world.until(&["router 1=a in force"]);
+    assert!(
+        world
+            .says(&["config", "show"])
+            .contains("program = \"router.json\"")
+    );
+    let limiter = program("rate_limiter");
+    world.says(&["p4", "load", limiter.to_str().unwrap(), "--port", "2=b"]);
+    world.says(&["p4", "entry", "add", "router", "routes via 10.2.0.0/16 => 2"]);
+    let both = ["rate_limiter 2=b in force", "router 1=a in force"];
+    world.until(&both);
+    let shown = world.says(&["config", "show"]);
+    assert_eq!(shown.matches("[[p4]]").count(), 2, "{shown}");
+    let all = world.write("all.toml", &shown);
+    assert!(world.says(&["check", &all]).contains("1 switches, 2 ports"));
+    assert_eq!(world.says(&["apply", "--dry-run", &all]), "nothing to change\n");
+    assert!(world.says(&["apply", &all]).starts_with("nothing to change\n"));
+    world.until(&both);
+    assert_eq!(world.says(&["config", "show"]), shown);
+    assert!(world.routes().contains("0x0a020000/16"));
+    // The file has taken over what the command had loaded.
+    world.refuses(
+        &["p4", "unload", "rate_limiter"],
+        "comes from the configuration file",
+    );
+    world.write(
+        "start.toml",
+        &with("router", "router.json", "ports = [\"1=a\"]\n"),
+    );
+    let said = world.says(&["reload"]);
+    assert!(said.contains("P4 program rate_limiter removed") && said.contains("P4 program router replaced"));
+    world.until(&["router 1=a in force"]);
+}
+
+#[test]
+fn what_is_not_confirmed_is_taken_back_with_its_entries() {
+    let world = World::start(&with("router", "router.json", ROUTER));
+    world.says(&["p4", "entry", "add", "router", "routes via 10.2.0.0/16 => 2"]);
+    let other = with("router", "l2_switch.json", "ports = [\"3=a\"]\n")
+        + "[[p4]]\nname = \"limit\"\nprogram = \"rate_limiter.json\"\nports = [\"1=b\"]\n";
+    let other = world.write("other.toml", &other);
+    let said = world.says(&["apply", &other, "--confirm", "5"]);
+    assert!(
+        said.contains("P4 program limit added") && said.contains("P4 program router replaced"),
+        "{said}"
+    );
+    world.until(&["limit 1=b in force", "router 3=a in force"]);
+    // What was in force before is in the run directory: the files may be gone.
+    fs::remove_file(world.directory.path().join("routes.txt")).unwrap();
+    world.instance.kill("control");
+    world.until(&[IN_FORCE]);
+    assert!(world.routes().contains("0x0a010000/16") && world.routes().contains("0x0a020000/16"));
+}
+
+#[test]
+fn state_that_a_file_s_program_loses_is_named_before() {
+    let world = World::start(&with("one", "stateful_firewall.json", ""));
+    world.until(&["one  in force"]);
+    world.write("start.toml", &with("one", "router.json", ""));
+    let planned = world.says(&["reload", "--dry-run"]);
+    assert!(
+        planned.contains("P4 program one loses state: register"),
+        "{planned}"
+    );
+    assert!(
+        world
+            .says(&["reload"])
+            .contains("P4 program one loses state: register")
+    );
+    world.until(&["one  in force"]);
+}
+
+#[test]
+fn the_program_before_the_last_load_returns() {
+    let world = World::start(PORTS);
+    let [router, switch] = ["router", "l2_switch"].map(|name| program(name).to_str().unwrap().to_owned());
+    let commands = world.write("routes.txt", ROUTES);
+    world.says(&[
+        "p4",
+        "load",
+        &router,
+        "--name",
+        "one",
+        "--port",
+        "1=a",
+        "--entries",
+        &commands,
+    ]);
+    world.refuses(&["p4", "rollback", "one"], "had no other program before");
+    world.refuses(&["p4", "rollback", "none"], "no P4 switch none");
+    world.says(&[
+        "p4",
+        "load",
+        &switch,
+        "--name",
+        "one",
+        "--port",
+        "1=b",
+        "--discard",
+    ]);
+    world.until(&["one 1=b in force"]);
+    world.says(&["p4", "entry", "add", "one", "dmac forward 02:00:00:00:00:01 => 1"]);
+    world.says(&["p4", "rollback", "one"]);
+    world.until(&["one 1=a in force"]);
+    let entries = || world.says(&["p4", "entry", "list", "one"]);
+    assert!(entries().contains("0x0a010000/16"), "{}", entries());
+    // Also in another control process, and back again with the entries that were added.
+    world.instance.kill("control");
+    world.until(&["one 1=a in force"]);
+    world.says(&["p4", "rollback", "one"]);
+    world.until(&["one 1=b in force"]);
+    assert!(entries().contains("0x020000000001"), "{}", entries());
+    world.says(&["p4", "unload", "one"]);
+    assert_eq!(world.saved(), 0);
+}
+
+#[test]
+fn counters_registers_and_meters_are_set_shown_and_exported() {
+    let world = World::start(PORTS);
+    let shown =
+        |world: &World, kind: &str, name: &str| world.instance.verb(&["p4", kind, "list", name]).unwrap();
+    let [limiter, firewall] = ["rate_limiter", "stateful_firewall"].map(program);
+    for (program, name) in [(&limiter, "limit"), (&firewall, "fire")] {
+        world.says(&["p4", "load", program.to_str().unwrap(), "--name", name]);
+    }
+    let counter = counter_of(&limiter);
+    world.says(&["p4", "counter", "set", "limit", &counter, "0", "5", "500"]);
+    world.refuses(
+        &["p4", "counter", "set", "limit", &counter, "4000000", "5", "500"],
+        "no",
+    );
+    world.refuses(
+        &["p4", "counter", "set", "limit", "none", "0", "5", "500"],
+        "there is no counter none",
+    );
+    let counters = shown(&world, "counter", "limit");
+    assert_eq!(
+        (&counters[0]["packets"], &counters[0]["bytes"]),
+        (&5.into(), &500.into()),
+        "{counters}"
+    );
+    let meter = meter_of(&limiter);
+    world.says(&["p4", "meter", "set", "limit", &meter, "all", "1000:10", "2000:20"]);
+    world.refuses(
+        &["p4", "meter", "set", "limit", &meter, "all", "1000", "2000:20"],
+        "RATE:BURST",
+    );
+    let meters = shown(&world, "meter", "limit");
+    let committed = |meters: &Value| {
+        meters
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|one| one["committed"] == "1000:10")
+    };
+    assert!(committed(&meters), "{meters}");
+    let register = register_of(&firewall);
+    world.says(&["p4", "register", "set", "fire", &register, "3", "1"]);
+    world.refuses(
+        &[
+            "p4",
+            "register",
+            "set",
+            "fire",
+            &register,
+            "3",
+            "0x1ffffffffffffffff",
+        ],
+        "bits wide",
+    );
+    world.refuses(
+        &["p4", "register", "set", "fire", &register, "3", "x"],
+        "is no number",
+    );
+    let registers = shown(&world, "register", "fire");
+    assert_eq!(
+        (&registers[0]["cell"], &registers[0]["value"]),
+        (&3.into(), &"0x1".into()),
+        "{registers}"
+    );
+
+    let files: Vec<String> = ["limit", "fire"]
+        .map(|name| world.write(&format!("{name}.p4x"), ""))
+        .into();
+    for (name, file) in ["limit", "fire"].into_iter().zip(&files) {
+        world.says(&["p4", "export", name, file]);
+        world.refuses(&["p4", "import", file], "there is a P4 program");
+        world.says(&["p4", "unload", name]);
+    }
+    world.says(&["p4", "import", &files[0], "--port", "1=a"]);
+    world.refuses(
+        &["p4", "import", &files[1], "--name", "wall", "--port", "1=a"],
+        "bound to P4 switch limit already",
+    );
+    world.until(&["limit 1=a in force"]);
+    world.says(&["p4", "import", &files[1], "--name", "wall", "--port", "1=b"]);
+    world.until(&["limit 1=a in force", "wall 1=b in force"]);
+    assert_eq!(shown(&world, "counter", "limit"), counters);
+    assert_eq!(shown(&world, "meter", "limit"), meters);
+    assert_eq!(shown(&world, "register", "wall"), registers);
+    // An exported program is one of a configuration, without its state.
+    world.says(&["p4", "unload", "wall"]);
+    world.write("start.toml", &with("wall", "fire.p4x", "ports = [\"1=b\"]\n"));
+    world.says(&["reload"]);
+    world.until(&["limit 1=a in force", "wall 1=b in force"]);
+    assert_eq!(shown(&world, "register", "wall"), Value::Array(Vec::new()));
+    let cut = world.write("cut.p4x", "P4EX");
+    world.refuses(&["p4", "import", &cut], "no exported P4 program");
+}
+
+/// The first element of a program's list, by its name.
+fn first_of(file: &Path, list: &str) -> String {
+    let program: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    let all = program[list].as_array().unwrap().clone();
+    let own = all.iter().find(|one| one["is_direct"] != true).unwrap();
+    own["name"].as_str().unwrap().to_owned()
+}
+
+fn counter_of(file: &Path) -> String {
+    first_of(file, "counter_arrays")
+}
+
+fn meter_of(file: &Path) -> String {
+    first_of(file, "meter_arrays")
+}
+
+fn register_of(file: &Path) -> String {
+    first_of(file, "register_arrays")
+}
