@@ -78,6 +78,19 @@ pub struct MeterRates {
     pub peak: Rate,
 }
 
+/// Versions that take over registers, counters and meters from each other: those with the same number. A
+/// version with number 0 takes over those of any.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lineage(pub u64);
+
+impl Lineage {
+    /// Whether a version of this lineage takes over the state of one of a `former` lineage.
+    #[must_use]
+    pub fn succeeds(self, former: Lineage) -> bool {
+        self.0 == 0 || self == former
+    }
+}
+
 /// What a program is given beside its entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
@@ -87,11 +100,17 @@ pub struct Setup {
     pub sessions: Vec<Session>,
     /// Rates of meters. Of two for a cell the later one holds.
     pub meters: Vec<MeterRates>,
+    /// The versions whose state this one takes over.
+    pub lineage: Lineage,
+    /// Whatever a controller wants to find again beside the program; nothing here reads it.
+    #[serde(with = "serde_bytes")]
+    pub notes: Vec<u8>,
 }
 
 impl Setup {
-    /// Whether it is within its limits.
-    fn is_bounded(&self) -> bool {
+    /// Whether it is within its limits, but for that of all bytes.
+    #[must_use]
+    pub fn is_bounded(&self) -> bool {
         let groups = self.groups.iter().map(|group| group.copies.len());
         let sessions = self.sessions.iter().map(|session| session.copies.len());
         self.groups.len() <= MOST

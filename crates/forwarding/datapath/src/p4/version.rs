@@ -10,7 +10,7 @@ use control_protocol::p4::{P4_PORTS, P4Array, P4Binding, P4Counts};
 use flow::PortId;
 use lock_free::{Claim, Guard};
 use p4_interpreter::{CloneSession, Context, Drop, Engine, Replica, State, StateLimits};
-use p4_ir::setup::{self, MeterRates, Setup};
+use p4_ir::setup::{self, Lineage, MeterRates, Setup};
 use p4_ir::{Block, CalculationInput, Checked, KeyMatch, MatchKind, Table};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -93,6 +93,7 @@ pub(super) struct Version {
     pub memory: u64,
     /// Rates of meters, as given.
     meters: Vec<MeterRates>,
+    lineage: Lineage,
     /// The beginning of the program's clock, of the first version.
     began: Instant,
 }
@@ -119,7 +120,7 @@ pub(super) struct Counts {
 
 impl Version {
     /// Makes a version ready for so many threads. It goes on with the registers, counters and meters of the
-    /// `former` one where names and types agree.
+    /// `former` one where names and types agree, unless its lineage is another one.
     pub fn new(bytes: &[u8], threads: usize, former: Option<&Version>) -> Result<Version, P4Refused> {
         let (program, given) = setup::decode(bytes)?;
         let operations = operations(&program);
@@ -133,6 +134,7 @@ impl Version {
         };
         let mut state = State::new(&engine, limits)?;
         give(&state, &given)?;
+        let former = former.filter(|former| given.lineage.succeeds(former.lineage));
         if let Some(former) = former {
             let keeps = |own, other| rates_of(&given.meters, own).eq(rates_of(&former.meters, other));
             state.succeed(engine.program(), (former.engine.program(), &former.state), keeps);
@@ -156,12 +158,16 @@ impl Version {
             state,
             operations,
             meters: given.meters,
+            lineage: given.lineage,
             began: former.map_or_else(Instant::now, |former| former.began),
         })
     }
 
     /// Adds what entries of the former version have counted, through which no packet runs any more.
     pub fn add_counts(&self, former: &Version) {
+        if !self.lineage.succeeds(former.lineage) {
+            return;
+        }
         let before = (former.engine.program(), &former.state);
         self.state.add_counts(self.engine.program(), before);
     }

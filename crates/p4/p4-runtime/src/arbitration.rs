@@ -1,0 +1,432 @@
+//! Which client of a device may write (specification, "Client Arbitration and Controller Replication").
+//!
+//! A client is a stream. Streams of a device are divided into roles; of each role the stream with the highest
+//! election number that was ever seen is the *primary*, all others are backups. A primary that is gone leaves
+//! no primary behind: its number stays the highest, so a backup has to ask with another one.
+//!
+//! The highest number of a role outlives its streams, and ends with the process.
+
+use crate::failure::{Done, Failure};
+use crate::proto::{Any, MasterArbitrationUpdate, Role, RoleConfig, Status, Uint128};
+use prost::Message;
+use std::collections::{BTreeMap, BTreeSet};
+use tonic::Code;
+
+/// Most roles of a device.
+pub const MAX_ROLES: usize = 32;
+
+/// Most streams of a role.
+pub const MAX_STREAMS: usize = 16;
+
+/// Most bytes of a role's name, and of its configuration.
+const MAX_NAME: usize = 256;
+const MAX_CONFIG: usize = 64 * 1024;
+
+/// A client's stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u64);
+
+/// What a role may do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// Everything.
+    #[default]
+    Full,
+    /// What its configuration says.
+    Part {
+        /// Numbers of P4Info that it may write.
+        writes: BTreeSet<u32>,
+        /// Numbers of P4Info that it may read.
+        reads: BTreeSet<u32>,
+        /// Whether it may write multicast groups and clone sessions.
+        replicates: bool,
+        /// Whether it may set programs.
+        sets_pipeline: bool,
+    },
+}
+
+impl Scope {
+    /// Whether the role may write an object of P4Info.
+    #[must_use]
+    pub fn may_write(&self, id: u32) -> bool {
+        match self {
+            Scope::Full => true,
+            Scope::Part { writes, .. } => writes.contains(&id),
+        }
+    }
+
+    /// Whether the role may read an object of P4Info.
+    #[must_use]
+    pub fn may_read(&self, id: u32) -> bool {
+        match self {
+            Scope::Full => true,
+            Scope::Part { writes, reads, .. } => writes.contains(&id) || reads.contains(&id),
+        }
+    }
+
+    /// Whether the role may write multicast groups and clone sessions.
+    #[must_use]
+    pub fn may_replicate(&self) -> bool {
+        match self {
+            Scope::Full => true,
+            Scope::Part { replicates, .. } => *replicates,
+        }
+    }
+
+    /// Whether the role may set programs.
+    #[must_use]
+    pub fn may_set_pipeline(&self) -> bool {
+        match self {
+            Scope::Full => true,
+            Scope::Part { sets_pipeline, .. } => *sets_pipeline,
+        }
+    }
+
+    fn of(config: Option<&Any>) -> Done<Scope> {
+        let Some(config) = config else {
+            return Ok(Scope::Full);
+        };
+        if config.type_url != RoleConfig::TYPE_URL {
+            return Err(Failure::invalid(format_args!(
+                "a role's configuration is a {}",
+                RoleConfig::TYPE_URL
+            )));
+        }
+        if config.value.len() > MAX_CONFIG {
+            return Err(Failure::invalid("the role's configuration is too long"));
+        }
+        let config = RoleConfig::decode(&config.value[..])
+            .map_err(|error| Failure::invalid(format_args!("the role's configuration: {error}")))?;
+        Ok(Scope::Part {
+            writes: config.p4_ids.into_iter().collect(),
+            reads: config.read_p4_ids.into_iter().collect(),
+            replicates: config.may_replicate,
+            sets_pipeline: config.may_set_pipeline,
+        })
+    }
+}
+
+/// The roles of a device.
+#[derive(Debug, Default)]
+pub struct Arbitration {
+    roles: BTreeMap<String, Streams>,
+}
+
+/// Streams of a role.
+#[derive(Debug, Default)]
+struct Streams {
+    /// As the last primary gave it.
+    config: Option<Any>,
+    scope: Scope,
+    highest: Option<u128>,
+    primary: Option<StreamId>,
+    elections: BTreeMap<StreamId, Option<u128>>,
+}
+
+/// Messages for streams.
+pub type Notices = Vec<(StreamId, MasterArbitrationUpdate)>;
+
+impl Arbitration {
+    /// A stream asks for a role of the device, again perhaps. Answers to all who have to know.
+    ///
+    /// # Errors
+    /// The stream is to be ended with this.
+    pub fn update(&mut self, stream: StreamId, update: &MasterArbitrationUpdate) -> Done<Notices> {
+        let (name, config) = match &update.role {
+            Some(role) => (role.name.as_str(), role.config.as_ref()),
+            None => ("", None),
+        };
+        if update
+            .role
+            .as_ref()
+            .is_some_and(|role| role.id != 0 && role.name.is_empty())
+        {
+            return Err(Failure::invalid(
+                "roles have names; numbers of roles are those of version 1.3",
+            ));
+        }
+        let own = self
+            .roles
+            .iter()
+            .find(|(_, role)| role.elections.contains_key(&stream));
+        if own.is_some_and(|(own, _)| own != name) {
+            return Err(Failure::new(
+                Code::FailedPrecondition,
+                "the stream has another role",
+            ));
+        }
+        let is_new = own.is_none();
+        let scope = Scope::of(config)?;
+        let election = update.election_id.map(u128::from);
+        if !self.roles.contains_key(name) && self.roles.len() >= MAX_ROLES || name.len() > MAX_NAME {
+            return Err(Failure::exhausted(
+                "the device has too many roles, or the role's name is too long",
+            ));
+        }
+        let role = self.roles.entry(name.to_owned()).or_default();
+        let taken = |(other, number): (&StreamId, &Option<u128>)| {
+            election.is_some() && *other != stream && *number == election
+        };
+        if role.elections.iter().any(taken) {
+            return Err(Failure::invalid(
+                "another stream of the role has this election number",
+            ));
+        }
+        if is_new && role.elections.len() >= MAX_STREAMS {
+            return Err(Failure::exhausted("the role has too many streams"));
+        }
+        role.elections.insert(stream, election);
+        let was_primary = role.primary == Some(stream);
+        let to_all = if election.is_some() && election >= role.highest {
+            let is_same = was_primary && role.highest == election && role.config.as_ref() == config;
+            role.highest = election;
+            role.primary = Some(stream);
+            role.config = config.cloned();
+            role.scope = scope;
+            !is_same
+        } else if was_primary {
+            role.primary = None;
+            true
+        } else {
+            false
+        };
+        Ok(role.notices(update.device_id, name, (!to_all).then_some(stream)))
+    }
+
+    /// A stream has ended. Messages for those that have to know.
+    pub fn remove(&mut self, stream: StreamId, device: u64) -> Notices {
+        let own = self
+            .roles
+            .iter_mut()
+            .find(|(_, role)| role.elections.contains_key(&stream));
+        let Some((name, role)) = own else {
+            return Vec::new();
+        };
+        role.elections.remove(&stream);
+        if role.primary != Some(stream) {
+            return Vec::new();
+        }
+        role.primary = None;
+        role.notices(device, name, None)
+    }
+
+    /// What the primary of a role may do, if the client that has this election number is it.
+    ///
+    /// # Errors
+    /// There is no such role, or another client is its primary, or none.
+    pub fn authorise(&self, role: &str, election: Option<Uint128>) -> Done<&Scope> {
+        let found = self.roles.get(role);
+        let found = match found {
+            Some(found) => found,
+            None if role.is_empty() => return Err(Failure::denied("no client is primary")),
+            None => return Err(Failure::missing(format_args!("the device has no role {role:?}"))),
+        };
+        if found.primary.is_none() || election.map(u128::from) != found.highest {
+            return Err(Failure::denied("the client is not the primary of its role"));
+        }
+        Ok(&found.scope)
+    }
+
+    /// What a role may do; whoever reads need not be a primary.
+    ///
+    /// # Errors
+    /// There is no such role.
+    pub fn scope(&self, role: &str) -> Done<&Scope> {
+        const FULL: &Scope = &Scope::Full;
+        match self.roles.get(role) {
+            Some(found) => Ok(&found.scope),
+            None if role.is_empty() => Ok(FULL),
+            None => Err(Failure::missing(format_args!("the device has no role {role:?}"))),
+        }
+    }
+
+    /// Whether the stream is the primary of its role, with what the role may do.
+    #[must_use]
+    pub fn is_primary(&self, stream: StreamId) -> bool {
+        self.roles.values().any(|role| role.primary == Some(stream))
+    }
+}
+
+impl Streams {
+    /// Messages for all streams, or for one.
+    fn notices(&self, device_id: u64, name: &str, only: Option<StreamId>) -> Notices {
+        let message = |stream: StreamId| {
+            let (code, text) = match self.primary {
+                Some(primary) if primary == stream => (Code::Ok, "primary"),
+                Some(_) => (Code::AlreadyExists, "another client is primary"),
+                None => (Code::NotFound, "no client is primary"),
+            };
+            let role = Role {
+                id: 0,
+                config: self.config.clone(),
+                name: name.to_owned(),
+            };
+            MasterArbitrationUpdate {
+                device_id,
+                role: (!name.is_empty() || self.config.is_some()).then_some(role),
+                election_id: self.highest.map(Uint128::from),
+                status: Some(Status {
+                    code: code.into(),
+                    message: text.into(),
+                    details: Vec::new(),
+                }),
+            }
+        };
+        // The primary comes last: whoever has lost hears of it before the other one writes.
+        let mut streams: Vec<StreamId> = self.elections.keys().copied().collect();
+        streams.sort_by_key(|stream| self.primary == Some(*stream));
+        let meant = streams
+            .into_iter()
+            .filter(|stream| only.is_none_or(|only| only == *stream));
+        meant.map(|stream| (stream, message(stream))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: StreamId = StreamId(1);
+    const B: StreamId = StreamId(2);
+
+    fn asks(election: Option<u64>, role: &str) -> MasterArbitrationUpdate {
+        MasterArbitrationUpdate {
+            device_id: 1,
+            role: (!role.is_empty()).then(|| Role {
+                name: role.into(),
+                ..Role::default()
+            }),
+            election_id: election.map(|low| Uint128 { high: 0, low }),
+            status: None,
+        }
+    }
+
+    fn codes(notices: &Notices) -> Vec<(StreamId, i32)> {
+        let code = |message: &MasterArbitrationUpdate| message.status.as_ref().unwrap().code;
+        notices
+            .iter()
+            .map(|(stream, message)| (*stream, code(message)))
+            .collect()
+    }
+
+    fn number(low: u64) -> Option<Uint128> {
+        Some(Uint128 { high: 0, low })
+    }
+
+    #[test]
+    fn the_highest_number_is_primary_and_its_end_leaves_none() {
+        let mut roles = Arbitration::default();
+        assert_eq!(codes(&roles.update(A, &asks(Some(5), "")).unwrap()), [(A, 0)]);
+        roles.authorise("", number(5)).unwrap();
+        // A lower one is a backup, and only it is told.
+        assert_eq!(codes(&roles.update(B, &asks(Some(4), "")).unwrap()), [(B, 6)]);
+        assert_eq!(
+            roles.authorise("", number(4)).unwrap_err().code,
+            Code::PermissionDenied
+        );
+        // A higher one takes over; the former one hears of it first, and may not write.
+        assert_eq!(
+            codes(&roles.update(B, &asks(Some(6), "")).unwrap()),
+            [(A, 6), (B, 0)]
+        );
+        assert_eq!(
+            roles.authorise("", number(5)).unwrap_err().code,
+            Code::PermissionDenied
+        );
+        roles.authorise("", number(6)).unwrap();
+        assert_eq!(codes(&roles.remove(B, 1)), [(A, 5)]);
+        assert_eq!(
+            roles.authorise("", number(6)).unwrap_err().code,
+            Code::PermissionDenied
+        );
+        // Its number stays the highest.
+        assert_eq!(codes(&roles.update(A, &asks(Some(5), "")).unwrap()), [(A, 5)]);
+        assert_eq!(codes(&roles.update(A, &asks(Some(6), "")).unwrap()), [(A, 0)]);
+    }
+
+    #[test]
+    fn a_primary_that_steps_down_tells_all() {
+        let mut roles = Arbitration::default();
+        roles.update(A, &asks(Some(5), "")).unwrap();
+        roles.update(B, &asks(None, "")).unwrap();
+        assert_eq!(
+            codes(&roles.update(A, &asks(None, "")).unwrap()),
+            [(A, 5), (B, 5)]
+        );
+        assert_eq!(
+            roles.authorise("", None).unwrap_err().code,
+            Code::PermissionDenied
+        );
+        assert!(!roles.is_primary(A));
+    }
+
+    #[test]
+    fn wrong_updates_are_refused_and_change_nothing() {
+        let mut roles = Arbitration::default();
+        roles.update(A, &asks(Some(5), "")).unwrap();
+        let taken = roles.update(B, &asks(Some(5), "")).unwrap_err();
+        assert_eq!(taken.code, Code::InvalidArgument);
+        let other_role = roles.update(A, &asks(Some(5), "other")).unwrap_err();
+        assert_eq!(other_role.code, Code::FailedPrecondition);
+        let mut with_config = asks(Some(9), "other");
+        with_config.role.as_mut().unwrap().config = Some(Any {
+            type_url: "type.googleapis.com/who.Knows".into(),
+            value: Vec::new(),
+        });
+        assert_eq!(
+            roles.update(B, &with_config).unwrap_err().code,
+            Code::InvalidArgument
+        );
+        let again = roles.update(A, &asks(Some(5), "")).unwrap();
+        assert_eq!(codes(&again), [(A, 0)], "nothing else is known");
+    }
+
+    #[test]
+    fn roles_have_primaries_of_their_own_and_are_bounded() {
+        let mut roles = Arbitration::default();
+        roles.update(A, &asks(Some(5), "")).unwrap();
+        roles.update(B, &asks(Some(1), "routes")).unwrap();
+        roles.authorise("routes", number(1)).unwrap();
+        assert_eq!(
+            roles.authorise("routes", number(5)).unwrap_err().code,
+            Code::PermissionDenied
+        );
+        assert_eq!(
+            roles.authorise("else", number(5)).unwrap_err().code,
+            Code::NotFound
+        );
+        for stream in 0..MAX_STREAMS as u64 - 1 {
+            roles.update(StreamId(100 + stream), &asks(None, "")).unwrap();
+        }
+        let full = roles.update(StreamId(99), &asks(None, "")).unwrap_err();
+        assert_eq!(full.code, Code::ResourceExhausted);
+        for role in 0..MAX_ROLES as u64 - 2 {
+            roles
+                .update(StreamId(200 + role), &asks(None, &format!("r{role}")))
+                .unwrap();
+        }
+        let full = roles.update(StreamId(99), &asks(None, "one more")).unwrap_err();
+        assert_eq!(full.code, Code::ResourceExhausted);
+    }
+
+    #[test]
+    fn a_roles_configuration_is_the_primarys() {
+        let mut roles = Arbitration::default();
+        let config = RoleConfig {
+            p4_ids: vec![7],
+            read_p4_ids: vec![8],
+            ..RoleConfig::default()
+        };
+        let mut update = asks(Some(5), "routes");
+        update.role.as_mut().unwrap().config = Some(Any {
+            type_url: RoleConfig::TYPE_URL.into(),
+            value: config.encode_to_vec(),
+        });
+        let notices = roles.update(A, &update).unwrap();
+        assert_eq!(notices[0].1.role, update.role);
+        let scope = roles.authorise("routes", number(5)).unwrap();
+        assert!(scope.may_write(7) && !scope.may_write(8) && scope.may_read(8) && !scope.may_read(9));
+        assert!(!scope.may_replicate() && !scope.may_set_pipeline());
+        assert_eq!(roles.scope("").unwrap(), &Scope::Full);
+    }
+}

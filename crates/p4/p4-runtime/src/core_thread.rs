@@ -1,0 +1,144 @@
+//! The thread that has the service: it takes requests one after the other, and sends messages to streams.
+//!
+//! A stream that does not read what is sent to it is ended, when its queue is full; nobody waits for it.
+
+use crate::arbitration::StreamId;
+use crate::failure::{Done, Failure};
+use crate::proto::StreamMessageRequest;
+use crate::service::{Messages, Refused, Service};
+use crate::switches::Switches;
+use crate::wire::Method;
+use prost::Message;
+use std::collections::HashMap;
+use tokio::sync::{mpsc, oneshot};
+use tonic::{Code, Status};
+
+/// Messages for a stream that it has not read.
+pub const STREAM_QUEUE: usize = 256;
+
+/// What a stream gets.
+pub type ToStream = Result<Vec<u8>, Status>;
+
+/// Answers to a request, and how it ended.
+pub type Answers = (Vec<Vec<u8>>, Result<(), Status>);
+
+/// Work for the thread.
+#[derive(Debug)]
+pub enum Job {
+    /// A request that is no stream.
+    Request {
+        /// The method.
+        method: Method,
+        /// The message.
+        bytes: Vec<u8>,
+        /// Where the answer goes.
+        reply: oneshot::Sender<Answers>,
+    },
+    /// A stream begins.
+    Open(StreamId, mpsc::Sender<ToStream>),
+    /// A stream's message.
+    Message(StreamId, Vec<u8>),
+    /// A stream has ended.
+    Close(StreamId),
+}
+
+/// Works until nobody can send jobs any more.
+pub fn run(mut service: Service<impl Switches>, mut jobs: mpsc::Receiver<Job>) {
+    let mut streams = Streams::default();
+    while let Some(job) = jobs.blocking_recv() {
+        match job {
+            Job::Request { method, bytes, reply } => {
+                // A client that has gone needs no answer.
+                let _ = reply.send(answer(&mut service, method, &bytes));
+            }
+            Job::Open(stream, to) => drop(streams.open.insert(stream, to)),
+            Job::Close(stream) => streams.end(&mut service, stream, None),
+            Job::Message(stream, bytes) if streams.open.contains_key(&stream) => {
+                let message = StreamMessageRequest::decode(&bytes[..]).map_err(unreadable);
+                match message.and_then(|message| service.on_message(stream, message)) {
+                    Ok(messages) => streams.send(&mut service, messages),
+                    Err(failure) => streams.end(&mut service, stream, Some(failure)),
+                }
+            }
+            Job::Message(..) => {}
+        }
+    }
+}
+
+/// Streams that are open.
+#[derive(Default)]
+struct Streams {
+    open: HashMap<StreamId, mpsc::Sender<ToStream>>,
+}
+
+impl Streams {
+    /// Sends messages. A stream whose queue is full is ended, of which others may have to be told.
+    fn send(&mut self, service: &mut Service<impl Switches>, messages: Messages) {
+        let mut waiting = messages;
+        while let Some((stream, message)) = (!waiting.is_empty()).then(|| waiting.remove(0)) {
+            let sent = match self.open.get(&stream) {
+                Some(to) => to.try_send(Ok(message.encode_to_vec())),
+                None => Ok(()),
+            };
+            if sent.is_err() {
+                log::warn!("a stream is ended that does not read its messages");
+                self.open.remove(&stream);
+                waiting.extend(service.on_end(stream));
+            }
+        }
+    }
+
+    fn end(&mut self, service: &mut Service<impl Switches>, stream: StreamId, failure: Option<Failure>) {
+        if let (Some(to), Some(failure)) = (self.open.remove(&stream), failure) {
+            // The stream ends in any case.
+            let _ = to.try_send(Err(Status::new(failure.code, failure.text)));
+        }
+        let messages = service.on_end(stream);
+        self.send(service, messages);
+    }
+}
+
+fn unreadable(error: prost::DecodeError) -> Failure {
+    Failure::invalid(format_args!("the message cannot be read: {error}"))
+}
+
+fn read<M: Message + Default>(bytes: &[u8]) -> Done<M> {
+    M::decode(bytes).map_err(unreadable)
+}
+
+fn answer(service: &mut Service<impl Switches>, method: Method, bytes: &[u8]) -> Answers {
+    if method == Method::Read {
+        return match read(bytes) {
+            Ok(request) => {
+                let (answers, ended) = service.read(&request);
+                (answers, ended.map_err(Refused::into_status))
+            }
+            Err(failure) => (Vec::new(), Err(Refused::from(failure).into_status())),
+        };
+    }
+    let answer = match method {
+        Method::Write => read(bytes)
+            .map_err(Refused::from)
+            .and_then(|request| service.write(&request))
+            .map(|answer| answer.encode_to_vec()),
+        Method::SetForwardingPipelineConfig => read(bytes)
+            .map_err(Refused::from)
+            .and_then(|request| service.set_pipeline(request))
+            .map(|answer| answer.encode_to_vec()),
+        Method::GetForwardingPipelineConfig => read(bytes)
+            .map_err(Refused::from)
+            .and_then(|request| service.get_pipeline(request))
+            .map(|answer| answer.encode_to_vec()),
+        Method::Capabilities => read(bytes)
+            .map_err(Refused::from)
+            .and_then(|request| service.capabilities(request))
+            .map(|answer| answer.encode_to_vec()),
+        Method::Read | Method::StreamChannel => {
+            Err(Failure::new(Code::Internal, "no such request has one answer").into())
+        }
+    };
+    match answer {
+        Ok(answer) => (vec![answer], Ok(())),
+        Err(refused) => (Vec::new(), Err(refused.into_status())),
+    }
+}

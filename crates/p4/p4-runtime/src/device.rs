@@ -1,0 +1,408 @@
+//! A device: a P4 switch with its clients.
+//!
+//! The version that the instance has is the truth: other users may change it, and this process may be new. So
+//! each request begins by asking for its tag, and a version that is not known is fetched. A batch becomes one
+//! version, which the data plane puts in force at once or not at all; that makes every batch atomic that
+//! touches no cells of counters or registers.
+
+use crate::arbitration::{Arbitration, Scope};
+use crate::failure::{Done, Failure};
+use crate::pipeline::Pipeline;
+use crate::proto::{
+    Cookie, Entity, ForwardingPipelineConfig, Kind, SetForwardingPipelineConfigRequest, Update, atomicity,
+    pipeline_action, response_type,
+};
+use crate::read::Reader;
+use crate::switches::Switches;
+use crate::write::CellWrite;
+use control_protocol::p4::P4Array;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::Range;
+use tonic::Code;
+
+/// Most cells of counters and registers that a batch may set.
+const MAX_CELL_WRITES: u64 = 4096;
+
+/// How often a batch is tried if another user changes the version meanwhile.
+const ATTEMPTS: usize = 3;
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub struct Device {
+    /// Name of the P4 switch.
+    pub name: String,
+    /// Roles of its clients.
+    pub arbitration: Arbitration,
+    held: Option<Held>,
+    /// A pipeline that is saved and not committed.
+    saved: Option<Pipeline>,
+    /// The compiler's JSON of the pipeline, as it was set. Lost with this process, and when another user
+    /// changes the version.
+    json: Option<Vec<u8>>,
+    saved_json: Option<Vec<u8>>,
+}
+
+/// The version of the instance.
+#[derive(Debug)]
+struct Held {
+    tag: u64,
+    bytes: Vec<u8>,
+    /// `None`: no client has set its program.
+    pipeline: Option<Pipeline>,
+}
+
+/// How the updates of a batch ended.
+pub type Ended = Vec<Done<()>>;
+
+impl Device {
+    /// A device without clients, whose version is not known.
+    #[must_use]
+    pub fn new(name: String) -> Device {
+        Device {
+            name,
+            ..Device::default()
+        }
+    }
+
+    /// Has the version that the instance has.
+    ///
+    /// # Errors
+    /// The instance does not answer, or its version cannot be read.
+    pub fn synchronise(&mut self, tag: Option<u64>, switches: &mut dyn Switches) -> Done<()> {
+        if tag == self.held.as_ref().map(|held| held.tag) {
+            return Ok(());
+        }
+        self.held = None;
+        self.json = None;
+        if tag.is_some() {
+            let (tag, bytes) = switches.fetch(&self.name)?;
+            let pipeline = Pipeline::decode(&bytes)?;
+            self.held = Some(Held { tag, bytes, pipeline });
+        }
+        Ok(())
+    }
+
+    /// What requests are about: the pipeline that is saved, else the one in force.
+    fn pipeline(&self) -> Done<&Pipeline> {
+        let held = self.held.as_ref().and_then(|held| held.pipeline.as_ref());
+        let pipeline = self.saved.as_ref().or(held);
+        pipeline.ok_or_else(no_pipeline)
+    }
+
+    /// Makes a batch of updates.
+    ///
+    /// # Errors
+    /// No update was tried.
+    pub fn write(
+        &mut self,
+        (updates, atomicity): (&[Update], i32),
+        scope: &Scope,
+        switches: &mut dyn Switches,
+    ) -> Done<Ended> {
+        let all_or_none = match atomicity {
+            atomicity::CONTINUE_ON_ERROR => false,
+            atomicity::ROLLBACK_ON_ERROR | atomicity::DATAPLANE_ATOMIC => true,
+            other => return Err(Failure::invalid(format_args!("there is no atomicity {other}"))),
+        };
+        self.pipeline()?;
+        if all_or_none && updates.len() > 1 && updates.iter().any(is_about_cells) {
+            return Err(Failure::unimplemented(
+                "counters and registers are no part of batches that are made as a whole",
+            ));
+        }
+        let mut ended = Vec::new();
+        for _ in 0..ATTEMPTS {
+            let (result, is_stale) = self.attempt(updates, all_or_none, scope, switches);
+            ended = result;
+            if !is_stale {
+                break;
+            }
+            let tag = switches.tag(&self.name)?;
+            self.synchronise(tag, switches)?;
+            self.pipeline()?;
+        }
+        Ok(ended)
+    }
+
+    /// Makes a batch; also says whether another user was quicker.
+    fn attempt(
+        &mut self,
+        updates: &[Update],
+        all_or_none: bool,
+        scope: &Scope,
+        switches: &mut dyn Switches,
+    ) -> (Ended, bool) {
+        let before = self.saved.clone().filter(|_| all_or_none);
+        let own = self.held.as_mut().and_then(|held| held.pipeline.as_mut());
+        let Some(pipeline) = self.saved.as_mut().or(own) else {
+            return (vec![Err(no_pipeline()); updates.len()], false);
+        };
+        let mut applied: Vec<_> = updates
+            .iter()
+            .map(|update| pipeline.apply(update, scope))
+            .collect();
+        if all_or_none && applied.iter().any(Result::is_err) {
+            let aborted = || Failure::new(Code::Aborted, "another update of the batch failed");
+            applied
+                .iter_mut()
+                .filter(|one| one.is_ok())
+                .for_each(|one| *one = Err(aborted()));
+            self.restore(before);
+        } else if pipeline.changed && self.saved.is_none() {
+            match self.commit(switches) {
+                Ok(()) => {}
+                Err((failure, is_stale)) => {
+                    let of_version = applied.iter_mut().filter(|one| matches!(one, Ok(None)));
+                    of_version.for_each(|one| *one = Err(failure.clone()));
+                    self.restore(None);
+                    if is_stale {
+                        return (applied.into_iter().map(|one| one.map(drop)).collect(), true);
+                    }
+                }
+            }
+        }
+        let mut left = MAX_CELL_WRITES;
+        let ended = applied.into_iter().map(|one| match one? {
+            Some(cells) => self.set_cells(&cells, &mut left, switches),
+            None => Ok(()),
+        });
+        (ended.collect(), false)
+    }
+
+    /// Forgets what was changed and did not come into force.
+    fn restore(&mut self, saved: Option<Pipeline>) {
+        if self.saved.is_some() {
+            self.saved = saved.or(self.saved.take());
+        } else if let Some(held) = &mut self.held {
+            held.pipeline = Pipeline::decode(&held.bytes).ok().flatten();
+        }
+    }
+
+    /// Puts the pipeline, with what has changed, in force. A failure tells whether another user was quicker.
+    fn commit(&mut self, switches: &mut dyn Switches) -> Result<(), (Failure, bool)> {
+        let failed = |failure| (failure, false);
+        let Some(held) = &mut self.held else {
+            return Err(failed(no_pipeline()));
+        };
+        let pipeline = held.pipeline.as_mut().ok_or_else(|| failed(no_pipeline()))?;
+        let bytes = pipeline.encode().map_err(failed)?;
+        let replaced = held.tag;
+        let put = switches.put(&self.name, &bytes, Some(replaced));
+        let tag = switches.tag(&self.name).map_err(failed)?;
+        match (put, tag) {
+            (Ok(()), Some(tag)) => {
+                (held.tag, held.bytes) = (tag, bytes);
+                Ok(())
+            }
+            (Ok(()), None) => Err(failed(Failure::new(Code::Aborted, "the P4 switch was removed"))),
+            (Err(failure), tag) => Err((failure, tag != Some(replaced))),
+        }
+    }
+
+    fn set_cells(&self, write: &CellWrite, left: &mut u64, switches: &mut dyn Switches) -> Done<()> {
+        let held = self.held.as_ref().filter(|_| self.saved.is_none());
+        let held = held.ok_or_else(not_committed)?;
+        let count = u64::from(write.cells.end - write.cells.start);
+        *left = left.checked_sub(count).ok_or_else(|| {
+            Failure::exhausted(format_args!("a batch sets {MAX_CELL_WRITES} cells at most"))
+        })?;
+        let mut cells = write.cells.clone();
+        cells.try_for_each(|cell| {
+            switches.set_cell((&self.name, held.tag), write.array, cell, write.words.clone())
+        })
+    }
+
+    /// Answers a request of a read.
+    ///
+    /// # Errors
+    /// The request makes no sense, or its answer is too long.
+    pub fn read(
+        &self,
+        request: &Entity,
+        scope: &Scope,
+        found: &mut dyn FnMut(Kind) -> Done<()>,
+        switches: &mut dyn Switches,
+    ) -> Done<()> {
+        let pipeline = self.pipeline()?;
+        let in_force = self.held.as_ref().filter(|_| self.saved.is_none());
+        let version = in_force.map(|held| (self.name.as_str(), held.tag));
+        let mut reader = Reading {
+            switches,
+            version,
+            found,
+        };
+        pipeline.read(request, scope, &mut reader)
+    }
+
+    /// Whether there is a pipeline to read from.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn require_pipeline(&self) -> Done<()> {
+        self.pipeline().map(drop)
+    }
+
+    /// Sets a pipeline, as its action says.
+    ///
+    /// # Errors
+    /// The pipeline cannot be run here, or its action makes no sense; the former one goes on.
+    pub fn set_pipeline(
+        &mut self,
+        request: SetForwardingPipelineConfigRequest,
+        switches: &mut dyn Switches,
+    ) -> Done<()> {
+        let config = request.config;
+        if request.action == pipeline_action::COMMIT {
+            if config.is_some() {
+                return Err(Failure::invalid(
+                    "what is committed was saved before; no configuration is given",
+                ));
+            }
+            let saved = self.saved.clone();
+            let saved = saved.ok_or_else(|| Failure::missing("no pipeline is saved"))?;
+            let json = self.saved_json.clone();
+            return self.put(saved, json, switches);
+        }
+        let mut pipeline = Pipeline::load(config.as_ref())?;
+        let json = config.map(|config| config.p4_device_config);
+        match request.action {
+            pipeline_action::VERIFY => pipeline.encode().map(drop).map_err(cannot_be_realized),
+            pipeline_action::VERIFY_AND_SAVE => {
+                pipeline.begin_lineage(lineage());
+                pipeline.encode().map_err(cannot_be_realized)?;
+                self.saved = Some(pipeline);
+                self.saved_json = json;
+                Ok(())
+            }
+            pipeline_action::VERIFY_AND_COMMIT => {
+                pipeline.begin_lineage(lineage());
+                self.put(pipeline, json, switches)
+            }
+            pipeline_action::RECONCILE_AND_COMMIT => {
+                match self.held.as_ref().and_then(|held| held.pipeline.as_ref()) {
+                    Some(former) => pipeline.inherit(former)?,
+                    None => pipeline.begin_lineage(lineage()),
+                }
+                self.put(pipeline, json, switches)
+            }
+            other => Err(Failure::invalid(format_args!("there is no action {other}"))),
+        }
+    }
+
+    /// Puts a pipeline in force in place of the present one.
+    fn put(
+        &mut self,
+        mut pipeline: Pipeline,
+        json: Option<Vec<u8>>,
+        switches: &mut dyn Switches,
+    ) -> Done<()> {
+        let bytes = pipeline.encode().map_err(cannot_be_realized)?;
+        let replaces = self.held.as_ref().map(|held| held.tag);
+        switches
+            .put(&self.name, &bytes, replaces)
+            .map_err(cannot_be_realized)?;
+        let tag = switches.tag(&self.name)?;
+        let tag = tag.ok_or_else(|| Failure::new(Code::Aborted, "the P4 switch was removed"))?;
+        let pipeline = Some(pipeline);
+        self.held = Some(Held { tag, bytes, pipeline });
+        (self.saved, self.saved_json) = (None, None);
+        self.json = json;
+        Ok(())
+    }
+
+    /// The pipeline's configuration, as it was set.
+    ///
+    /// # Errors
+    /// There is no such type of answer.
+    pub fn config(&self, kind: i32) -> Done<Option<ForwardingPipelineConfig>> {
+        let (p4info, json) = match kind {
+            response_type::ALL => (true, true),
+            response_type::COOKIE_ONLY => (false, false),
+            response_type::P4INFO_AND_COOKIE => (true, false),
+            response_type::DEVICE_CONFIG_AND_COOKIE => (false, true),
+            other => {
+                return Err(Failure::invalid(format_args!(
+                    "there is no type of answer {other}"
+                )));
+            }
+        };
+        let Ok(pipeline) = self.pipeline() else {
+            return Ok(None);
+        };
+        let own = match self.saved {
+            Some(_) => &self.saved_json,
+            None => &self.json,
+        };
+        let (info, cookie) = pipeline.described();
+        Ok(Some(ForwardingPipelineConfig {
+            p4info: p4info.then(|| info.to_vec()),
+            p4_device_config: own.clone().filter(|_| json).unwrap_or_default(),
+            cookie: cookie.map(|cookie| Cookie { cookie }),
+        }))
+    }
+}
+
+/// A read that is under way.
+struct Reading<'a> {
+    switches: &'a mut dyn Switches,
+    /// Name and tag of the version in force; none while what is read is not in force.
+    version: Option<(&'a str, u64)>,
+    found: &'a mut dyn FnMut(Kind) -> Done<()>,
+}
+
+impl Reader for Reading<'_> {
+    fn cells(&mut self, array: P4Array, cells: Range<u32>) -> Done<Vec<Vec<u64>>> {
+        let version = self.version.ok_or_else(not_committed)?;
+        let mut values: Vec<Vec<u64>> = Vec::new();
+        let wanted = (cells.end - cells.start) as usize;
+        while values.len() < wanted {
+            let read = u32::try_from(values.len()).map_err(Failure::exhausted)?;
+            let (words, stride) = self.switches.cells(version, array, cells.start + read)?;
+            if words.is_empty() {
+                return Err(Failure::new(
+                    Code::Internal,
+                    "the array has fewer cells than its program says",
+                ));
+            }
+            let page = words.chunks(stride.max(1)).map(<[u64]>::to_vec);
+            values.extend(page.take(wanted - values.len()));
+        }
+        Ok(values)
+    }
+
+    fn found(&mut self, kind: Kind) -> Done<()> {
+        (self.found)(kind)
+    }
+}
+
+fn is_about_cells(update: &Update) -> bool {
+    let kind = update.entity.as_ref().and_then(|entity| entity.kind.as_ref());
+    matches!(kind, Some(Kind::CounterEntry(_) | Kind::RegisterEntry(_)))
+}
+
+fn no_pipeline() -> Failure {
+    Failure::new(
+        Code::FailedPrecondition,
+        "the device has no pipeline; one must be set",
+    )
+}
+
+fn not_committed() -> Failure {
+    Failure::new(
+        Code::FailedPrecondition,
+        "the pipeline is saved, and not committed",
+    )
+}
+
+/// What is beyond a limit is, of a pipeline that is set, an argument that cannot be.
+fn cannot_be_realized(failure: Failure) -> Failure {
+    match failure.code {
+        Code::ResourceExhausted => Failure::invalid(failure.text),
+        _ => failure,
+    }
+}
+
+/// A number that no other pipeline has, not 0.
+fn lineage() -> u64 {
+    RandomState::new().build_hasher().finish() | 1
+}

@@ -1,0 +1,41 @@
+//! P4Runtime: clients over gRPC drive the P4 switches of an instance.
+//!
+//! A process of its own without privileges has it. Towards clients it is a server of P4Runtime 1.5; towards
+//! the instance it is a user that may ask for P4 switches alone, and only for those that the configuration
+//! calls devices. What it keeps can be lost: a pipeline and its entries are the instance's version.
+//!
+//! ```text
+//!   clients == HTTP/2 == server == jobs == core_thread { service { device { pipeline } } } == instance
+//! ```
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`proto`] | messages |
+//! | [`failure`], [`bytestring`] | errors with gRPC's codes; numbers as byte strings |
+//! | [`arbitration`] | which client may write, and what its role may do |
+//! | [`entry`], [`replication`] | entries, groups and sessions in both forms |
+//! | [`pipeline`] | a program with its entries; what another program takes over from it |
+//! | [`write`], [`read`] | updates and reads of a pipeline |
+//! | [`switches`] | the instance |
+//! | [`device`], [`service`] | a P4 switch with its clients; all of them |
+//! | [`wire`], [`core_thread`], [`server`] | paths and bytes; the thread that has the service; transport |
+
+#![forbid(unsafe_code)]
+
+pub mod arbitration;
+pub mod bytestring;
+pub mod core_thread;
+pub mod device;
+pub mod entry;
+pub mod failure;
+pub mod pipeline;
+pub mod proto;
+pub mod read;
+pub mod replication;
+pub mod server;
+pub mod service;
+pub mod switches;
+#[cfg(test)]
+mod testing;
+pub mod wire;
+pub mod write;

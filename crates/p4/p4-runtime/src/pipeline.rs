@@ -1,0 +1,337 @@
+//! A program with its entries, as a client of P4Runtime sees it: by the numbers of P4Info.
+//!
+//! A pipeline travels to the data plane as a version ([`p4_ir::setup`]). P4Info, the cookie, metadata of
+//! entries and the program's own defaults, which only clients want back, travel in it as notes. So the
+//! version is all there is: whoever starts anew finds everything there.
+
+use crate::entry::EntryKey;
+use crate::failure::{Done, Failure};
+use crate::proto::ForwardingPipelineConfig;
+use p4_ir::setup::{self, Lineage, Setup};
+use p4_ir::{Checked, DefaultEntry, Identity, Program, Table};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use tonic::Code;
+
+/// See the module's description.
+#[derive(Clone, Debug)]
+pub struct Pipeline {
+    /// The program, whose entries change.
+    pub(crate) program: Program,
+    /// Groups, sessions and rates.
+    pub(crate) setup: Setup,
+    pub(crate) notes: Notes,
+    /// Positions of a table's entries.
+    pub(crate) positions: Vec<HashMap<EntryKey, usize>>,
+    /// Whether something has changed since it was encoded or decoded.
+    pub(crate) changed: bool,
+}
+
+/// What clients want back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Notes {
+    /// As a client has sent it.
+    pub p4info: Vec<u8>,
+    /// As a client has sent it.
+    pub cookie: Option<u64>,
+    /// Defaults of all tables, as the program has them.
+    pub defaults: Vec<Option<DefaultEntry>>,
+    /// Remarks about entries, by table.
+    pub entries: Vec<HashMap<EntryKey, EntryNote>>,
+    /// Remarks about multicast groups.
+    pub groups: HashMap<u64, Vec<u8>>,
+}
+
+/// A client's remark about an entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EntryNote {
+    pub metadata: Vec<u8>,
+    pub controller_metadata: u64,
+}
+
+impl Pipeline {
+    /// Reads a program that a client sets: P4Info, and the compiler's JSON for BMv2.
+    ///
+    /// # Errors
+    /// The configuration is missing, or its program cannot be run here.
+    pub fn load(config: Option<&ForwardingPipelineConfig>) -> Done<Pipeline> {
+        let config = config.ok_or_else(|| Failure::invalid("no configuration is given"))?;
+        let p4info = config
+            .p4info
+            .clone()
+            .ok_or_else(|| Failure::invalid("the configuration has no p4info"))?;
+        if config.p4_device_config.is_empty() {
+            return Err(Failure::invalid(
+                "p4_device_config is empty; it is the compiler's JSON for BMv2",
+            ));
+        }
+        let program = p4_bmv2::load(&config.p4_device_config, Some(&p4info)).map_err(Failure::invalid)?;
+        let program = program.into_program();
+        let notes = Notes {
+            p4info,
+            cookie: config.cookie.map(|cookie| cookie.cookie),
+            defaults: program.tables.iter().map(|table| table.default.clone()).collect(),
+            entries: vec![HashMap::new(); program.tables.len()],
+            groups: HashMap::new(),
+        };
+        let setup = Setup::default();
+        Ok(Pipeline::new(program, setup, notes))
+    }
+
+    fn new(program: Program, setup: Setup, notes: Notes) -> Pipeline {
+        let positions = |table: &Table| {
+            let key = |entry: &p4_ir::Entry| EntryKey {
+                keys: entry.keys.clone(),
+                priority: entry.priority,
+            };
+            let entries = table.entries.iter().enumerate();
+            entries.map(|(at, entry)| (key(entry), at)).collect()
+        };
+        Pipeline {
+            positions: program.tables.iter().map(positions).collect(),
+            program,
+            setup,
+            notes,
+            changed: false,
+        }
+    }
+
+    /// Reads a version. `None` if no client of P4Runtime has set its program.
+    ///
+    /// # Errors
+    /// The version cannot be read.
+    pub fn decode(bytes: &[u8]) -> Done<Option<Pipeline>> {
+        let internal = |error| Failure::new(Code::Internal, error);
+        let (program, setup) = setup::decode(bytes).map_err(|error| internal(error.to_string()))?;
+        if setup.notes.is_empty() {
+            return Ok(None);
+        }
+        let notes: Notes = postcard::from_bytes(&setup.notes).map_err(|error| internal(error.to_string()))?;
+        let tables = program.tables.len();
+        if notes.defaults.len() != tables || notes.entries.len() != tables {
+            return Err(internal("the version's notes are about another program".into()));
+        }
+        Ok(Some(Pipeline::new(program.into_program(), setup, notes)))
+    }
+
+    /// The version. The program is checked as a whole, which a single update cannot be.
+    ///
+    /// # Errors
+    /// The program with these entries is beyond a limit.
+    pub fn encode(&mut self) -> Done<Vec<u8>> {
+        let internal = |error: postcard::Error| Failure::new(Code::Internal, error);
+        self.setup.notes = postcard::to_allocvec(&self.notes).map_err(internal)?;
+        let checked = Checked::new(self.program.clone()).map_err(Failure::exhausted)?;
+        let bytes = setup::encode(&checked, &self.setup);
+        if !self.setup.is_bounded() || bytes.len() > setup::SERIALISED {
+            return Err(Failure::exhausted("the program with its entries is too large"));
+        }
+        self.changed = false;
+        Ok(bytes)
+    }
+
+    /// Has registers, counters and meters begin anew, unless an earlier version has the same number.
+    pub fn begin_lineage(&mut self, number: u64) {
+        self.setup.lineage = Lineage(number);
+        self.changed = true;
+    }
+
+    /// The number of the versions whose registers, counters and meters go on here.
+    #[must_use]
+    pub fn lineage(&self) -> u64 {
+        self.setup.lineage.0
+    }
+
+    /// P4Info and the cookie, as they were set.
+    #[must_use]
+    pub fn described(&self) -> (&[u8], Option<u64>) {
+        (&self.notes.p4info, self.notes.cookie)
+    }
+
+    /// The table with a number.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn table(&self, id: u32) -> Done<usize> {
+        let tables = self.program.tables.iter().map(|table| &table.identity);
+        find("table", tables, id)
+    }
+
+    /// Takes over what a former pipeline has: entries, defaults, groups, sessions, rates.
+    ///
+    /// # Errors
+    /// Something of it has no place here; all of it is named.
+    pub fn inherit(&mut self, former: &Pipeline) -> Done<()> {
+        let mut lost = p4_interpreter::losses(&former.program, &self.program);
+        for (at, table) in former.program.tables.iter().enumerate() {
+            if let Err(reason) = self.inherit_table(former, at) {
+                lost.push(format!("entries of table {}: {reason}", table.identity.name));
+            }
+        }
+        for rates in &former.setup.meters {
+            let name = &former.program.meters[rates.meter.index()].identity.name;
+            let own = self
+                .program
+                .meters
+                .iter()
+                .position(|meter| meter.identity.name == *name);
+            if let Some(meter) = own.and_then(p4_ir::MeterId::at) {
+                self.setup.meters.push(setup::MeterRates { meter, ..*rates });
+            }
+        }
+        if !lost.is_empty() {
+            return Err(Failure::invalid(format_args!(
+                "state cannot be kept: {}",
+                lost.join("; ")
+            )));
+        }
+        self.setup.groups.clone_from(&former.setup.groups);
+        self.setup.sessions.clone_from(&former.setup.sessions);
+        self.setup.lineage = former.setup.lineage;
+        self.notes.groups.clone_from(&former.notes.groups);
+        self.changed = true;
+        Ok(())
+    }
+
+    fn inherit_table(&mut self, former: &Pipeline, at: usize) -> Result<(), &'static str> {
+        let old = &former.program.tables[at];
+        let has_other_default = old.default != former.notes.defaults[at];
+        if (old.constant || old.entries.is_empty()) && !has_other_default {
+            return Ok(());
+        }
+        let same = |table: &Table| table.identity.name == old.identity.name;
+        let number = self
+            .program
+            .tables
+            .iter()
+            .position(same)
+            .ok_or("there is no such table")?;
+        let own = &self.program.tables[number];
+        let forms = |table: &Table| -> Vec<_> {
+            table
+                .keys
+                .iter()
+                .map(|key| (key.name.clone(), key.kind, key.width))
+                .collect()
+        };
+        if forms(own) != forms(old) {
+            return Err("its keys are others");
+        }
+        if own.constant != old.constant || own.implementation != old.implementation {
+            return Err("its entries are others");
+        }
+        let translate = |entry: &p4_ir::EntryAction| {
+            translate_action(&former.program, &self.program, own, entry).ok_or("an action is another one")
+        };
+        let default = match (&old.default, has_other_default) {
+            (Some(default), true) => Some(DefaultEntry {
+                entry: translate(&default.entry)?,
+                ..default.clone()
+            }),
+            _ => own.default.clone(),
+        };
+        let entry = |entry: &p4_ir::Entry| {
+            Ok(p4_ir::Entry {
+                action: translate(&entry.action)?,
+                ..entry.clone()
+            })
+        };
+        let entries = match old.constant {
+            true => own.entries.clone(),
+            false => old.entries.iter().map(entry).collect::<Result<_, &str>>()?,
+        };
+        if entries.len() > own.size as usize {
+            return Err("it is smaller");
+        }
+        let own = &mut self.program.tables[number];
+        own.default = default;
+        own.entries = entries;
+        if !old.constant {
+            self.positions[number].clone_from(&former.positions[at]);
+        }
+        self.notes.entries[number].clone_from(&former.notes.entries[at]);
+        Ok(())
+    }
+}
+
+/// An action with its arguments, as another program's table has it.
+fn translate_action(
+    from: &Program,
+    to: &Program,
+    table: &Table,
+    entry: &p4_ir::EntryAction,
+) -> Option<p4_ir::EntryAction> {
+    let old = &from.actions[entry.action.index()];
+    let forms = |action: &p4_ir::Action| -> Vec<_> {
+        let parameters = action.parameters.iter();
+        parameters.map(|one| (one.name.clone(), one.width)).collect()
+    };
+    let is_same = |own: &&p4_ir::TableAction| {
+        let action = &to.actions[own.action.index()];
+        action.identity.name == old.identity.name && forms(action) == forms(old)
+    };
+    let own = table.actions.iter().find(is_same)?;
+    Some(p4_ir::EntryAction {
+        action: own.action,
+        arguments: entry.arguments.clone(),
+    })
+}
+
+/// The position of what has a number of P4Info.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn find<'a>(what: &str, mut all: impl Iterator<Item = &'a Identity>, id: u32) -> Done<usize> {
+    let found = all.position(|identity| identity.id == Some(id));
+    found.ok_or_else(|| Failure::missing(format_args!("there is no {what} {id}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn a_version_has_all_that_a_client_wants_back() {
+        let (config, _) = testing::program("router");
+        let mut pipeline = Pipeline::load(Some(&config)).unwrap();
+        pipeline.begin_lineage(7);
+        assert!(pipeline.changed);
+        let bytes = pipeline.encode().unwrap();
+        assert!(!pipeline.changed);
+        let read = Pipeline::decode(&bytes).unwrap().unwrap();
+        assert_eq!(read.described(), (&config.p4info.clone().unwrap()[..], Some(5)));
+        assert_eq!(read.lineage(), 7);
+        assert_eq!((&read.program, &read.notes), (&pipeline.program, &pipeline.notes));
+    }
+
+    #[test]
+    fn programs_that_no_client_has_set_are_no_pipelines() {
+        let (_, program) = testing::program("router");
+        let checked = Checked::new(program).unwrap();
+        let bytes = setup::encode(&checked, &Setup::default());
+        assert!(Pipeline::decode(&bytes).unwrap().is_none());
+        assert_eq!(Pipeline::decode(&bytes[1..]).unwrap_err().code, Code::Internal);
+    }
+
+    #[test]
+    fn configurations_that_are_not_whole_are_refused() {
+        let (right, _) = testing::program("router");
+        let without_info = ForwardingPipelineConfig {
+            p4info: None,
+            ..right.clone()
+        };
+        let without_program = ForwardingPipelineConfig {
+            p4_device_config: Vec::new(),
+            ..right.clone()
+        };
+        let (other, _) = testing::program("firewall");
+        let of_two = ForwardingPipelineConfig {
+            p4info: other.p4info,
+            ..right
+        };
+        for wrong in [None, Some(&without_info), Some(&without_program), Some(&of_two)] {
+            assert_eq!(Pipeline::load(wrong).unwrap_err().code, Code::InvalidArgument);
+        }
+    }
+}

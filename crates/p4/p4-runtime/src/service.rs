@@ -1,0 +1,347 @@
+//! The service without its transport: requests of clients in, answers and messages for streams out.
+//!
+//! One thread has it, so requests are made one after the other, and a read finds a state between two writes.
+
+use crate::arbitration::{Notices, StreamId};
+use crate::device::Device;
+use crate::failure::{Done, Failure};
+use crate::proto::{
+    self, CapabilitiesRequest, CapabilitiesResponse, DigestListAckError, Entity,
+    GetForwardingPipelineConfigRequest, GetForwardingPipelineConfigResponse, Kind, MasterArbitrationUpdate,
+    PacketOutError, ReadRequest, ReadResponse, SetForwardingPipelineConfigRequest,
+    SetForwardingPipelineConfigResponse, StreamError, StreamMessageRequest, StreamMessageResponse,
+    StreamOtherError, WriteRequest, WriteResponse, stream_error, stream_request, stream_response,
+};
+use crate::switches::Switches;
+use prost::Message;
+use std::collections::{BTreeMap, HashMap};
+use tonic::Code;
+
+/// Version of P4Runtime.
+const API_VERSION: &str = "1.5.0";
+
+/// Bytes of an answer to a read at which it ends; clients take 4 MiB at least.
+const ANSWER: usize = 256 * 1024;
+
+/// Most bytes of all answers to a read.
+const MAX_ANSWERS: usize = 64 << 20;
+
+/// The space of error codes of our own. There are none besides the canonical ones.
+const SPACE: &str = "hyperswitch-v1model";
+
+/// See the module's description.
+#[derive(Debug)]
+pub struct Service<S> {
+    switches: S,
+    devices: BTreeMap<u64, Device>,
+    /// Devices of streams that were arbitrated.
+    streams: HashMap<StreamId, u64>,
+}
+
+/// Why a request was refused, with the failures of its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The failure as a whole.
+    pub failure: Failure,
+    /// The end of each part, if parts were tried.
+    pub parts: Vec<Done<()>>,
+}
+
+/// Messages for streams.
+pub type Messages = Vec<(StreamId, StreamMessageResponse)>;
+
+impl<S: Switches> Service<S> {
+    /// A service for the devices of an instance.
+    pub fn new(switches: S) -> Service<S> {
+        Service {
+            switches,
+            devices: BTreeMap::new(),
+            streams: HashMap::new(),
+        }
+    }
+
+    /// A device, with the version that the instance has.
+    fn device(&mut self, id: u64) -> Done<(&mut Device, &mut S)> {
+        let info = self
+            .switches
+            .devices()?
+            .into_iter()
+            .find(|device| device.id == id);
+        let info = info.ok_or_else(|| Failure::missing(format_args!("there is no device {id}")))?;
+        let device = self.devices.entry(id).or_default();
+        if device.name != info.name {
+            *device = Device::new(info.name);
+        }
+        device.synchronise(info.tag, &mut self.switches)?;
+        Ok((device, &mut self.switches))
+    }
+
+    /// Serves `Write`.
+    ///
+    /// # Errors
+    /// The batch was refused, or an update of it failed.
+    pub fn write(&mut self, request: &WriteRequest) -> Result<WriteResponse, Refused> {
+        refuse_role_numbers(request.role_id)?;
+        let (device, switches) = self.device(request.device_id)?;
+        let scope = device
+            .arbitration
+            .authorise(&request.role, request.election_id)?
+            .clone();
+        let batch = (&request.updates[..], request.atomicity);
+        let parts = device.write(batch, &scope, switches)?;
+        Refused::if_any("updates", parts)?;
+        Ok(WriteResponse {})
+    }
+
+    /// Serves `Read`: encoded answers, and how it ended.
+    pub fn read(&mut self, request: &ReadRequest) -> (Vec<Vec<u8>>, Result<(), Refused>) {
+        let mut answers = Answers::default();
+        let ended = self.read_into(request, &mut answers);
+        (answers.finish(), ended)
+    }
+
+    fn read_into(&mut self, request: &ReadRequest, answers: &mut Answers) -> Result<(), Refused> {
+        let (device, switches) = self.device(request.device_id)?;
+        let scope = device.arbitration.scope(&request.role)?.clone();
+        device.require_pipeline()?;
+        let one = |entity: &Entity| device.read(entity, &scope, &mut |kind| answers.add(kind), switches);
+        let parts = request.entities.iter().map(one).collect();
+        Refused::if_any("requests", parts)
+    }
+
+    /// Serves `SetForwardingPipelineConfig`.
+    ///
+    /// # Errors
+    /// The pipeline was refused; the former one goes on.
+    pub fn set_pipeline(
+        &mut self,
+        request: SetForwardingPipelineConfigRequest,
+    ) -> Result<SetForwardingPipelineConfigResponse, Refused> {
+        refuse_role_numbers(request.role_id)?;
+        let (device, switches) = self.device(request.device_id)?;
+        let scope = device.arbitration.authorise(&request.role, request.election_id)?;
+        if !scope.may_set_pipeline() {
+            return Err(Failure::denied("the role may not set pipelines").into());
+        }
+        device.set_pipeline(request, switches)?;
+        Ok(SetForwardingPipelineConfigResponse {})
+    }
+
+    /// Serves `GetForwardingPipelineConfig`.
+    ///
+    /// # Errors
+    /// There is no such device, or no such type of answer.
+    pub fn get_pipeline(
+        &mut self,
+        request: GetForwardingPipelineConfigRequest,
+    ) -> Result<GetForwardingPipelineConfigResponse, Refused> {
+        let (device, _) = self.device(request.device_id)?;
+        let config = device.config(request.response_type)?;
+        Ok(GetForwardingPipelineConfigResponse { config })
+    }
+
+    /// Serves `Capabilities`.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn capabilities(&mut self, request: CapabilitiesRequest) -> Result<CapabilitiesResponse, Refused> {
+        if request.device_id != 0 {
+            self.device(request.device_id)?;
+        }
+        Ok(CapabilitiesResponse {
+            p4runtime_api_version: API_VERSION.into(),
+        })
+    }
+
+    /// Takes a message of a stream.
+    ///
+    /// # Errors
+    /// The stream is to be ended with this.
+    pub fn on_message(&mut self, stream: StreamId, message: StreamMessageRequest) -> Done<Messages> {
+        use stream_request::Update;
+        let update = message
+            .update
+            .ok_or_else(|| Failure::invalid("the message is empty"))?;
+        let error = match update {
+            Update::Arbitration(update) => return self.arbitrate(stream, &update),
+            Update::Packet(packet_out) => {
+                let packet_out = Some(packet_out);
+                let details = stream_error::Details::PacketOut(PacketOutError { packet_out });
+                (self.refuse_packet(stream), details)
+            }
+            Update::DigestAck(ack) => {
+                let digest_list_ack = Some(ack);
+                let details = stream_error::Details::DigestListAck(DigestListAckError { digest_list_ack });
+                (Failure::invalid("no digests are sent"), details)
+            }
+            Update::Other(other) => {
+                let other = Some(other);
+                let details = stream_error::Details::Other(StreamOtherError { other });
+                (Failure::unimplemented("no such messages are read"), details)
+            }
+        };
+        let (failure, details) = error;
+        let error = StreamError {
+            canonical_code: failure.code.into(),
+            message: failure.text,
+            space: SPACE.into(),
+            code: 0,
+            details: Some(details),
+        };
+        let update = Some(stream_response::Update::Error(error));
+        Ok(vec![(stream, StreamMessageResponse { update })])
+    }
+
+    fn refuse_packet(&self, stream: StreamId) -> Failure {
+        let device = self.streams.get(&stream).and_then(|id| self.devices.get(id));
+        match device.is_some_and(|device| device.arbitration.is_primary(stream)) {
+            true => Failure::unimplemented("packets are not sent for clients"),
+            false => Failure::denied("the client is not the primary of its role"),
+        }
+    }
+
+    fn arbitrate(&mut self, stream: StreamId, update: &MasterArbitrationUpdate) -> Done<Messages> {
+        let own = self.streams.get(&stream).copied();
+        if own.is_some_and(|own| own != update.device_id) {
+            return Err(Failure::new(
+                Code::FailedPrecondition,
+                "the stream is for another device",
+            ));
+        }
+        let (device, _) = self.device(update.device_id)?;
+        let notices = device.arbitration.update(stream, update)?;
+        self.streams.insert(stream, update.device_id);
+        Ok(messages(notices))
+    }
+
+    /// A stream has ended. Messages for those that have to know.
+    pub fn on_end(&mut self, stream: StreamId) -> Messages {
+        let Some(id) = self.streams.remove(&stream) else {
+            return Vec::new();
+        };
+        let device = self.devices.get_mut(&id);
+        messages(
+            device
+                .map(|device| device.arbitration.remove(stream, id))
+                .unwrap_or_default(),
+        )
+    }
+}
+
+fn messages(notices: Notices) -> Messages {
+    let message = |(stream, notice)| {
+        let update = Some(stream_response::Update::Arbitration(notice));
+        (stream, StreamMessageResponse { update })
+    };
+    notices.into_iter().map(message).collect()
+}
+
+/// Roles had numbers until version 1.3, which no client that is known uses.
+fn refuse_role_numbers(role: u64) -> Done<()> {
+    match role {
+        0 => Ok(()),
+        _ => Err(Failure::invalid(
+            "roles have names; numbers of roles are those of version 1.3",
+        )),
+    }
+}
+
+/// Answers to a read, as they leave.
+#[derive(Debug, Default)]
+struct Answers {
+    full: Vec<Vec<u8>>,
+    bytes: usize,
+    next: ReadResponse,
+    next_bytes: usize,
+}
+
+impl Answers {
+    fn add(&mut self, kind: Kind) -> Done<()> {
+        let kind = Some(kind);
+        let entity = Entity { kind };
+        self.next_bytes += entity.encoded_len();
+        self.next.entities.push(entity);
+        if self.bytes + self.next_bytes > MAX_ANSWERS {
+            return Err(Failure::exhausted(
+                "the answer is too long; parts of it can be asked for",
+            ));
+        }
+        if self.next_bytes >= ANSWER {
+            self.flush();
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        let answer = std::mem::take(&mut self.next);
+        self.bytes += std::mem::take(&mut self.next_bytes);
+        self.full.push(answer.encode_to_vec());
+    }
+
+    fn finish(mut self) -> Vec<Vec<u8>> {
+        if !self.next.entities.is_empty() {
+            self.flush();
+        }
+        self.full
+    }
+}
+
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Refused {
+        let parts = Vec::new();
+        Refused { failure, parts }
+    }
+}
+
+impl Refused {
+    /// A refusal if a part failed.
+    fn if_any(what: &str, parts: Vec<Done<()>>) -> Result<(), Refused> {
+        let failed: Vec<_> = parts
+            .iter()
+            .enumerate()
+            .filter(|(_, part)| part.is_err())
+            .collect();
+        let Some((at, Err(first))) = failed.first() else {
+            return Ok(());
+        };
+        let text = format!(
+            "{} of {} {what} failed; number {at}: {first}",
+            failed.len(),
+            parts.len()
+        );
+        let failure = Failure::new(Code::Unknown, text);
+        Err(Refused { failure, parts })
+    }
+
+    /// The form in which it leaves, with `google.rpc.Status` as details.
+    #[must_use]
+    pub fn into_status(self) -> tonic::Status {
+        let error = |part: &Done<()>| match part {
+            Ok(()) => proto::Error::default(),
+            Err(failure) => proto::Error {
+                canonical_code: failure.code.into(),
+                message: failure.text.clone(),
+                space: SPACE.into(),
+                ..proto::Error::default()
+            },
+        };
+        let Failure { code, text } = self.failure;
+        if self.parts.is_empty() {
+            return tonic::Status::new(code, text);
+        }
+        let any = |part: &Done<()>| proto::Any {
+            type_url: proto::Error::TYPE_URL.into(),
+            value: error(part).encode_to_vec(),
+        };
+        let status = proto::Status {
+            code: code.into(),
+            message: text.clone(),
+            details: self.parts.iter().map(any).collect(),
+        };
+        tonic::Status::with_details(code, text, status.encode_to_vec().into())
+    }
+}
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;

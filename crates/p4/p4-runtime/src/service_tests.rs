@@ -1,0 +1,503 @@
+use super::*;
+use crate::proto::{
+    Any, Index, P4Data, PacketOut, RegisterEntry, Role, RoleConfig, TableEntry, Uint128, Update, atomicity,
+    pipeline_action, response_type, update_type,
+};
+use crate::testing::{self, Shared, route, update};
+use Code::{Aborted, FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unimplemented};
+use update_type::{DELETE, INSERT, MODIFY};
+
+const A: StreamId = StreamId(1);
+const B: StreamId = StreamId(2);
+
+/// A service, its instance, and a client that is primary with number 1.
+fn service() -> (Service<Shared>, Shared) {
+    let instance = Shared::default();
+    let mut service = Service::new(instance.clone());
+    arbitrate(&mut service, A, 1, None).unwrap();
+    (service, instance)
+}
+
+fn arbitrate(
+    service: &mut Service<Shared>,
+    stream: StreamId,
+    low: u64,
+    role: Option<Role>,
+) -> Done<Messages> {
+    let update = MasterArbitrationUpdate {
+        device_id: 1,
+        role,
+        election_id: Some(Uint128 { high: 0, low }),
+        status: None,
+    };
+    let update = Some(stream_request::Update::Arbitration(update));
+    service.on_message(stream, StreamMessageRequest { update })
+}
+
+fn pipeline(name: &str, action: i32) -> SetForwardingPipelineConfigRequest {
+    SetForwardingPipelineConfigRequest {
+        device_id: 1,
+        election_id: Some(Uint128 { high: 0, low: 1 }),
+        action,
+        config: (action != pipeline_action::COMMIT).then(|| testing::program(name).0),
+        ..Default::default()
+    }
+}
+
+/// A service whose device runs a program.
+fn running(name: &str) -> (Service<Shared>, Shared) {
+    let (mut service, instance) = service();
+    service
+        .set_pipeline(pipeline(name, pipeline_action::VERIFY_AND_COMMIT))
+        .unwrap();
+    (service, instance)
+}
+
+fn batch(updates: Vec<Update>, atomicity: i32) -> WriteRequest {
+    WriteRequest {
+        device_id: 1,
+        election_id: Some(Uint128 { high: 0, low: 1 }),
+        updates,
+        atomicity,
+        ..WriteRequest::default()
+    }
+}
+
+fn entry(verb: i32, net: u8) -> Update {
+    let (_, program) = testing::program("router");
+    update(
+        verb,
+        Kind::TableEntry(Box::new(route(&program, [10, net, 0, 0], 16, net))),
+    )
+}
+
+fn codes(refused: &Refused) -> Vec<Code> {
+    let code = |part: &Done<()>| part.as_ref().map_or_else(|failure| failure.code, |()| Code::Ok);
+    refused.parts.iter().map(code).collect()
+}
+
+fn all_entries() -> ReadRequest {
+    let kind = Some(Kind::TableEntry(Box::default()));
+    ReadRequest {
+        device_id: 1,
+        entities: vec![Entity { kind }],
+        role: String::new(),
+    }
+}
+
+/// Numbers of entries that a client finds.
+fn found(service: &mut Service<Shared>) -> usize {
+    let (answers, ended) = service.read(&all_entries());
+    ended.unwrap();
+    let count = |answer: &Vec<u8>| ReadResponse::decode(&answer[..]).unwrap().entities.len();
+    answers.iter().map(count).sum()
+}
+
+#[test]
+fn a_client_sets_a_pipeline_writes_reads_and_deletes() {
+    let (mut service, instance) = service();
+    let early = service.write(&batch(vec![entry(INSERT, 1)], 0)).unwrap_err();
+    assert_eq!(early.failure.code, FailedPrecondition);
+    assert_eq!(
+        service.read(&all_entries()).1.unwrap_err().failure.code,
+        FailedPrecondition
+    );
+    let get = |kind| GetForwardingPipelineConfigRequest {
+        device_id: 1,
+        response_type: kind,
+    };
+    assert_eq!(
+        service.get_pipeline(get(response_type::ALL)).unwrap().config,
+        None
+    );
+    let set = pipeline("router", pipeline_action::VERIFY_AND_COMMIT);
+    service.set_pipeline(set.clone()).unwrap();
+    assert_eq!(
+        service.get_pipeline(get(response_type::ALL)).unwrap().config,
+        set.config
+    );
+    let cookie = service
+        .get_pipeline(get(response_type::COOKIE_ONLY))
+        .unwrap()
+        .config
+        .unwrap();
+    assert_eq!((cookie.p4info, cookie.cookie.unwrap().cookie), (None, 5));
+    service
+        .write(&batch((1..=3).map(|net| entry(INSERT, net)).collect(), 0))
+        .unwrap();
+    assert_eq!(instance.borrow().puts, 2, "a batch is one version");
+    assert_eq!(found(&mut service), 3);
+    service.write(&batch(vec![entry(DELETE, 2)], 0)).unwrap();
+    assert_eq!(found(&mut service), 2);
+    // Whoever starts anew finds all but the compiler's JSON.
+    let mut next = Service::new(instance);
+    assert_eq!(found(&mut next), 2);
+    let config = next
+        .get_pipeline(get(response_type::ALL))
+        .unwrap()
+        .config
+        .unwrap();
+    assert_eq!(config.p4info, set.config.unwrap().p4info);
+    assert!(config.p4_device_config.is_empty());
+}
+
+#[test]
+fn errors_are_told_per_update_and_the_others_are_made() {
+    let (mut service, _) = running("router");
+    let updates = vec![
+        entry(INSERT, 1),
+        entry(INSERT, 1),
+        entry(INSERT, 2),
+        entry(MODIFY, 9),
+    ];
+    let refused = service
+        .write(&batch(updates, atomicity::CONTINUE_ON_ERROR))
+        .unwrap_err();
+    assert_eq!(
+        codes(&refused),
+        [Code::Ok, Code::AlreadyExists, Code::Ok, NotFound]
+    );
+    assert_eq!(found(&mut service), 2);
+    let status = refused.into_status();
+    assert_eq!(status.code(), Code::Unknown);
+    let details = proto::Status::decode(status.details()).unwrap();
+    assert_eq!((details.code, &details.message[..]), (2, status.message()));
+    let error = |any: &Any| {
+        assert_eq!(any.type_url, proto::Error::TYPE_URL);
+        proto::Error::decode(&any.value[..]).unwrap().canonical_code
+    };
+    assert_eq!(
+        details.details.iter().map(error).collect::<Vec<_>>(),
+        [0, 6, 0, 5]
+    );
+}
+
+#[test]
+fn a_batch_is_made_as_a_whole_or_not_at_all() {
+    for atomicity in [atomicity::ROLLBACK_ON_ERROR, atomicity::DATAPLANE_ATOMIC] {
+        let (mut service, instance) = running("router");
+        service.write(&batch(vec![entry(INSERT, 1)], atomicity)).unwrap();
+        let puts = instance.borrow().puts;
+        let updates = vec![
+            entry(INSERT, 2),
+            entry(DELETE, 1),
+            entry(MODIFY, 9),
+            entry(INSERT, 3),
+        ];
+        let refused = service.write(&batch(updates, atomicity)).unwrap_err();
+        assert_eq!(codes(&refused), [Aborted, Aborted, NotFound, Aborted]);
+        assert_eq!(instance.borrow().puts, puts, "nothing was put in force");
+        assert_eq!(found(&mut service), 1);
+        service
+            .write(&batch(vec![entry(MODIFY, 1), entry(INSERT, 2)], atomicity))
+            .unwrap();
+        assert_eq!(instance.borrow().puts, puts + 1);
+    }
+    let (mut service, _) = running("router");
+    let unknown = service.write(&batch(vec![entry(INSERT, 1)], 3)).unwrap_err();
+    assert_eq!(unknown.failure.code, InvalidArgument);
+}
+
+#[test]
+fn what_the_data_plane_refuses_is_as_if_it_had_not_been_asked() {
+    let (mut service, instance) = running("router");
+    service.write(&batch(vec![entry(INSERT, 1)], 0)).unwrap();
+    instance.borrow_mut().refusal = Some(Failure::exhausted("too many operations"));
+    let refused = service
+        .write(&batch(vec![entry(INSERT, 2), entry(INSERT, 1)], 0))
+        .unwrap_err();
+    assert_eq!(codes(&refused), [Code::ResourceExhausted, Code::AlreadyExists]);
+    assert_eq!(found(&mut service), 1);
+    service.write(&batch(vec![entry(INSERT, 2)], 0)).unwrap();
+    instance.borrow_mut().refusal = Some(Failure::exhausted("too many operations"));
+    let set = pipeline("firewall", pipeline_action::VERIFY_AND_COMMIT);
+    assert_eq!(
+        service.set_pipeline(set).unwrap_err().failure.code,
+        InvalidArgument
+    );
+    assert_eq!(found(&mut service), 2, "the former one goes on");
+}
+
+#[test]
+fn another_users_change_is_found_and_kept() {
+    let (mut service, instance) = running("router");
+    service.write(&batch(vec![entry(INSERT, 1)], 0)).unwrap();
+    let with_one = instance.borrow().version.clone().unwrap().1;
+    service.write(&batch(vec![entry(INSERT, 2)], 0)).unwrap();
+    // Somebody else puts another version, at the very moment at which a client writes.
+    instance.borrow_mut().other = Some(with_one);
+    service.write(&batch(vec![entry(INSERT, 3)], 0)).unwrap();
+    assert_eq!(found(&mut service), 2);
+    service.write(&batch(vec![entry(MODIFY, 3)], 0)).unwrap();
+    // A program that no client has set is no pipeline.
+    let (_, program) = testing::program("router");
+    let checked = p4_ir::Checked::new(program).unwrap();
+    instance.borrow_mut().version = Some((99, p4_ir::setup::encode(&checked, &Default::default())));
+    let refused = service.write(&batch(vec![entry(INSERT, 3)], 0)).unwrap_err();
+    assert_eq!(refused.failure.code, FailedPrecondition);
+}
+
+#[test]
+fn whoever_is_not_the_primary_reads_only() {
+    let (mut service, _) = running("router");
+    let notices = arbitrate(&mut service, B, 2, None).unwrap();
+    assert_eq!(
+        notices.iter().map(|(stream, _)| *stream).collect::<Vec<_>>(),
+        [A, B]
+    );
+    let refused = service.write(&batch(vec![entry(INSERT, 1)], 0)).unwrap_err();
+    assert_eq!((refused.failure.code, refused.parts.len()), (PermissionDenied, 0));
+    let set = pipeline("router", pipeline_action::VERIFY);
+    assert_eq!(
+        service.set_pipeline(set).unwrap_err().failure.code,
+        PermissionDenied
+    );
+    assert_eq!(found(&mut service), 0);
+    let mut of_nobody = batch(vec![entry(INSERT, 1)], 0);
+    of_nobody.role = "who".into();
+    assert_eq!(service.write(&of_nobody).unwrap_err().failure.code, NotFound);
+    of_nobody.device_id = 2;
+    assert_eq!(service.write(&of_nobody).unwrap_err().failure.code, NotFound);
+    let told = service.on_end(B);
+    assert_eq!(told.len(), 1, "the one that is left");
+    assert!(service.on_end(B).is_empty());
+}
+
+#[test]
+fn a_pipeline_is_verified_saved_and_committed() {
+    let (mut service, instance) = service();
+    let verify = pipeline("router", pipeline_action::VERIFY);
+    service.set_pipeline(verify.clone()).unwrap();
+    assert_eq!(instance.borrow().puts, 0);
+    let commit = || pipeline("router", pipeline_action::COMMIT);
+    assert_eq!(service.set_pipeline(commit()).unwrap_err().failure.code, NotFound);
+    service
+        .set_pipeline(pipeline("router", pipeline_action::VERIFY_AND_SAVE))
+        .unwrap();
+    // Entries of the saved pipeline wait for it.
+    service
+        .write(&batch(vec![entry(INSERT, 1), entry(INSERT, 2)], 0))
+        .unwrap();
+    let wrong = vec![entry(DELETE, 1), entry(DELETE, 9)];
+    service
+        .write(&batch(wrong, atomicity::ROLLBACK_ON_ERROR))
+        .unwrap_err();
+    assert_eq!((instance.borrow().puts, found(&mut service)), (0, 2));
+    let with_config = SetForwardingPipelineConfigRequest {
+        config: verify.config,
+        ..commit()
+    };
+    assert_eq!(
+        service.set_pipeline(with_config).unwrap_err().failure.code,
+        InvalidArgument
+    );
+    service.set_pipeline(commit()).unwrap();
+    assert_eq!((instance.borrow().puts, found(&mut service)), (1, 2));
+    assert_eq!(service.set_pipeline(commit()).unwrap_err().failure.code, NotFound);
+    let unknown = SetForwardingPipelineConfigRequest {
+        action: 9,
+        ..pipeline("router", pipeline_action::VERIFY)
+    };
+    assert_eq!(
+        service.set_pipeline(unknown).unwrap_err().failure.code,
+        InvalidArgument
+    );
+}
+
+#[test]
+fn a_pipeline_that_reconciles_keeps_entries_and_one_that_does_not_clears_them() {
+    let (mut service, instance) = running("router");
+    let lineage = |instance: &Shared| {
+        let bytes = instance.borrow().version.clone().unwrap().1;
+        p4_ir::setup::decode(&bytes).unwrap().1.lineage
+    };
+    service
+        .write(&batch((1..=3).map(|net| entry(INSERT, net)).collect(), 0))
+        .unwrap();
+    let first = lineage(&instance);
+    service
+        .set_pipeline(pipeline("router", pipeline_action::RECONCILE_AND_COMMIT))
+        .unwrap();
+    assert_eq!((found(&mut service), lineage(&instance)), (3, first));
+    service
+        .write(&batch(vec![entry(DELETE, 3), entry(MODIFY, 1)], 0))
+        .unwrap();
+    let other = pipeline("firewall", pipeline_action::RECONCILE_AND_COMMIT);
+    let refused = service.set_pipeline(other).unwrap_err().failure;
+    assert_eq!(refused.code, InvalidArgument);
+    assert!(refused.text.contains("RouterIngress.routes"), "{refused}");
+    assert_eq!(found(&mut service), 2);
+    service
+        .set_pipeline(pipeline("router", pipeline_action::VERIFY_AND_COMMIT))
+        .unwrap();
+    assert_eq!(found(&mut service), 0);
+    assert_ne!(lineage(&instance), first, "registers and counters begin anew");
+}
+
+#[test]
+fn cells_are_set_and_read() {
+    let (mut service, instance) = running("stateful_firewall");
+    let (_, program) = testing::program("stateful_firewall");
+    let cell = |index, value: &[u8]| {
+        Kind::RegisterEntry(Box::new(RegisterEntry {
+            register_id: program.registers[0].identity.id.unwrap(),
+            index: Some(Index { index }),
+            data: Some(P4Data {
+                bitstring: Some(value.to_vec()),
+            }),
+        }))
+    };
+    service
+        .write(&batch(vec![update(MODIFY, cell(4, &[1]))], 0))
+        .unwrap();
+    assert_eq!(instance.borrow().cells.get(&(0, 4)), Some(&vec![1]));
+    instance.borrow_mut().cells.insert((0, 4), vec![1, 0]);
+    let kind = Some(cell(4, &[]));
+    let mut request = all_entries();
+    request.entities = vec![Entity { kind }];
+    let (answers, ended) = service.read(&request);
+    ended.unwrap();
+    let answer = ReadResponse::decode(&answers[0][..]).unwrap();
+    assert_eq!(answer.entities[0].kind, Some(cell(4, &[1])));
+    // A cell cannot be taken back, so it is in no batch that is made as a whole.
+    let updates = vec![update(MODIFY, cell(4, &[1])); 2];
+    let refused = service
+        .write(&batch(updates, atomicity::DATAPLANE_ATOMIC))
+        .unwrap_err();
+    assert_eq!(refused.failure.code, Unimplemented);
+    let many = vec![update(MODIFY, cell(0, &[1])); 5000];
+    let refused = service.write(&batch(many, 0)).unwrap_err();
+    assert_eq!(
+        codes(&refused).iter().filter(|code| **code == Code::Ok).count(),
+        4096
+    );
+}
+
+#[test]
+fn a_read_tells_errors_per_request_behind_what_it_found() {
+    let (mut service, _) = running("router");
+    service.write(&batch(vec![entry(INSERT, 1)], 0)).unwrap();
+    let mut request = all_entries();
+    let kind = Some(Kind::TableEntry(Box::new(TableEntry {
+        table_id: 7,
+        ..TableEntry::default()
+    })));
+    request.entities.push(Entity { kind });
+    let (answers, ended) = service.read(&request);
+    assert_eq!(answers.len(), 1);
+    assert_eq!(codes(&ended.unwrap_err()), [Code::Ok, NotFound]);
+}
+
+#[test]
+fn many_entries_come_in_several_answers() {
+    let (mut service, _) = running("router");
+    let (_, program) = testing::program("router");
+    let route = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        let mut entry = route(&program, [10, high, low, 0], 24, 1);
+        entry.metadata = vec![7; 64];
+        update(INSERT, Kind::TableEntry(Box::new(entry)))
+    };
+    service.write(&batch((0..5000).map(route).collect(), 0)).unwrap();
+    let (answers, ended) = service.read(&all_entries());
+    ended.unwrap();
+    assert!(answers.len() > 1 && answers.iter().all(|answer| answer.len() < 2 * ANSWER));
+    assert_eq!(found(&mut service), 5000);
+}
+
+#[test]
+fn a_role_does_what_its_configuration_says() {
+    let (mut service, _) = running("router");
+    let (_, program) = testing::program("router");
+    let config = RoleConfig {
+        p4_ids: vec![testing::table_id(&program, "routes")],
+        ..RoleConfig::default()
+    };
+    let role = Role {
+        name: "routes".into(),
+        config: Some(Any {
+            type_url: RoleConfig::TYPE_URL.into(),
+            value: config.encode_to_vec(),
+        }),
+        ..Role::default()
+    };
+    arbitrate(&mut service, B, 1, Some(role)).unwrap();
+    let mut own = batch(vec![entry(INSERT, 1)], 0);
+    own.role = "routes".into();
+    service.write(&own).unwrap();
+    let group = Kind::Replication(Box::default());
+    own.updates = vec![entry(DELETE, 1), update(INSERT, group)];
+    assert_eq!(
+        codes(&service.write(&own).unwrap_err()),
+        [Code::Ok, PermissionDenied]
+    );
+    let mut set = pipeline("router", pipeline_action::VERIFY);
+    set.role = "routes".into();
+    assert_eq!(
+        service.set_pipeline(set).unwrap_err().failure.code,
+        PermissionDenied
+    );
+}
+
+#[test]
+fn what_a_stream_may_not_send_is_answered_there() {
+    let (mut service, _) = running("router");
+    arbitrate(&mut service, B, 0, None).unwrap();
+    let packet = || stream_request::Update::Packet(PacketOut::default());
+    let error = |service: &mut Service<Shared>, stream, update| {
+        let update = Some(update);
+        let messages = service
+            .on_message(stream, StreamMessageRequest { update })
+            .unwrap();
+        match &messages[..] {
+            [
+                (
+                    to,
+                    StreamMessageResponse {
+                        update: Some(stream_response::Update::Error(error)),
+                    },
+                ),
+            ] => {
+                assert_eq!(*to, stream);
+                assert!(error.details.is_some());
+                Code::from(error.canonical_code)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(error(&mut service, A, packet()), Unimplemented);
+    assert_eq!(error(&mut service, B, packet()), PermissionDenied);
+    assert_eq!(error(&mut service, StreamId(9), packet()), PermissionDenied);
+    let ack = stream_request::Update::DigestAck(Default::default());
+    assert_eq!(error(&mut service, A, ack), InvalidArgument);
+    let other = stream_request::Update::Other(Any::default());
+    assert_eq!(error(&mut service, A, other), Unimplemented);
+    let empty = service
+        .on_message(A, StreamMessageRequest::default())
+        .unwrap_err();
+    assert_eq!(empty.code, InvalidArgument);
+}
+
+#[test]
+fn a_stream_is_for_one_device_that_exists() {
+    let (mut service, _) = service();
+    let other = MasterArbitrationUpdate {
+        device_id: 2,
+        ..MasterArbitrationUpdate::default()
+    };
+    let asks = |service: &mut Service<Shared>, stream| {
+        let update = Some(stream_request::Update::Arbitration(other.clone()));
+        service
+            .on_message(stream, StreamMessageRequest { update })
+            .unwrap_err()
+            .code
+    };
+    assert_eq!(asks(&mut service, A), FailedPrecondition);
+    assert_eq!(asks(&mut service, B), NotFound);
+    let version = service.capabilities(CapabilitiesRequest::default()).unwrap();
+    assert_eq!(version.p4runtime_api_version, "1.5.0");
+    let missing = service
+        .capabilities(CapabilitiesRequest { device_id: 2 })
+        .unwrap_err();
+    assert_eq!(missing.failure.code, NotFound);
+}

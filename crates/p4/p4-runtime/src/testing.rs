@@ -1,0 +1,162 @@
+//! Programs and an instance for tests.
+
+use crate::bytestring;
+use crate::failure::{Done, Failure};
+use crate::pipeline::Pipeline;
+use crate::proto::{
+    Action, Cookie, Entity, FieldMatch, FieldMatchType, ForwardingPipelineConfig, Kind, LpmMatch, Param,
+    TableAction, TableActionType, TableEntry, Update,
+};
+use crate::switches::{DeviceInfo, Switches};
+use control_protocol::p4::P4Array;
+use p4_ir::{Bits, Program, Table};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::Path;
+use std::rc::Rc;
+use tonic::Code;
+
+/// A program of the project's own, as a client sets it, and as it is read.
+pub fn program(name: &str) -> (ForwardingPipelineConfig, Program) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../p4-bmv2/programs")
+        .join(name);
+    let read = |end: &str| std::fs::read(folder.join(format!("{name}{end}"))).unwrap();
+    let config = ForwardingPipelineConfig {
+        p4info: Some(read(".p4info.txtpb")),
+        p4_device_config: read(".json"),
+        cookie: Some(Cookie { cookie: 5 }),
+    };
+    let program = Pipeline::load(Some(&config)).unwrap().program;
+    (config, program)
+}
+
+/// A table by its short name.
+pub fn table<'a>(program: &'a Program, name: &str) -> &'a Table {
+    let mut tables = program.tables.iter();
+    tables.find(|table| table.identity.alias == name).unwrap()
+}
+
+/// The number of a table.
+pub fn table_id(program: &Program, name: &str) -> u32 {
+    table(program, name).identity.id.unwrap()
+}
+
+/// The number of an action, by its short name.
+pub fn action(program: &Program, name: &str) -> u32 {
+    let mut actions = program.actions.iter();
+    actions
+        .find(|action| action.identity.alias == name)
+        .unwrap()
+        .identity
+        .id
+        .unwrap()
+}
+
+/// An update of an entity.
+pub fn update(r#type: i32, kind: Kind) -> Update {
+    Update {
+        r#type,
+        entity: Some(Entity { kind: Some(kind) }),
+    }
+}
+
+/// An entry of the router's routes: a prefix and the number of a next hop.
+pub fn route(program: &Program, prefix: [u8; 4], prefix_len: i32, hop: u8) -> TableEntry {
+    let value = bytestring::write(&Bits::from_bytes(32, &prefix));
+    let lpm = FieldMatchType::Lpm(LpmMatch { value, prefix_len });
+    let field = FieldMatch {
+        field_id: 1,
+        field_match_type: Some(lpm),
+    };
+    let param = Param {
+        param_id: 1,
+        value: vec![hop],
+    };
+    TableEntry {
+        table_id: table_id(program, "routes"),
+        r#match: vec![field],
+        action: Some(direct(action(program, "via"), vec![param])),
+        ..TableEntry::default()
+    }
+}
+
+/// An action of an entry.
+pub fn direct(action_id: u32, params: Vec<Param>) -> TableAction {
+    let r#type = Some(TableActionType::Action(Action { action_id, params }));
+    TableAction { r#type }
+}
+
+/// An instance with one device, number 1, whose data plane takes what a version may be.
+#[derive(Debug, Default)]
+pub struct Instance {
+    /// The version that is in force.
+    pub version: Option<(u64, Vec<u8>)>,
+    /// Values of cells that were set.
+    pub cells: HashMap<(u16, u32), Vec<u64>>,
+    /// What the data plane says of the next version.
+    pub refusal: Option<Failure>,
+    /// Another user's version, which comes before the next one of ours.
+    pub other: Option<Vec<u8>>,
+    /// Versions that were put.
+    pub puts: u64,
+}
+
+/// An instance that a test holds, too.
+pub type Shared = Rc<RefCell<Instance>>;
+
+impl Instance {
+    fn take(&mut self, bytes: Vec<u8>) {
+        self.puts += 1;
+        self.version = Some((self.puts, bytes));
+    }
+}
+
+impl Switches for Shared {
+    fn devices(&mut self) -> Done<Vec<DeviceInfo>> {
+        let tag = self.borrow().version.as_ref().map(|(tag, _)| *tag);
+        let name = "one".into();
+        Ok(vec![DeviceInfo { id: 1, name, tag }])
+    }
+
+    fn fetch(&mut self, _: &str) -> Done<(u64, Vec<u8>)> {
+        Ok(self.borrow().version.clone().unwrap())
+    }
+
+    fn put(&mut self, _: &str, bytes: &[u8], replaces: Option<u64>) -> Done<()> {
+        let mut own = self.borrow_mut();
+        if let Some(other) = own.other.take() {
+            own.take(other);
+        }
+        if own.version.as_ref().map(|(tag, _)| *tag) != replaces {
+            return Err(Failure::new(Code::ResourceExhausted, "another version"));
+        }
+        if let Some(refusal) = own.refusal.take() {
+            return Err(refusal);
+        }
+        p4_ir::setup::decode(bytes).unwrap();
+        own.take(bytes.to_vec());
+        Ok(())
+    }
+
+    fn cells(&mut self, version: (&str, u64), array: P4Array, from: u32) -> Done<(Vec<u64>, usize)> {
+        let own = self.borrow();
+        assert_eq!(own.version.as_ref().map(|(tag, _)| *tag), Some(version.1));
+        let number = match array {
+            P4Array::Counter(number) | P4Array::Register(number) | P4Array::Entries(number) => number,
+        };
+        // Pages of three cells.
+        let cell = |cell| own.cells.get(&(number, cell)).cloned().unwrap_or(vec![0, 0]);
+        Ok(((from..from + 3).flat_map(cell).collect(), 2))
+    }
+
+    fn set_cell(&mut self, version: (&str, u64), array: P4Array, cell: u32, words: Vec<u64>) -> Done<()> {
+        let mut own = self.borrow_mut();
+        assert_eq!(own.version.as_ref().map(|(tag, _)| *tag), Some(version.1));
+        let number = match array {
+            P4Array::Counter(number) | P4Array::Register(number) | P4Array::Entries(number) => number,
+        };
+        own.cells.insert((number, cell), words);
+        Ok(())
+    }
+}

@@ -1,0 +1,460 @@
+//! Updates of a pipeline.
+//!
+//! Entries, defaults, groups, sessions and rates are changed in the pipeline, which becomes a version. Cells
+//! of counters and registers are no part of a version: their updates are checked, and handed to the caller.
+
+use crate::arbitration::Scope;
+use crate::bytestring;
+use crate::entry::{self, EntryKey};
+use crate::failure::{Done, Failure};
+use crate::pipeline::{EntryNote, Pipeline, find};
+use crate::proto::{
+    CloneSessionEntry, CounterData, CounterEntry, Entity, Index, Kind, MeterConfig, MeterEntry,
+    MulticastGroupEntry, P4Data, PacketReplicationEngineEntry, RegisterEntry, Replication, TableActionType,
+    TableEntry, Update, update_type,
+};
+use crate::replication;
+use control_protocol::p4::P4Array;
+use p4_ir::setup::{MeterRates, Rate};
+use p4_ir::{DefaultEntry, Entry, EntryAction, Implementation, MeterId};
+use std::ops::Range;
+use tonic::Code;
+
+/// Most bytes of an entry's metadata.
+const MAX_METADATA: usize = 4096;
+
+/// Cells that are to get a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CellWrite {
+    /// The array.
+    pub array: P4Array,
+    /// The cells.
+    pub cells: Range<u32>,
+    /// The value, as [`control_protocol::p4::P4Answer::Cells`] has it.
+    pub words: Vec<u64>,
+}
+
+/// What is done with an entity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Insert,
+    Modify,
+    Delete,
+}
+
+impl Pipeline {
+    /// Makes an update, or says which cells it is about. A failure changes nothing.
+    ///
+    /// # Errors
+    /// The update makes no sense, is not allowed, or is about something that is not there, or is.
+    pub fn apply(&mut self, update: &Update, scope: &Scope) -> Done<Option<CellWrite>> {
+        let verb = match update.r#type {
+            update_type::INSERT => Verb::Insert,
+            update_type::MODIFY => Verb::Modify,
+            update_type::DELETE => Verb::Delete,
+            other => {
+                return Err(Failure::invalid(format_args!(
+                    "there is no type of update {other}"
+                )));
+            }
+        };
+        let entity = update
+            .entity
+            .as_ref()
+            .and_then(|entity: &Entity| entity.kind.as_ref());
+        let entity = entity.ok_or_else(|| Failure::invalid("the update has no entity"))?;
+        if let Some(id) = number_of(entity)
+            && !scope.may_write(id)
+        {
+            return Err(Failure::denied(format_args!("the role may not write {id}")));
+        }
+        match (entity, verb) {
+            (Kind::TableEntry(given), _) => self.write_entry(verb, given).map(|()| None),
+            (Kind::Replication(given), _) if scope.may_replicate() => {
+                self.write_replication(verb, given).map(|()| None)
+            }
+            (Kind::Replication(_), _) => Err(Failure::denied("the role may not write groups and sessions")),
+            (Kind::CounterEntry(given), Verb::Modify) => self.write_counter(given),
+            (Kind::RegisterEntry(given), Verb::Modify) => self.write_register(given),
+            (Kind::MeterEntry(given), Verb::Modify) => self.write_meter(given).map(|()| None),
+            (Kind::CounterEntry(_) | Kind::RegisterEntry(_) | Kind::MeterEntry(_), _) => {
+                Err(Failure::invalid("cells of arrays are modified only"))
+            }
+            _ => Err(Failure::unimplemented("entities of this kind are not offered")),
+        }
+    }
+
+    fn write_entry(&mut self, verb: Verb, given: &TableEntry) -> Done<()> {
+        let number = self.table(given.table_id)?;
+        let name = self.program.tables[number].identity.name.clone();
+        let done = match given.is_default_action {
+            true => self.write_default(verb, number, given),
+            false => self.write_row(verb, number, given),
+        };
+        done.map_err(|failure| failure.within(format_args!("table {name}")))
+    }
+
+    fn write_row(&mut self, verb: Verb, number: usize, given: &TableEntry) -> Done<()> {
+        let table = &self.program.tables[number];
+        if table.constant {
+            return Err(Failure::denied("its entries are constant"));
+        }
+        if table.keys.is_empty() {
+            return Err(Failure::invalid("a table without keys has no entries"));
+        }
+        let key = entry::read_key(table, &given.r#match, given.priority)?;
+        let position = self.positions[number].get(&key).copied();
+        match (verb, position) {
+            (Verb::Insert, Some(_)) => {
+                return Err(Failure::new(Code::AlreadyExists, "there is such an entry"));
+            }
+            (Verb::Modify | Verb::Delete, None) => return Err(Failure::missing("there is no such entry")),
+            (Verb::Delete, Some(at)) => {
+                self.remove_row(number, &key, at);
+                return Ok(());
+            }
+            (Verb::Insert, None) | (Verb::Modify, Some(_)) => {}
+        }
+        check_extras(given)?;
+        let action = self.read_action(number, given)?;
+        if let Some(at) = position {
+            if let Some(action) = action {
+                self.program.tables[number].entries[at].action = action;
+            }
+        } else {
+            let action = action.ok_or_else(|| Failure::invalid("the action is missing"))?;
+            self.add_row(number, &key, action)?;
+        }
+        self.note(number, key, given);
+        Ok(())
+    }
+
+    fn add_row(&mut self, number: usize, key: &EntryKey, action: EntryAction) -> Done<()> {
+        let table = &mut self.program.tables[number];
+        if table.entries.len() >= table.size as usize {
+            return Err(Failure::exhausted(format_args!(
+                "it has {} entries at most",
+                table.size
+            )));
+        }
+        self.positions[number].insert(key.clone(), table.entries.len());
+        table.entries.push(Entry {
+            keys: key.keys.clone(),
+            action,
+            priority: key.priority,
+        });
+        Ok(())
+    }
+
+    /// Takes an entry away; the last one takes its position.
+    fn remove_row(&mut self, number: usize, key: &EntryKey, at: usize) {
+        let entries = &mut self.program.tables[number].entries;
+        entries.swap_remove(at);
+        self.positions[number].remove(key);
+        if let Some(moved) = entries.get(at) {
+            let moved = EntryKey {
+                keys: moved.keys.clone(),
+                priority: moved.priority,
+            };
+            self.positions[number].insert(moved, at);
+        }
+        self.notes.entries[number].remove(key);
+        self.changed = true;
+    }
+
+    fn note(&mut self, number: usize, key: EntryKey, given: &TableEntry) {
+        let note = EntryNote {
+            metadata: given.metadata.clone(),
+            controller_metadata: given.controller_metadata,
+        };
+        if note == EntryNote::default() {
+            self.notes.entries[number].remove(&key);
+        } else {
+            self.notes.entries[number].insert(key, note);
+        }
+        self.changed = true;
+    }
+
+    /// The action of an entry, if one is given.
+    fn read_action(&self, number: usize, given: &TableEntry) -> Done<Option<EntryAction>> {
+        let table = &self.program.tables[number];
+        let Some(action) = given.action.as_ref().and_then(|action| action.r#type.as_ref()) else {
+            return Ok(None);
+        };
+        match (action, table.implementation) {
+            (TableActionType::Action(action), Implementation::Direct) => {
+                entry::read_action(&self.program, table, action, given.is_default_action).map(Some)
+            }
+            (_, Implementation::Direct) => Err(Failure::invalid(
+                "its entries have actions, not members or groups",
+            )),
+            (TableActionType::Action(_), Implementation::Profile(_)) => Err(Failure::invalid(
+                "its entries have members or groups, not actions",
+            )),
+            (_, Implementation::Profile(_)) => Err(Failure::unimplemented("action profiles are not offered")),
+        }
+    }
+
+    fn write_default(&mut self, verb: Verb, number: usize, given: &TableEntry) -> Done<()> {
+        if verb != Verb::Modify {
+            return Err(Failure::invalid("the default entry is modified only"));
+        }
+        if !given.r#match.is_empty() || given.priority != 0 {
+            return Err(Failure::invalid("the default entry has no keys and no priority"));
+        }
+        check_extras(given)?;
+        let action = self.read_action(number, given)?;
+        let own = self.notes.defaults[number].as_ref();
+        if own.is_some_and(|own| own.constant_arguments) {
+            return Err(Failure::denied("its default is constant"));
+        }
+        let fixed = |action: &EntryAction| {
+            own.is_some_and(|own| own.constant_action && own.entry.action != action.action)
+        };
+        self.program.tables[number].default = match action {
+            Some(action) if fixed(&action) => return Err(Failure::denied("its default action is constant")),
+            Some(entry) => Some(DefaultEntry {
+                entry,
+                constant_action: own.is_some_and(|own| own.constant_action),
+                constant_arguments: false,
+            }),
+            None => own.cloned(),
+        };
+        self.changed = true;
+        Ok(())
+    }
+
+    fn write_replication(&mut self, verb: Verb, given: &PacketReplicationEngineEntry) -> Done<()> {
+        match &given.r#type {
+            Some(Replication::Group(group)) => self.write_group(verb, group),
+            Some(Replication::Session(session)) => self.write_session(verb, session),
+            None => Err(Failure::invalid("neither a group nor a session is given")),
+        }
+    }
+
+    fn write_group(&mut self, verb: Verb, given: &MulticastGroupEntry) -> Done<()> {
+        let number = u64::from(given.multicast_group_id);
+        let at = self.setup.groups.iter().position(|group| group.number == number);
+        let mut new = None;
+        if verb != Verb::Delete {
+            check_metadata(&given.metadata)?;
+            new = Some(replication::read_group(given)?);
+        }
+        put(&mut self.setup.groups, verb, at, new)?;
+        match given.metadata.is_empty() || verb == Verb::Delete {
+            true => self.notes.groups.remove(&number),
+            false => self.notes.groups.insert(number, given.metadata.clone()),
+        };
+        self.changed = true;
+        Ok(())
+    }
+
+    fn write_session(&mut self, verb: Verb, given: &CloneSessionEntry) -> Done<()> {
+        let number = u64::from(given.session_id);
+        let at = self
+            .setup
+            .sessions
+            .iter()
+            .position(|session| session.number == number);
+        let new = match verb {
+            Verb::Delete => None,
+            _ => Some(replication::read_session(given)?),
+        };
+        put(&mut self.setup.sessions, verb, at, new)?;
+        self.changed = true;
+        Ok(())
+    }
+
+    fn write_counter(&self, given: &CounterEntry) -> Done<Option<CellWrite>> {
+        let counters = self.program.counters.iter();
+        let number = find(
+            "counter",
+            counters.map(|counter| &counter.identity),
+            given.counter_id,
+        )?;
+        let counter = &self.program.counters[number];
+        let cells = cells(given.index, counter.size)?;
+        let Some(CounterData {
+            byte_count,
+            packet_count,
+        }) = given.data
+        else {
+            return Ok(None);
+        };
+        let count = |count: i64| u64::try_from(count).map_err(|_| Failure::invalid("a count is negative"));
+        Ok(Some(CellWrite {
+            array: P4Array::Counter(position(number)?),
+            cells,
+            words: vec![count(packet_count)?, count(byte_count)?],
+        }))
+    }
+
+    fn write_register(&self, given: &RegisterEntry) -> Done<Option<CellWrite>> {
+        let registers = self.program.registers.iter();
+        let number = find(
+            "register",
+            registers.map(|register| &register.identity),
+            given.register_id,
+        )?;
+        let register = &self.program.registers[number];
+        let cells = cells(given.index, register.size)?;
+        let Some(P4Data {
+            bitstring: Some(value),
+        }) = &given.data
+        else {
+            return Err(Failure::invalid("the register's value is no bit string"));
+        };
+        let out_of_range = |failure: Failure| Failure::new(Code::OutOfRange, failure.text);
+        let value = bytestring::read(value, register.width).map_err(out_of_range)?;
+        let word = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        Ok(Some(CellWrite {
+            array: P4Array::Register(position(number)?),
+            cells,
+            words: value.bytes().rchunks(8).map(word).collect(),
+        }))
+    }
+
+    fn write_meter(&mut self, given: &MeterEntry) -> Done<()> {
+        let meters = self.program.meters.iter();
+        let number = find("meter", meters.map(|meter| &meter.identity), given.meter_id)?;
+        let meter = MeterId(position(number)?);
+        if self.program.meters[number].table.is_some() {
+            return Err(Failure::unimplemented("meters of tables have no rates here"));
+        }
+        if given.counter_data.is_some() {
+            return Err(Failure::unimplemented("meters do not count"));
+        }
+        cells(given.index, self.program.meters[number].size)?;
+        let cell = given.index.and_then(|index| u32::try_from(index.index).ok());
+        let rates = given
+            .config
+            .map(|config| read_rates(meter, cell, config))
+            .transpose()?;
+        let (own, others): (Vec<_>, Vec<_>) = self
+            .setup
+            .meters
+            .iter()
+            .copied()
+            .partition(|rates| rates.meter == meter);
+        let is_for_all = own.iter().any(|rates| rates.cell.is_none());
+        if rates.is_none() && cell.is_some() && is_for_all {
+            return Err(Failure::unimplemented(
+                "all cells have rates; one of them cannot be without",
+            ));
+        }
+        let kept = own
+            .into_iter()
+            .filter(|rates| cell.is_some() && rates.cell != cell);
+        self.setup.meters = others.into_iter().chain(kept).chain(rates).collect();
+        self.changed = true;
+        Ok(())
+    }
+}
+
+/// The number of P4Info that an entity is about.
+fn number_of(entity: &Kind) -> Option<u32> {
+    let table = |entry: &Option<TableEntry>| entry.as_ref().map_or(0, |entry| entry.table_id);
+    match entity {
+        Kind::TableEntry(given) => Some(given.table_id),
+        Kind::ActionProfileMember(given) => Some(given.action_profile_id),
+        Kind::MeterEntry(given) => Some(given.meter_id),
+        Kind::DirectMeterEntry(given) => Some(table(&given.table_entry)),
+        Kind::CounterEntry(given) => Some(given.counter_id),
+        Kind::DirectCounterEntry(given) => Some(table(&given.table_entry)),
+        Kind::RegisterEntry(given) => Some(given.register_id),
+        _ => None,
+    }
+}
+
+/// What an entry may have besides key and action.
+fn check_extras(given: &TableEntry) -> Done<()> {
+    check_metadata(&given.metadata)?;
+    if given.is_const {
+        return Err(Failure::invalid("is_const is for the server to set"));
+    }
+    if given.idle_timeout_ns != 0 || given.time_since_last_hit.is_some() {
+        return Err(Failure::invalid("its entries have no idle time"));
+    }
+    if given.meter_config.is_some() || given.meter_counter_data.is_some() {
+        return Err(Failure::unimplemented("meters of tables have no rates here"));
+    }
+    match given.counter_data {
+        None
+        | Some(CounterData {
+            byte_count: 0,
+            packet_count: 0,
+        }) => Ok(()),
+        Some(_) => Err(Failure::unimplemented("counts of entries are not set")),
+    }
+}
+
+fn check_metadata(metadata: &[u8]) -> Done<()> {
+    match metadata.len() <= MAX_METADATA {
+        true => Ok(()),
+        false => Err(Failure::exhausted(format_args!(
+            "metadata has {MAX_METADATA} bytes at most"
+        ))),
+    }
+}
+
+/// Inserts, replaces or removes, as the verb and what is there allow.
+fn put<T>(all: &mut Vec<T>, verb: Verb, at: Option<usize>, new: Option<T>) -> Done<()> {
+    match (verb, at, new) {
+        (Verb::Insert, Some(_), _) => Err(Failure::new(Code::AlreadyExists, "it exists already")),
+        (Verb::Modify | Verb::Delete, None, _) => Err(Failure::missing("it does not exist")),
+        (Verb::Insert, None, new) => {
+            all.extend(new);
+            Ok(())
+        }
+        (Verb::Modify | Verb::Delete, Some(at), new) => {
+            all.splice(at..=at, new);
+            Ok(())
+        }
+    }
+}
+
+/// The cells that an index means; all of them without one.
+pub(crate) fn cells(index: Option<Index>, size: u32) -> Done<Range<u32>> {
+    let Some(Index { index }) = index else {
+        return Ok(0..size);
+    };
+    if index < 0 {
+        return Err(Failure::invalid("the index is negative"));
+    }
+    match u32::try_from(index) {
+        Ok(index) if index < size => Ok(index..index + 1),
+        _ => Err(Failure::new(
+            Code::OutOfRange,
+            format_args!("the array has {size} cells"),
+        )),
+    }
+}
+
+/// A position as arrays are named by.
+pub(crate) fn position(number: usize) -> Done<u16> {
+    u16::try_from(number).map_err(|_| Failure::missing("there is no such array"))
+}
+
+fn read_rates(meter: MeterId, cell: Option<u32>, given: MeterConfig) -> Done<MeterRates> {
+    let number =
+        |number: i64| u64::try_from(number).map_err(|_| Failure::invalid("a rate or burst is negative"));
+    let rate = |per_second, burst| {
+        Ok(Rate {
+            per_second: number(per_second)?,
+            burst: number(burst)?,
+        })
+    };
+    if given.pir < given.cir {
+        return Err(Failure::invalid("the peak rate is below the committed one"));
+    }
+    Ok(MeterRates {
+        meter,
+        cell,
+        committed: rate(given.cir, given.cburst)?,
+        peak: rate(given.pir, given.pburst)?,
+    })
+}
+
+#[cfg(test)]
+#[path = "write_tests.rs"]
+mod tests;
