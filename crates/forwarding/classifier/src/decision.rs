@@ -385,7 +385,7 @@ impl Decision {
     /// Has the flows note the decision no longer. Takes locks of all of them, one after the other.
     fn forget(&self) {
         let hash = hash(self.parts(), self.class());
-        places(self.parts(), hash).for_each(|flow| flow.forget(hash, self));
+        places(self.parts()).for_each(|flow| flow.forget(hash, self));
     }
 }
 
@@ -424,11 +424,10 @@ fn hash(parts: &[Part], class: Option<&Class>) -> u64 {
 }
 
 /// The flows of these, of which one note each is enough: rules of one list note in one place.
-fn places(parts: &[Part], hash: u64) -> impl Iterator<Item = &Arc<FlowEntry>> {
+fn places(parts: &[Part]) -> impl Iterator<Item = &Arc<FlowEntry>> {
     parts.iter().enumerate().filter_map(move |(at, part)| {
-        let dependents = part.flow.dependents(hash);
-        let mut earlier = parts[..at].iter().map(|part| part.flow.dependents(hash));
-        (!earlier.any(|earlier| std::ptr::eq(earlier, dependents))).then_some(&part.flow)
+        let mut earlier = parts[..at].iter();
+        (!earlier.any(|earlier| earlier.flow.shares_notes(&part.flow))).then_some(&part.flow)
     })
 }
 
@@ -436,13 +435,13 @@ fn places(parts: &[Part], hash: u64) -> impl Iterator<Item = &Arc<FlowEntry>> {
 /// rules are among the flows.
 pub(crate) fn known(parts: &[Part], class: Option<&Class>) -> Option<Arc<Decision>> {
     let hash = hash(parts, class);
-    parts.first()?.flow.dependents(hash).find(hash, parts, class)
+    parts.first()?.flow.find(hash, parts, class)
 }
 
 /// The lists of a decision of the same flows, if it is found at once: one place for all classes.
 fn shared_lists(parts: &[Part]) -> Option<(Arc<[Part]>, Counters)> {
     let place = hash(parts, None);
-    let last = parts.first()?.flow.dependents(place).last()?;
+    let last = parts.first()?.flow.last(place)?;
     last.shared(parts)
 }
 
@@ -471,7 +470,7 @@ pub(crate) fn compose(
         class: class.map(Box::new),
     });
     let decision = Arc::new(Decision::new(program, counts));
-    places(parts, hash).for_each(|flow| flow.note(hash, &decision));
+    places(parts).for_each(|flow| flow.note(hash, &decision));
     // Whoever ended it meanwhile may have been before the notes.
     if !decision.is_live() || !parts.iter().all(|part| part.flow.is_live()) {
         end_composed(&decision);

@@ -1,7 +1,8 @@
 //! An installed flow. The table, the decisions that depend on the flow, and the caches of all workers share
 //! it.
 
-use crate::decision::Decision;
+use crate::class::Class;
+use crate::decision::{Decision, Part};
 use crate::dependents::{Dependents, SharedDependents};
 use cpu::{Access, prefetch};
 use flow::{Action, BadActions, Flow, FlowId, FlowKey, FlowMask, FlowStats, Program, Stage, SwitchId};
@@ -109,11 +110,35 @@ impl FlowEntry {
         self.rule.as_ref()?.origin.as_ref()
     }
 
-    /// The decisions with this hash that depend on the entry.
-    pub(crate) fn dependents(&self, hash: u64) -> &Dependents {
+    /// The rule of the list with these decisions whose entry this is.
+    pub(crate) fn rule_of(&self, list: &SharedDependents) -> Option<&RuleOrigin> {
+        let rule = self.rule.as_ref()?;
+        let is_of_list = std::ptr::eq(&*rule.dependents, list);
+        rule.origin.as_ref().filter(|_| is_of_list)
+    }
+
+    /// A decision that holds, has this hash, and was composed of these flows in this order, the first of
+    /// which this is.
+    pub(crate) fn find(&self, hash: u64, parts: &[Part], class: Option<&Class>) -> Option<Arc<Decision>> {
         match &self.rule {
-            Some(rule) => rule.dependents.part_of(hash),
-            None => &self.dependents,
+            Some(rule) => rule.dependents.part_of(hash).find(hash, parts, class),
+            None => self.dependents.find(hash, parts, class),
+        }
+    }
+
+    /// The decision that was noted last, of those with such a hash, if it is kept.
+    pub(crate) fn last(&self, hash: u64) -> Option<Arc<Decision>> {
+        match &self.rule {
+            Some(rule) => rule.dependents.part_of(hash).last(),
+            None => self.dependents.last(),
+        }
+    }
+
+    /// Whether decisions that depend on either are noted in one place.
+    pub(crate) fn shares_notes(&self, other: &FlowEntry) -> bool {
+        match (&self.rule, &other.rule) {
+            (Some(rule), Some(other)) => Arc::ptr_eq(&rule.dependents, &other.dependents),
+            _ => std::ptr::eq(self, other),
         }
     }
 

@@ -218,10 +218,8 @@ impl Ending {
         };
         let was_there = match (&self.change, list) {
             (Change::Members(changes), Some(list)) => dependents.end_of_members(self.next, list, changes),
-            (Change::List(change), _) => dependents.end_part(self.next, |class| {
-                class.is_none_or(|class| class.was_changed || change.may_concern(&class.key, &class.noted))
-            }),
-            (Change::All | Change::Members(_), _) => dependents.end_part(self.next, |_| true),
+            (Change::List(change), _) => dependents.end_of_rules(self.next, change),
+            (Change::All | Change::Members(_), _) => dependents.end_part(self.next),
         };
         if was_there {
             self.next += 1;

@@ -136,7 +136,6 @@ impl Setup {
 
     /// One rule more, or one less.
     fn change_rule(&self, number: u32, comes: bool) -> Ending {
-        let mut builder = Builder::from_list(self.rules.get(LIST).unwrap());
         if comes {
             let matches = Match {
                 ip_proto: Some(6),
@@ -146,18 +145,26 @@ impl Setup {
                 }),
                 ..Match::default()
             };
-            let (priority, verdict, trial) = (u32::MAX, Verdict::Drop, false);
-            let rule = Rule {
-                number,
-                priority,
-                matches,
-                verdict,
-                trial,
-            };
-            builder.add(rule).unwrap();
-        } else {
-            assert!(builder.remove(number));
+            return self.add_rule(number, u32::MAX, matches);
         }
+        self.change_list(|builder| assert!(builder.remove(number)))
+    }
+
+    /// A rule more, which drops.
+    fn add_rule(&self, number: u32, priority: u32, matches: Match) -> Ending {
+        let rule = Rule {
+            number,
+            priority,
+            matches,
+            verdict: Verdict::Drop,
+            trial: false,
+        };
+        self.change_list(|builder| builder.add(rule).unwrap())
+    }
+
+    fn change_list(&self, change: impl FnOnce(&mut Builder)) -> Ending {
+        let mut builder = Builder::from_list(self.rules.get(LIST).unwrap());
+        change(&mut builder);
         let (made, change) = builder.compile().finish().unwrap();
         self.rules.put(LIST, made, 0, Some(change)).unwrap()
     }
@@ -224,6 +231,41 @@ fn a_change_of_one_rule_ends_the_decisions_that_it_may_concern() {
     assert!(!all.passes(&key(address(1), 60_000)) && all.passes(&key(address(1), 80)));
     all.change_rule(100, false).finish();
     assert!(all.passes(&key(address(1), 60_000)));
+}
+
+/// A rule that decided about no packet goes, although packets fulfil its conditions.
+#[test]
+fn a_rule_that_goes_ends_the_decisions_that_stood_on_it() {
+    let mut all = Setup::new(100, 3);
+    // Behind the one that lets members pass.
+    let twice = Match {
+        ip_src: Some(Addresses::Set(SET)),
+        ..Match::default()
+    };
+    all.add_rule(7, 0, twice).finish();
+    let members = all.connections(100);
+    all.change_rule(7, false).finish();
+    assert_eq!(live(&members), 100);
+    all.change_rule(3, false).finish();
+    assert_eq!(live(&members), 0);
+    assert!(!all.passes(&key(address(1), 80)));
+}
+
+/// What is looked at is in a vector, of which nothing is seen but the memory that it takes.
+#[test]
+fn a_change_of_a_rule_or_a_network_looks_at_few_decisions_of_many() {
+    const COUNT: u32 = 20_000;
+    let mut all = Setup::new(COUNT, 3);
+    let connections = all.connections(COUNT);
+    let taken = |what: &str, ending: Ending| {
+        let bytes = allocation_counter::measure(|| ending.finish()).bytes_total;
+        assert!(bytes < 4 * u64::from(COUNT), "{what}: {bytes} bytes");
+    };
+    taken("a rule comes", all.change_rule(100, true));
+    taken("it goes", all.change_rule(100, false));
+    taken("a network comes", all.toggle(member(0x0102_0000, 20), true));
+    taken("it goes", all.toggle(member(0x0102_0000, 20), false));
+    assert!(live(&connections) > COUNT as usize * 49 / 50);
 }
 
 /// Decisions that stand on an ingress list alone, since it drops the packets.

@@ -128,6 +128,10 @@ impl RuleList {
         self.fields_where(|index| index.has_set(set))
     }
 
+    pub(crate) fn dimensions_of(&self, set: SetId) -> impl Iterator<Item = Dimension> {
+        self.fields_of(set).0.iter()
+    }
+
     fn fields_where(&self, is_it: impl Fn(&crate::index::Index) -> bool) -> SetFields {
         let indices = self.indices.iter().zip(Dimension::ALL);
         let mut fields = Dimensions::default();

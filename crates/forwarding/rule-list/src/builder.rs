@@ -14,6 +14,7 @@ use crate::condition::{Condition, Conditions};
 use crate::dimension::{DIMENSIONS, Dimension, Dimensions};
 use crate::index::Index;
 use crate::list::{Class, RuleList};
+use crate::outline::{Outline, Sought};
 use crate::refused::Refused;
 use crate::rule::{Rule, Verdict};
 use flow::{FlowKey, FlowMask};
@@ -93,7 +94,7 @@ impl Builder {
         {
             return Err(Refused::BadRange);
         }
-        self.changed.note(rule.matches.conditions()?);
+        self.changed.note(rule.matches.conditions()?, None);
         let rank = (Reverse(rule.priority), self.age);
         self.age += 1;
         self.ranks.insert(rule.number, rank);
@@ -113,7 +114,7 @@ impl Builder {
         self.removed.insert(place);
         let old = self.old.as_ref().map(|old| &old.rules[usize::from(place)]);
         if let Some(Ok(conditions)) = old.map(|rule| rule.matches.conditions()) {
-            self.changed.note(conditions);
+            self.changed.note(conditions, Some(number));
         }
         true
     }
@@ -253,14 +254,24 @@ pub struct ListChange {
 #[derive(Clone, Debug)]
 enum Changed {
     Everything,
-    /// Conditions of the rules that came or went.
-    Rules(Vec<Conditions>),
+    /// The rules that came or went.
+    Rules(Vec<ChangedRule>),
+}
+
+#[derive(Clone, Debug)]
+struct ChangedRule {
+    conditions: Conditions,
+    sought: Sought,
 }
 
 impl Changed {
-    fn note(&mut self, conditions: Conditions) {
+    /// Notes a rule that comes, or one that goes with its number.
+    fn note(&mut self, conditions: Conditions, gone: Option<u32>) {
         match self {
-            Changed::Rules(rules) if rules.len() < MAX_CHANGED => rules.push(conditions),
+            Changed::Rules(rules) if rules.len() < MAX_CHANGED => {
+                let sought = Sought::of_rule(&conditions, gone);
+                rules.push(ChangedRule { conditions, sought });
+            }
             _ => *self = Changed::Everything,
         }
     }
@@ -273,7 +284,16 @@ impl ListChange {
         let class = Class { key, noted };
         match &self.changed {
             Changed::Everything => true,
-            Changed::Rules(rules) => rules.iter().any(|conditions| class.may_meet(conditions)),
+            Changed::Rules(rules) => rules.iter().any(|rule| class.may_meet(&rule.conditions)),
+        }
+    }
+
+    /// Whether [`may_concern`](Self::may_concern) is to be asked about a decision with this outline. If not,
+    /// the decision stays right.
+    pub fn may_meet(&self, outline: &Outline) -> bool {
+        match &self.changed {
+            Changed::Everything => true,
+            Changed::Rules(rules) => rules.iter().any(|rule| rule.sought.finds(outline)),
         }
     }
 }

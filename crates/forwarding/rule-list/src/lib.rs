@@ -15,7 +15,7 @@
 //! | `index`, `list` | one field's rules; a finished list and its look-up |
 //! | `builder` | making lists in pieces |
 //! | `sets`, `lists` | sets that lists share; all lists and sets, with their bounds |
-//! | `beginnings` | an index of decisions by the values that sets are about |
+//! | `beginnings`, `outline` | an index of decisions by the values that sets are about; what changes read of all |
 //!
 //! # Look-up
 //!
@@ -81,6 +81,7 @@ mod dimension;
 mod index;
 mod list;
 mod lists;
+mod outline;
 mod ranges;
 mod refused;
 mod rule;
@@ -94,6 +95,7 @@ pub use dimension::fields;
 pub use flow::ListId;
 pub use list::{Answer, Outcome, RuleList, Trials};
 pub use lists::RuleLists;
+pub use outline::{Outline, Sought, Standing};
 pub use refused::Refused;
 pub use rule::{
     Addresses, ConnectionState, Fragment, IpPrefix, MacPrefix, Macs, Marks, Match, Ports, Range, Rule, SetId,

@@ -200,7 +200,7 @@ impl Class<'_> {
     }
 
     /// Whether packets of the class have one IP version, or none.
-    fn knows_version(&self) -> bool {
+    pub fn knows_version(&self) -> bool {
         self.noted.is_exact(FieldId::EthType.field())
     }
 
@@ -211,7 +211,7 @@ impl Class<'_> {
 
     /// The dimension's value and which bits of it are the same for all packets of the class, and whether it
     /// is an IPv6 address.
-    fn value(&self, dimension: Dimension) -> (u128, u128, bool) {
+    pub fn value(&self, dimension: Dimension) -> (u128, u128, bool) {
         let long_address = dimension.is_address() && self.key.eth_type() == IPV6;
         let value = dimension.value(self.key, long_address);
         (value, dimension.value(&self.noted.0, long_address), long_address)

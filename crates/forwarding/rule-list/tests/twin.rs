@@ -5,8 +5,8 @@
 use flow::{FieldId, FlowKey, FlowMask, KEY_WORDS, PortId, Unseen, VLAN_PRESENT};
 use proptest::prelude::*;
 use rule_list::{
-    Addresses, Answer, Builder, Fragment, IpPrefix, ListId, MacPrefix, Macs, Match, Member, Outcome, Ports,
-    Range, Rule, RuleLists, SetId, SetKind, TcpFlags, Transport, Verdict, Vlan,
+    Addresses, Answer, Builder, Fragment, IpPrefix, ListId, MacPrefix, Macs, Match, Member, Outcome, Outline,
+    Ports, Range, Rule, RuleLists, SetId, SetKind, Standing, TcpFlags, Transport, Verdict, Vlan,
 };
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -611,17 +611,28 @@ proptest! {
     ) {
         let mut both = Both::new(rules, &members);
         let mut next = 1000;
-        let mut remembered: Vec<(FlowKey, FlowMask, Result<Option<u32>, ()>)> = Vec::new();
+        let mut remembered: Vec<(FlowKey, FlowMask, Result<Option<u32>, ()>, Outline)> = Vec::new();
         for ((set, member), priority, matches, what) in changes {
             for key in &keys {
                 let answer = both.look_up(key, Unseen::Nothing);
                 prop_assert_eq!(both.number(answer.outcome), both.twin.first_match(key, Unseen::Nothing));
-                remembered.push((*key, answer.noted, both.number(answer.outcome)));
+                let standing = match both.number(answer.outcome) {
+                    _ if !answer.trials.places().is_empty() => Standing::Several,
+                    Ok(number) => number.map_or(Standing::Default, Standing::Rule),
+                    Err(()) => Standing::Several,
+                };
+                // As it is kept, without the bits that do not count.
+                let key = key.masked(&answer.noted);
+                let outline = Outline::new(&key, &answer.noted, standing);
+                remembered.push((key, answer.noted, both.number(answer.outcome), outline));
             }
             let before = Arc::clone(both.lists.get(LIST).unwrap());
             if what == 0 {
                 if let Some(change) = both.toggle(set, member) {
-                    remembered.retain(|(key, noted, _)| !before.may_concern(&change, key, noted));
+                    remembered.retain(|(key, noted, _, outline)| {
+                        let is_sought = before.sought(&change).any(|sought| sought.finds(outline));
+                        !is_sought || !before.may_concern(&change, key, noted)
+                    });
                 }
             } else {
                 let mut builder = Builder::from_list(before);
@@ -640,9 +651,11 @@ proptest! {
                 let (list, change) = compiler.finish().unwrap();
                 prop_assert_eq!(list.rules(), &both.twin.rules[..]);
                 both.lists.put(LIST, list).unwrap();
-                remembered.retain(|(key, noted, _)| !change.may_concern(key, noted));
+                remembered.retain(|(key, noted, _, outline)| {
+                    !change.may_meet(outline) || !change.may_concern(key, noted)
+                });
             }
-            for (key, noted, outcome) in &remembered {
+            for (key, noted, outcome, _) in &remembered {
                 prop_assert_eq!(&both.twin.first_match(key, Unseen::Nothing), outcome);
                 for other in &keys {
                     let like = alike(key, noted, other);
