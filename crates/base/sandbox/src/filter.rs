@@ -4,7 +4,7 @@
 //! takes the most severe outcome, so there is one filter per error number, which refuses its calls and allows
 //! all others, and one that allows listed calls (refused ones included) and ends the process at any other.
 
-use crate::calls::{COMMON, Calls, Check, LEGACY_COMMON, Rule, control, data_plane, driver, ovs};
+use crate::calls::{COMMON, Calls, Check, LEGACY_COMMON, Rule, control, data_plane, driver, forwarder, ovs};
 use crate::isolation::Violation;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -20,6 +20,7 @@ pub(crate) enum Filtered {
     DataPlane,
     Control,
     Driver,
+    Forwarder,
     Ovs,
 }
 
@@ -30,6 +31,7 @@ impl Filtered {
             Filtered::DataPlane => (data_plane::CALLS, data_plane::LEGACY),
             Filtered::Control => (control::CALLS, control::LEGACY),
             Filtered::Driver => (driver::CALLS, driver::LEGACY),
+            Filtered::Forwarder => (forwarder::CALLS, forwarder::LEGACY),
             Filtered::Ovs => (ovs::CALLS, ovs::LEGACY),
         };
         [COMMON, LEGACY_COMMON, own, legacy]
@@ -129,10 +131,11 @@ fn alternatives(checks: &[Check], pid: u32) -> Result<Vec<SeccompRule>, BackendE
 mod tests {
     use super::*;
 
-    const ALL: [Filtered; 4] = [
+    const ALL: [Filtered; 5] = [
         Filtered::DataPlane,
         Filtered::Control,
         Filtered::Driver,
+        Filtered::Forwarder,
         Filtered::Ovs,
     ];
 

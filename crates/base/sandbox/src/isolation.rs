@@ -1,26 +1,26 @@
 //! The rights that each process gives up, for good, before it receives a message from any process but the
 //! supervisor.
 //!
-//! | step | data plane | control process | driver domain | ovs |
-//! |---|---|---|---|---|
-//! | core dumps, being traced by equals | none | none | none | none |
-//! | user | [`DATA_PLANE_USER`], no groups | as started | as started | as started |
-//! | mount, network, IPC and UTS namespace | own and empty | as started | as started | as started |
-//! | files (Landlock) | (no way to open any) | the run directory; to read: the configuration's directory and `/proc`; to make and remove sockets: all | `/dev/net/tun`; to read: `/run` | the run directory, to make and remove sockets; `/dev/net/tun`; settings of IPv6 |
-//! | capabilities | none | DAC_OVERRIDE, SETGID | NET_ADMIN, NET_RAW, SYS_ADMIN | DAC_OVERRIDE, NET_ADMIN |
-//! | new privileges by executing | none | none | none | none |
-//! | system calls | `calls/data_plane.rs` | `calls/control.rs` | `calls/driver.rs` | `calls/ovs.rs` |
+//! | step | data plane | control process | broker of the driver domain | forwarders | ovs |
+//! |---|---|---|---|---|---|
+//! | core dumps, being traced by equals | none | none | none | none | none |
+//! | user | [`DATA_PLANE_USER`], no groups | as started | as started | [`forwarder_user`], no groups | as started |
+//! | mount, network, IPC and UTS namespace | own and empty | as started | as started | own and empty | as started |
+//! | files (Landlock) | (no way to open any) | the run directory; to read: the configuration's directory and `/proc`; to make and remove sockets: all | `/dev/net/tun`; to read: `/run` | (no way to open any) | the run directory, to make and remove sockets; `/dev/net/tun`; settings of IPv6 |
+//! | capabilities | none | DAC_OVERRIDE, SETGID | NET_ADMIN, NET_RAW, SYS_ADMIN | none | DAC_OVERRIDE, NET_ADMIN |
+//! | new privileges by executing | none | none | none | none | none |
+//! | system calls | `calls/data_plane.rs` | `calls/control.rs` | `calls/driver.rs` | `calls/forwarder.rs` | `calls/ovs.rs` |
 //!
 //! Core dumps, capabilities, new privileges and system calls can always be given up; if the system refuses,
 //! something is wrong and the process must not go on. User, namespaces and Landlock take privileges or a
 //! kernel that has them. Where they are not available, a process goes on and reports it: [`Missing`].
 //!
-//! Data plane and driver domain keep SYS_NICE as well where that is how their threads are raised ([`Kept`]).
+//! Data plane and forwarders keep SYS_NICE as well where that is how their threads are raised ([`Kept`]).
 //!
 //! Why control and ovs keep DAC_OVERRIDE: the sockets of VMMs belong to the users who run them. Why control
 //! keeps SETGID: its sockets belong to groups of users (its filter lets it change nothing but the effective
-//! group, which gives no access that DAC_OVERRIDE does not). Why the driver domain keeps SYS_ADMIN: setns(2)
-//! takes it.
+//! group, which gives no access that DAC_OVERRIDE does not). Why the broker keeps SYS_ADMIN: setns(2) takes
+//! it.
 
 use crate::filter::{self, Filtered};
 use crate::{landlock, separate};
@@ -29,7 +29,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 use std::io;
 use std::path::Path;
 
-pub use crate::separate::DATA_PLANE_USER;
+pub use crate::separate::{DATA_PLANE_USER, forwarder_user};
 
 /// The consequence for a process that makes a call it may not make. The call is not executed in either case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub fn isolate_data_plane(violation: Violation, kept: Kept) -> Result<Missing, I
     let mut missing = Missing::new();
     separate::leave_namespaces(&mut missing);
     let keep = kept.capabilities();
-    separate::become_nobody(keep, &mut missing)?;
+    separate::become_nobody(DATA_PLANE_USER, keep, &mut missing)?;
     finish(Filtered::DataPlane, keep, None, violation, &mut missing)?;
     Ok(missing)
 }
@@ -105,15 +105,28 @@ pub fn isolate_control(
     Ok(missing)
 }
 
-/// Isolates the calling process, a driver domain.
+/// Isolates the calling process, a forwarder of the driver domain with this number. Otherwise as
+/// [`isolate_data_plane`].
 ///
 /// # Errors
 /// As [`isolate_data_plane`].
-pub fn isolate_driver(violation: Violation, kept: Kept) -> Result<Missing, IsolationError> {
+pub fn isolate_forwarder(violation: Violation, kept: Kept, number: u8) -> Result<Missing, IsolationError> {
+    let mut missing = Missing::new();
+    separate::leave_namespaces(&mut missing);
+    let keep = kept.capabilities();
+    separate::become_nobody(forwarder_user(number), keep, &mut missing)?;
+    finish(Filtered::Forwarder, keep, None, violation, &mut missing)?;
+    Ok(missing)
+}
+
+/// Isolates the calling process, the broker of a driver domain.
+///
+/// # Errors
+/// As [`isolate_data_plane`].
+pub fn isolate_driver(violation: Violation) -> Result<Missing, IsolationError> {
     let mut missing = Missing::new();
     let files = landlock::for_driver();
-    let keep =
-        CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::SYS_ADMIN | kept.capabilities();
+    let keep = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::SYS_ADMIN;
     finish(Filtered::Driver, keep, Some(files), violation, &mut missing)?;
     Ok(missing)
 }

@@ -1,6 +1,6 @@
-//! A user and namespaces of its own for the data plane.
+//! A user and namespaces of its own for the data plane, and for each forwarder.
 //!
-//! The system call filter leaves the data plane no use for either. They are the second barrier, should the
+//! The system call filters leave them no use for either. They are the second barrier, should the
 //! filter or a call that it allows have a hole: there is no file, no network, and no process of its user to
 //! be reached.
 
@@ -13,12 +13,21 @@ use std::io;
 /// distribution assigns (`systemd` calls 60578 to 61183 unused). It owns nothing.
 pub const DATA_PLANE_USER: u32 = 60_913;
 
-/// Becomes [`DATA_PLANE_USER`] without groups, if that is possible. The permitted capabilities stay if there
+/// User and group of the forwarder with this number, in the same range.
+pub fn forwarder_user(number: u8) -> u32 {
+    DATA_PLANE_USER + 1 + u32::from(number)
+}
+
+/// Becomes this user without groups, if that is possible. The permitted capabilities stay if there
 /// are some to `keep`; the caller drops the others.
 ///
 /// # Errors
 /// The supervisor has ended meanwhile.
-pub(crate) fn become_nobody(keep: CapabilitySet, missing: &mut Missing) -> Result<(), IsolationError> {
+pub(crate) fn become_nobody(
+    user: u32,
+    keep: CapabilitySet,
+    missing: &mut Missing,
+) -> Result<(), IsolationError> {
     if let Err(reason) = may_change_user() {
         missing.push(format!("no user of its own: {reason}"));
         return Ok(());
@@ -31,7 +40,7 @@ pub(crate) fn become_nobody(keep: CapabilitySet, missing: &mut Missing) -> Resul
     } else {
         rustix::thread::set_keep_capabilities(true).map_err(io::Error::from)
     };
-    if let Err(error) = kept.and_then(|()| change_user()) {
+    if let Err(error) = kept.and_then(|()| change_user(user)) {
         missing.push(format!("no user of its own: {error}"));
     }
     let kept = rustix::process::set_parent_process_death_signal(signal).map_err(io::Error::from);
@@ -77,8 +86,7 @@ fn may_change_user() -> Result<(), Unchangeable> {
 }
 
 /// All three of user and group: nothing to go back to.
-fn change_user() -> io::Result<()> {
-    let id = DATA_PLANE_USER;
+fn change_user(id: u32) -> io::Result<()> {
     // SAFETY: setgroups() with length 0 reads nothing; the others take numbers.
     let results = [
         unsafe { libc::setgroups(0, std::ptr::null()) },

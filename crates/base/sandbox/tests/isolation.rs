@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use sandbox::{Kept, Violation, isolate_control, isolate_data_plane, isolate_driver, isolate_ovs};
+use sandbox::{
+    Kept, Violation, isolate_control, isolate_data_plane, isolate_driver, isolate_forwarder, isolate_ovs,
+};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -74,7 +76,10 @@ fn child() {
         let isolate = || isolate_control(violation, &place.run_dir, Some(&place.config)).unwrap();
         (if free { Vec::new() } else { isolate() }, name)
     } else if let Some(name) = name.strip_prefix("driver: ") {
-        let isolate = || isolate_driver(violation, Kept::Nothing).unwrap();
+        let isolate = || isolate_driver(violation).unwrap();
+        (if free { Vec::new() } else { isolate() }, name)
+    } else if let Some(name) = name.strip_prefix("forwarder: ") {
+        let isolate = || isolate_forwarder(violation, Kept::Nothing, 1).unwrap();
         (if free { Vec::new() } else { isolate() }, name)
     } else if let Some(name) = name.strip_prefix("ovs: ") {
         let isolate = || isolate_ovs(violation, &place.run_dir).unwrap();
@@ -339,6 +344,15 @@ fn do_attempt(name: &str, listener: &UnixListener, mut client: UnixStream) {
         ),
         "namespaces of its own" => raw(libc::SYS_unshare, [libc::CLONE_NEWUTS, 0, 0, 0]),
         "TUN request" => raw(libc::SYS_ioctl, [-1, 0x4004_54ca, 0, 0]),
+        "offloads of a TAP" => raw(libc::SYS_ioctl, [-1, 0x4004_54d0, 0, 0]),
+        "persistence of a TAP" => raw(libc::SYS_ioctl, [-1, 0x4004_54cb, 0, 0]),
+        "packet socket" => raw(libc::SYS_socket, [libc::AF_PACKET, libc::SOCK_RAW, 0, 0]),
+        "socket pair" => raw(libc::SYS_socketpair, [-1, 0, 0, 0]),
+        "bind" => raw(libc::SYS_bind, [-1, 0, 0, 0]),
+        "membership of a packet socket" => raw(
+            libc::SYS_setsockopt,
+            [-1, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, 0],
+        ),
         "TUN owner" => raw(libc::SYS_ioctl, [-1, 0x4004_54cc, 0, 0]),
         "shared memory" => {
             let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
@@ -460,13 +474,11 @@ fn the_work_of_a_driver_domain_goes_on() {
         "time",
         "panic",
         "size",
-        "own core",
     ] {
         works(&format!("driver: {name}"));
     }
     for name in [
         "netlink",
-        "shared memory",
         "enter a network namespace",
         "TUN request",
         "file of a driver domain",
@@ -499,8 +511,68 @@ fn a_driver_domain_reaches_interfaces_and_nothing_else() {
         "enter a mount namespace",
         "move another",
         "another filter",
+        "shared memory",
+        "own core",
     ] {
         is_killed(&format!("driver: {name}"));
+    }
+}
+
+#[test]
+fn the_work_of_a_forwarder_goes_on() {
+    for name in [
+        "nothing",
+        "threads",
+        "memory",
+        "allocator",
+        "time",
+        "panic",
+        "size",
+        "own core",
+        "shared memory",
+        "offloads of a TAP",
+    ] {
+        works(&format!("forwarder: {name}"));
+    }
+}
+
+#[test]
+fn a_forwarder_opens_and_configures_nothing() {
+    // Refused, whatever for.
+    works("forwarder: open");
+    works("forwarder: create a file");
+    for name in [
+        "socket",
+        "connect",
+        "netlink",
+        "packet socket",
+        "socket pair",
+        "bind to device",
+        "bind",
+        "TUN request",
+        "TUN owner",
+        "persistence of a TAP",
+        "membership of a packet socket",
+        "enter a network namespace",
+        "enter a mount namespace",
+        "new namespace",
+        "execve",
+        "fork",
+        "vfork",
+        "kill",
+        "signal another",
+        "move another",
+        "class of another",
+        "ptrace",
+        "executable memory",
+        "input to a terminal",
+        "remove a file",
+        "unlink",
+        "mount",
+        "bpf",
+        "another filter",
+    ] {
+        is_killed(&format!("forwarder: {name}"));
     }
 }
 

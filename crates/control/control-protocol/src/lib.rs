@@ -11,13 +11,16 @@
 //! | data plane | data plane -> control | [`data_plane::FromDataPlane`] |
 //! | driver | control -> driver domain | [`driver::ToDriver`] |
 //! | driver | driver domain -> control | [`driver::FromDriver`] |
+//! | forwarder | broker -> forwarder | [`forwarder::ToForwarder`] |
+//! | forwarder | forwarder -> broker | [`forwarder::FromForwarder`] |
 //!
 //! | module | contents |
 //! |---|---|
 //! | `channel`, `error` | messages on sockets; refusals |
 //! | `data_plane`, `rules` | requests to the data plane; those about rule lists and sets |
 //! | `p4` | requests about P4 switches |
-//! | `driver`, `supervisor` | messages to driver domains; messages between supervisor and children |
+//! | `driver`, `forwarder` | messages between controllers and the broker of the driver domain; between it and forwarders |
+//! | `supervisor` | messages between supervisor and children |
 //! | `work`, `debt` | what threads of the data plane did; how long an answer is owed |
 //!
 //! A child inherits the supervisor channel as descriptor [`supervisor::CHANNEL_FD`]. The other channels reach
@@ -32,6 +35,7 @@ pub mod data_plane;
 mod debt;
 pub mod driver;
 mod error;
+pub mod forwarder;
 pub mod p4;
 pub mod rules;
 pub mod supervisor;

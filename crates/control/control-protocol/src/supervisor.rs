@@ -1,6 +1,7 @@
 //! From the supervisor to its children.
 
-use flow::ControllerId;
+use crate::forwarder::OpenInterface;
+use flow::{ControllerId, PortId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -14,30 +15,66 @@ pub enum Role {
     DataPlane,
     /// Decides about packets, and serves users.
     Control,
-    /// Owns TAPs and network devices.
+    /// The broker: opens, configures and watches TAPs and network devices.
     Driver,
     /// Answers Open vSwitch's control plane, where that is configured.
     Ovs,
+    /// Forwards for interfaces that the broker has opened. Started when the broker asks for it.
+    Forwarder(ForwarderId),
+}
+
+/// Number of a forwarder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ForwarderId(pub u8);
+
+impl ForwarderId {
+    /// The forwarder of all TAPs.
+    pub const TAPS: ForwarderId = ForwarderId(0);
+    /// The forwarder of network devices for which there is no one of their own.
+    pub const SHARED: ForwarderId = ForwarderId(33);
+    /// Numbers are below this one.
+    pub const LIMIT: u8 = 34;
+
+    /// Forwarders that serve one network device each.
+    pub fn of_devices() -> impl Iterator<Item = ForwarderId> {
+        (Self::TAPS.0 + 1..Self::SHARED.0).map(ForwarderId)
+    }
 }
 
 impl Role {
-    /// All roles, in the order they are started.
+    /// The roles that there always are, in the order they are started.
     pub const ALL: [Role; 4] = [Role::DataPlane, Role::Driver, Role::Control, Role::Ovs];
 
-    /// As shown to users and used as the hidden subcommand.
+    /// Name of its kind, and the hidden subcommand.
     pub const fn name(self) -> &'static str {
         match self {
             Role::DataPlane => "data-plane",
             Role::Control => "control",
             Role::Driver => "driver",
             Role::Ovs => "ovs",
+            Role::Forwarder(_) => "forwarder",
+        }
+    }
+
+    /// A number that no other role has.
+    pub fn number(self) -> u32 {
+        match self {
+            Role::DataPlane => 0,
+            Role::Control => 1,
+            Role::Driver => 2,
+            Role::Ovs => 3,
+            Role::Forwarder(id) => 4 + u32::from(id.0),
         }
     }
 }
 
+/// As shown to users.
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        match self {
+            Role::Forwarder(id) => write!(f, "{}-{}", self.name(), id.0),
+            _ => f.write_str(self.name()),
+        }
     }
 }
 
@@ -45,7 +82,7 @@ impl fmt::Display for Role {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToChild {
     /// A fresh channel to the named peer is attached (one descriptor); it replaces any earlier one. For
-    /// controllers.
+    /// controllers, the broker and forwarders.
     Peer(Role),
     /// A fresh channel to a controller is attached (one descriptor); it replaces any earlier one to the same.
     /// For the processes that serve controllers: data plane and driver domain.
@@ -66,6 +103,11 @@ pub enum ToChild {
     Constraints(Vec<u16>),
     /// The number of those cores, to be shown to users (control process). Before anything else.
     IdlePoll(IdlePollStatus),
+    /// An interface that the broker has had kept, with its device as descriptor (broker; see
+    /// [`FromChild::Recall`]).
+    Kept(OpenInterface),
+    /// The answer to [`FromChild::Recall`] is complete up to this port; `None`: there are no further ones.
+    Recalled(Option<PortId>),
     /// Re-read the configuration (control process).
     Reload,
     /// Answer with [`FromChild::Pong`] and the same number, as soon as the main thread comes to it.
@@ -116,6 +158,8 @@ pub struct ProcessStatus {
     pub missing: Option<Vec<String>>,
     /// Why it does not work although it runs, for users ("stopped by signal 19").
     pub trouble: Option<String>,
+    /// What a forwarder serves, and how, for users.
+    pub serves: Option<String>,
 }
 
 /// Messages of a process to the supervisor.
@@ -132,9 +176,23 @@ pub enum FromChild {
     /// A thread of the sender makes no progress.
     Stuck(StuckThread),
     /// The process of that role violates the protocol and is to be ended and started again. Only controllers
-    /// may send this: the control process about all others, `ovs` about data plane and driver domain.
+    /// may send this: the control process about all others, `ovs` about data plane and driver domain, the
+    /// broker about forwarders.
     Replace(Role),
+    /// The forwarders that there are to be, and what each serves, for users (broker). Others are ended.
+    Forwarders(Vec<(ForwarderId, String)>),
+    /// Keep this interface for the next broker, in the place of what was kept for its port. Its device is
+    /// attached (one descriptor).
+    Keep(OpenInterface),
+    /// What was kept for this port is of no use any more (broker).
+    Forget(PortId),
+    /// Hand out what was kept, from the first port behind this one on (broker). The answer is some
+    /// [`ToChild::Kept`] and one [`ToChild::Recalled`].
+    Recall(Option<PortId>),
 }
+
+/// Largest [`OpenInterface`] that is kept, in bytes.
+pub const MAX_KEPT: usize = 4096;
 
 /// Milliseconds after which an answer that a process owes is worth a look at the process.
 pub const ANSWER_MS: u64 = 250;

@@ -279,6 +279,7 @@ impl Control {
                 ToChild::Processes(processes) => self.on_processes(processes),
                 ToChild::VmState(states) => self.vcpus.attach(states, &fds),
                 ToChild::Placement(_) | ToChild::Controller(_) | ToChild::Constraints(_) => {}
+                ToChild::Kept(_) | ToChild::Recalled(_) => {}
                 ToChild::Priority(priority) => self.reported.priority = Some(priority),
                 ToChild::IdlePoll(idle_poll) => self.reported.idle_poll = Some(idle_poll),
                 ToChild::Reload => match self.reload() {
@@ -292,8 +293,10 @@ impl Control {
     }
 
     fn on_processes(&mut self, processes: Vec<ProcessStatus>) {
-        let driver = processes.iter().find(|process| process.role == Role::Driver);
-        self.vcpus.on_driver(driver.and_then(|driver| driver.pid));
+        let is_forwarder = |process: &&ProcessStatus| matches!(process.role, Role::Forwarder(_));
+        let forwarders = processes.iter().filter(is_forwarder);
+        let forwarders = forwarders.filter_map(|process| process.pid);
+        self.vcpus.on_forwarders(forwarders.collect());
         self.reported.processes = processes;
     }
 
@@ -305,7 +308,9 @@ impl Control {
         match role {
             Role::DataPlane => self.attach_data_plane(Channel::from(fd)),
             Role::Driver => self.attach_driver(Channel::from(fd)),
-            Role::Control | Role::Ovs => log::error!("a control process needs no channel to {role}"),
+            Role::Control | Role::Ovs | Role::Forwarder(_) => {
+                log::error!("a control process needs no channel to {role}")
+            }
         }
     }
 

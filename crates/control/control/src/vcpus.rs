@@ -7,8 +7,8 @@
 //! and when the data plane has packets of a guest all of whose threads sleep. A look-up costs the more, the
 //! more threads a VMM has, so look-ups are merged and have a [pace](crate::pace). Other controllers' ports
 //! are treated as our own: only one process may register threads. For a port of the driver domain, the thread
-//! that serves its interface is registered, found by its name, so that packets of containers and of the host
-//! are switched where they are sent, too.
+//! that serves its interface is registered, found by its name among those of forwarders, so that packets of
+//! containers and of the host are switched where they are sent, too.
 //!
 //! Correctness does not depend on it: the state of a thread that is not registered is unknown.
 
@@ -41,8 +41,16 @@ pub(crate) struct Vcpus {
     waiting: Turns<PortId>,
     pace: Pace,
     guests: BTreeMap<PortId, Guest>,
-    /// The driver domain's process.
-    driver: Option<u32>,
+    /// The processes that serve interfaces.
+    forwarders: Forwarders,
+}
+
+/// The forwarders of the driver domain.
+#[derive(Debug, Default)]
+struct Forwarders {
+    processes: Vec<u32>,
+    /// Number of the list.
+    generation: u32,
 }
 
 /// Why states of cores and guests are not known.
@@ -70,7 +78,8 @@ struct Guest {
     threads: Vec<Vcpu>,
     /// Whether the data plane knows them.
     are_sent: bool,
-    /// The process whose threads were looked up last, and whether its driver was running then.
+    /// The process whose threads were looked up last, or of interfaces the number of the list of forwarders,
+    /// and whether its driver was running then.
     looked_at: Option<(u32, bool)>,
 }
 
@@ -96,21 +105,30 @@ impl End {
         }
     }
 
-    /// The process, if the driver domain is this one.
-    fn process(&self, driver: Option<u32>) -> Option<u32> {
-        let process = if self.is_interface { driver } else { self.peer };
-        process.filter(|_| self.is_connected)
+    /// The process, or of an interface the list of those that may serve it.
+    fn identity(&self, forwarders: &Forwarders) -> Option<u32> {
+        let has_forwarders = !forwarders.processes.is_empty();
+        let identity = if self.is_interface {
+            has_forwarders.then_some(forwarders.generation)
+        } else {
+            self.peer
+        };
+        identity.filter(|_| self.is_connected)
     }
 
     /// The threads of its process: vCPUs, or the one that serves the interface.
-    fn threads(&self, port: PortId, process: u32) -> Vec<u32> {
+    fn threads(&self, port: PortId, forwarders: &Forwarders) -> Vec<u32> {
         let proc = Path::new("/proc");
-        let threads = if self.is_interface {
-            threads_named(proc, process, &thread_name(port))
-        } else {
-            vcpu_threads(proc, process)
-        };
+        if !self.is_connected {
+            return Vec::new();
+        }
         // A process that has just ended has no threads.
+        if self.is_interface {
+            let name = thread_name(port);
+            let named = |process: &u32| threads_named(proc, *process, &name).unwrap_or_default();
+            return forwarders.processes.iter().flat_map(named).collect();
+        }
+        let threads = self.peer.and_then(|process| vcpu_threads(proc, process).ok());
         threads.unwrap_or_default()
     }
 }
@@ -118,9 +136,9 @@ impl End {
 impl Guest {
     /// Notes its process and state; true if they have changed since its threads were looked up last, so that
     /// these may have changed.
-    fn note_process(&mut self, driver: Option<u32>) -> bool {
+    fn note_process(&mut self, forwarders: &Forwarders) -> bool {
         let seen = self.looked_at;
-        self.looked_at = self.end.process(driver).map(|pid| {
+        self.looked_at = self.end.identity(forwarders).map(|pid| {
             let ran = seen.is_some_and(|(before, ran)| before == pid && ran);
             (pid, ran || self.end.runs)
         });
@@ -136,7 +154,7 @@ impl Vcpus {
             waiting: Turns::default(),
             pace: Pace::default(),
             guests: BTreeMap::new(),
-            driver: None,
+            forwarders: Forwarders::default(),
         }
     }
 
@@ -192,7 +210,7 @@ impl Vcpus {
     pub fn on_port(&mut self, id: PortId, is_interface: bool, state: &PortState, peer: Option<u32>) {
         let guest = self.guests.entry(id).or_default();
         guest.end = End::new(is_interface, state, peer);
-        if guest.note_process(self.driver) {
+        if guest.note_process(&self.forwarders) {
             self.look(id);
         }
     }
@@ -211,14 +229,17 @@ impl Vcpus {
         self.waiting.add(id);
     }
 
-    /// The driver domain is this process. The threads of interfaces may be those of another one.
-    pub fn on_driver(&mut self, driver: Option<u32>) {
-        if driver == self.driver {
+    /// The forwarders are these processes. The threads of interfaces may be those of others than before.
+    pub fn on_forwarders(&mut self, processes: Vec<u32>) {
+        if processes == self.forwarders.processes {
             return;
         }
-        self.driver = driver;
+        self.forwarders = Forwarders {
+            processes,
+            generation: self.forwarders.generation.wrapping_add(1),
+        };
         for (id, guest) in &mut self.guests {
-            if guest.note_process(driver) {
+            if guest.note_process(&self.forwarders) {
                 self.waiting.add(*id);
             }
         }
@@ -248,9 +269,8 @@ impl Vcpus {
         let share = (usize::from(Slot::LIMIT) / self.guests.len().max(1)).max(LEAST);
         let registry = self.registry.as_ref().ok()?;
         let guest = self.guests.get_mut(&id)?;
-        let process = guest.end.process(self.driver);
-        let threads = process.map(|process| guest.end.threads(id, process));
-        let threads = threads.into_iter().flatten().take(share);
+        let threads = guest.end.threads(id, &self.forwarders);
+        let threads = threads.into_iter().take(share);
         let found: Vec<Vcpu> = threads
             .filter_map(|tid| Some((tid, registry.add(tid)?)))
             .collect();

@@ -156,11 +156,11 @@ impl<Out: Serialize> Link<Out> {
 impl Link<FromChild> {
     /// Tells the supervisor something about a peer, once, however long the supervisor does not read.
     pub fn complain(&mut self, complaint: FromChild) {
-        let kind = |kind, role: Role| Some((kind, role as u32));
+        let kind = |kind, role: Role| Some((kind, role.number()));
         let subject = match complaint {
             FromChild::Owes(role) => kind(0, role),
             FromChild::Replace(role) => kind(1, role),
-            FromChild::Isolated(_) | FromChild::Pong(_) | FromChild::Stuck(_) => None,
+            _ => None,
         };
         self.send_about(complaint, Vec::new(), 0, subject);
     }

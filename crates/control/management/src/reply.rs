@@ -196,7 +196,7 @@ pub struct Supervision {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Process {
-    /// `data-plane`, `control` or `driver`.
+    /// `data-plane`, `control`, `driver`, `ovs`, or `forwarder-` with a number.
     pub role: String,
     /// `None` while waiting to be restarted.
     pub pid: Option<u32>,
@@ -210,6 +210,9 @@ pub struct Process {
     /// Why it does not work although it runs.
     #[serde(default)]
     pub trouble: Option<String>,
+    /// What a forwarder serves, and how.
+    #[serde(default)]
+    pub serves: Option<String>,
 }
 
 impl Process {
@@ -231,12 +234,13 @@ impl Process {
 impl From<&control_protocol::supervisor::ProcessStatus> for Process {
     fn from(status: &control_protocol::supervisor::ProcessStatus) -> Self {
         Process {
-            role: status.role.name().into(),
+            role: status.role.to_string(),
             pid: status.pid,
             restarts: status.restarts,
             last_exit: status.last_exit.clone(),
             missing: status.missing.clone(),
             trouble: status.trouble.clone(),
+            serves: status.serves.clone(),
         }
     }
 }

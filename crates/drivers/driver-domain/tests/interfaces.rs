@@ -9,10 +9,11 @@ use common::backend::{ALL, Backend, EVENT_IDX, MRG_RXBUF};
 use common::{Driver, Namespace, address, can_run, command, sh, tap, unique};
 use control_protocol::Channel;
 use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
-use control_protocol::supervisor::{PriorityStatus, ToChild, VmStates};
+use control_protocol::supervisor::{ForwarderId, PriorityStatus, ToChild, VmStates};
 use flow::PortId;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::os::fd::AsFd;
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use thread_priority::Priority;
@@ -446,7 +447,7 @@ fn a_device_that_is_made_gets_its_address_and_one_that_exists_keeps_its_own() {
     let spec = set(&tap(&name, &space, &[]), 1500, None, &[]);
     let link = || space.sh(&format!("ip -o link show {name}"));
     let run = || {
-        let driver = Driver::start_process("driver_process");
+        let driver = Driver::start_process("driver_process", None);
         let (backend, [stream, _]) = Backend::start(ALL);
         driver.attach(0, &spec, stream);
         driver.expect_up(0);
@@ -522,18 +523,26 @@ fn driver_process() {
     driver_domain::run(Channel::from(stdin), common::owner()).unwrap();
 }
 
+/// Not a test: a forwarder that other tests kill.
+#[test]
+#[ignore = "runs as a child of another test"]
+fn forwarder_process() {
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    driver_domain::forward(Channel::from(stdin)).unwrap();
+}
+
 #[test]
 fn survives_kill_9() {
     if !can_run() {
         return;
     }
-    let driver = Driver::start_process("driver_process");
+    let driver = Driver::start_process("driver_process", None);
     let mut pair = Pair::attach(&driver, ALL);
     pair.ping();
     pair.spaces[0].sh(&format!("ip addr add 10.77.5.5/24 dev {}", pair.names[0]));
     driver.kill();
     assert!(pair.spaces[0].has(&pair.names[0]), "the TAP waits for us");
-    let driver = Driver::start_process("driver_process");
+    let driver = Driver::start_process("driver_process", None);
     pair.reattach(&driver);
     pair.ping();
     assert!(
@@ -851,9 +860,10 @@ fn a_real_time_worker_goes_where_it_is_woken_from() {
         class,
         refused: String::new(),
     };
-    driver.supervisor.send(&ToChild::Priority(status), &[]).unwrap();
+    let nothing: [std::os::fd::BorrowedFd<'_>; 0] = [];
+    driver.supervision.greet_with(ToChild::Priority(status), &nothing);
     let published = ToChild::VmState(VmStates::Published);
-    driver.supervisor.send(&published, &[area.descriptor()]).unwrap();
+    driver.supervision.greet_with(published, &[area.descriptor()]);
     let pair = Pair::attach(&driver, ALL);
     let worker = threads_named("port-0").pop().unwrap();
     let tid: u32 = worker.file_name().unwrap().to_str().unwrap().parse().unwrap();
@@ -886,4 +896,179 @@ fn a_real_time_worker_goes_where_it_is_woken_from() {
         });
     }
     driver.shut_down();
+}
+
+/// Two TAPs and an uplink to a station outside, each with a forwarder process, and a broker process.
+struct Site {
+    driver: Driver,
+    taps: [Namespace; 2],
+    host: Namespace,
+    outside: Namespace,
+    specs: [InterfaceSpec; 4],
+    _backends: Vec<Backend>,
+}
+
+/// The forwarder of the site's uplink.
+const UPLINK: ForwarderId = ForwarderId(1);
+
+impl Site {
+    fn new() -> Site {
+        let driver = Driver::start_process("driver_process", Some("forwarder_process"));
+        let (host, outside) = (Namespace::new(), Namespace::new());
+        let taps = [Namespace::new(), Namespace::new()];
+        let (uplink, far) = (unique(), unique());
+        sh(&format!(
+            "ip link add {uplink} type veth peer name {far} netns {}",
+            outside.0
+        ));
+        sh(&format!("ip link set {uplink} up"));
+        outside.sh(&format!("ip addr add 10.83.0.9/24 dev {far}"));
+        outside.sh(&format!("ip link set {far} up"));
+        let device = InterfaceSpec {
+            kind: InterfaceKind::Uplink,
+            name: uplink,
+            mtu: None,
+        };
+        let specs = [
+            tap(&unique(), &taps[0], &["10.77.0.1/24"]),
+            tap(&unique(), &taps[1], &["10.77.0.2/24"]),
+            tap(&unique(), &host, &["10.83.0.1/24"]),
+            device,
+        ];
+        let mut site = Site {
+            driver,
+            taps,
+            host,
+            outside,
+            specs,
+            _backends: Vec::new(),
+        };
+        site.attach([0, 1]);
+        site.attach([2, 3]);
+        site.ping();
+        site
+    }
+
+    /// Joins two ports.
+    fn attach(&mut self, ports: [u32; 2]) {
+        let (backend, streams) = Backend::start(ALL);
+        for (port, stream) in ports.into_iter().zip(streams) {
+            self.driver.attach(port, &self.specs[port as usize], stream);
+            self.driver.expect_up(port);
+        }
+        self._backends.push(backend);
+    }
+
+    fn ping(&self) {
+        self.taps[0].ping("10.77.0.2");
+        self.host.ping("10.83.0.9");
+        self.outside.ping("10.83.0.1");
+    }
+
+    /// Begins to ping: a thousand requests, in two seconds at least.
+    fn start_ping(&self, from: &Namespace, to: &str) -> Child {
+        let line = format!("ip netns exec {} ping -q -c 1000 -i 0.002 -W 5 {to}", from.0);
+        command(&line).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// The inode of the uplink's packet socket.
+    fn socket(&self) -> String {
+        let sockets = sh("ss -0 -H -n -e");
+        let line = sockets.lines().find(|line| line.contains(&self.specs[3].name));
+        let inode = line.unwrap().split("ino:").nth(1).unwrap();
+        inode.split(' ').next().unwrap().into()
+    }
+
+    fn index(&self) -> String {
+        self.taps[0].sh(&format!("cat /sys/class/net/{}/ifindex", self.specs[0].name))
+    }
+
+    fn forwarders(&self) -> [Option<u32>; 2] {
+        [ForwarderId::TAPS, UPLINK].map(|id| self.driver.supervision.pid(id))
+    }
+}
+
+/// None of a thousand requests is lost.
+fn loses_nothing(ping: Child) {
+    let text = String::from_utf8(ping.wait_with_output().unwrap().stdout).unwrap();
+    assert!(text.contains(" 1000 received"), "{text}");
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        let _ = command(&format!("ip link del {}", self.specs[3].name)).output();
+    }
+}
+
+#[test]
+fn brokers_die_and_no_frame_is_lost() {
+    if !can_run() {
+        return;
+    }
+    let mut site = Site::new();
+    let before = (site.index(), site.socket(), site.forwarders());
+    for is_outside in [false, true] {
+        let ping = match is_outside {
+            false => site.start_ping(&site.taps[0], "10.77.0.2"),
+            true => site.start_ping(&site.outside, "10.83.0.1"),
+        };
+        for _ in 0..3 {
+            site.driver.replace_broker("driver_process");
+            site.driver.new_control();
+            let list = site.driver.list();
+            assert_eq!(list.len(), 4);
+            for (port, spec, state) in list {
+                assert_eq!((&spec, state), (&site.specs[port.0 as usize], InterfaceState::Up));
+            }
+        }
+        loses_nothing(ping);
+    }
+    assert_eq!(before, (site.index(), site.socket(), site.forwarders()));
+    // The new one has everything in hand.
+    site.driver.detach(0);
+    site.attach([0, 1]);
+    site.driver.detach(3);
+    site.attach([2, 3]);
+    site.ping();
+    site.driver.detach(0);
+    site.driver.detach(1);
+    site.driver.list();
+    let is_there = |side: usize| site.taps[side].has(&site.specs[side].name);
+    assert!(!is_there(0) && !is_there(1), "they are known as ours");
+}
+
+#[test]
+fn a_forwarder_dies_and_others_lose_no_frame() {
+    if !can_run() {
+        return;
+    }
+    let mut site = Site::new();
+    let socket = site.socket();
+    for _ in 0..3 {
+        let ping = site.start_ping(&site.taps[0], "10.77.0.2");
+        site.driver.supervision.replace_forwarder(UPLINK);
+        loses_nothing(ping);
+        site.driver
+            .expect(3, |state| *state == InterfaceState::Disconnected);
+        site.attach([2, 3]);
+        site.ping();
+        assert_eq!(site.socket(), socket, "it was not opened again");
+    }
+    // Twice within a moment, and the broker with it.
+    site.driver.supervision.replace_forwarder(UPLINK);
+    site.driver.supervision.replace_forwarder(UPLINK);
+    site.driver.replace_broker("driver_process");
+    site.driver.supervision.replace_forwarder(UPLINK);
+    site.driver.new_control();
+    let states: Vec<InterfaceState> = site
+        .driver
+        .list()
+        .into_iter()
+        .map(|(_, _, state)| state)
+        .collect();
+    assert_eq!(states[..3], [const { InterfaceState::Up }; 3]);
+    assert_eq!(states[3], InterfaceState::Disconnected);
+    site.attach([2, 3]);
+    site.ping();
+    assert_eq!(site.socket(), socket, "it was not opened again");
 }

@@ -2,7 +2,8 @@
 //!
 //! Two kinds: [`Tap`], a device of our own whose other end is the host's network stack, or a container's,
 //! and [`Uplink`], a packet socket on a device that exists already. This crate finds, creates and configures
-//! them; the caller, which has the memory, moves frames. Every frame is preceded by a
+//! them; another process may have the descriptors and the memory, and move frames ([`PacketSocket`],
+//! [`set_tap_offloads`]). Every frame is preceded by a
 //! virtio-net header of [`VNET_HEADER_LEN`] bytes, little endian (a packet socket on an old kernel omits
 //! the last two, see [`Uplink::header_len`]).
 //!
@@ -35,8 +36,8 @@ pub use addresses::{Addresses, addresses_of};
 pub use owner::Owner;
 pub use placeholder::PlaceholderTaps;
 pub use receive_ring::{Front, ReceiveRing};
-pub use tap::{Offloads, Tap, TapSpec};
-pub use uplink::{CONTROL_LEN, Uplink, vlan_tag};
+pub use tap::{Offloads, Tap, TapSpec, set_tap_offloads};
+pub use uplink::{CONTROL_LEN, PacketSocket, Uplink, vlan_tag};
 pub use vlan_tag::VlanTag;
 pub use watch::{LinkEvent, LinkState, LinkWatch};
 

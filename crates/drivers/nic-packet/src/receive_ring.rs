@@ -11,9 +11,15 @@
 //! `recvmsg` when its slot is reached, so the order stays. If the socket's buffer is full by then, only
 //! the beginning was kept. When all slots are full, the kernel drops and counts.
 //!
+//! A ring belongs to its socket and outlives the process that has it mapped. The next process finds frames
+//! there, and is not told which is the oldest: that one is behind a free slot. If it is wrong, since the
+//! kernel was just filling a slot, or no slot is free, frames come in another order once. None is missed:
+//! the kernel fills slots in turn, and so the reader arrives at each.
+//!
 //! Used by one thread.
 
 use crate::vlan_tag::VlanTag;
+use rustix::net::RecvFlags;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -46,19 +52,21 @@ pub struct ReceiveRing {
     base: NonNull<u8>,
     /// Number of the slot that is filled next, or was.
     next: usize,
+    /// Whether `next` is known. Where no slot has a frame it is not, until one has.
+    is_found: bool,
 }
 
 // SAFETY: the mapping is owned by this value alone, and stays where it is until it is dropped.
 unsafe impl Send for ReceiveRing {}
 
 impl ReceiveRing {
-    /// Gives a packet socket a ring. The length of virtio-net headers must be set before, and the socket
-    /// must not be bound yet.
+    /// Gives a packet socket a ring, to be [mapped](Self::map). The length of virtio-net headers must be set
+    /// before, and the socket must not be bound yet.
     ///
     /// # Errors
     ///
     /// The kernel has no such rings, or no memory.
-    pub fn new(socket: BorrowedFd<'_>) -> io::Result<ReceiveRing> {
+    pub fn make(socket: BorrowedFd<'_>) -> io::Result<()> {
         let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
         set(socket, libc::PACKET_VERSION, &version)?;
         // Frames that are longer than a slot are kept in the socket as well.
@@ -69,7 +77,16 @@ impl ReceiveRing {
             tp_frame_size: small(SLOT),
             tp_frame_nr: small(SLOTS),
         };
-        set(socket, libc::PACKET_RX_RING, &request)?;
+        set(socket, libc::PACKET_RX_RING, &request)
+    }
+
+    /// Maps the ring of a socket. Long frames that an earlier process has left are lost, since it may have
+    /// taken one from the socket and left its slot.
+    ///
+    /// # Errors
+    ///
+    /// The socket has none, or there is no room in the address space.
+    pub fn map(socket: BorrowedFd<'_>) -> io::Result<ReceiveRing> {
         // SAFETY: a new mapping at an address of the kernel's choice; its length is that of the ring.
         let base = unsafe {
             libc::mmap(
@@ -85,12 +102,44 @@ impl ReceiveRing {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(ReceiveRing { base, next: 0 })
+        let mut ring = ReceiveRing {
+            base,
+            next: 0,
+            is_found: false,
+        };
+        for slot in 0..SLOTS {
+            if ring.is_ours(slot) {
+                ring.status(slot)
+                    .fetch_and(!libc::TP_STATUS_COPY, Ordering::AcqRel);
+            }
+        }
+        discard_messages(socket);
+        ring.find();
+        Ok(ring)
+    }
+
+    /// Looks for the oldest frame.
+    fn find(&mut self) {
+        let is_first = |slot: usize| self.is_ours(slot) && !self.is_ours((slot + SLOTS - 1) % SLOTS);
+        let is_full = self.is_ours(self.next);
+        if let Some(first) = (0..SLOTS)
+            .find(|slot| is_first(*slot))
+            .or(is_full.then_some(self.next))
+        {
+            (self.next, self.is_found) = (first, true);
+        }
+    }
+
+    fn is_ours(&self, slot: usize) -> bool {
+        self.status(slot).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 
     /// The oldest frame, which stays until [`Self::release`].
-    pub fn front(&self) -> Option<Front<'_>> {
-        let status = self.status().load(Ordering::Acquire);
+    pub fn front(&mut self) -> Option<Front<'_>> {
+        if !self.is_found {
+            self.find();
+        }
+        let status = self.status(self.next).load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
             return None;
         }
@@ -99,7 +148,7 @@ impl ReceiveRing {
         }
         // SAFETY: a slot begins with this structure, and is aligned to its own size; the kernel has given
         // the slot to us (the load above), and writes to it no more until it is released.
-        let notes = unsafe { self.slot().cast::<libc::tpacket2_hdr>().read() };
+        let notes = unsafe { self.slot(self.next).cast::<libc::tpacket2_hdr>().read() };
         let (at, len) = (usize::from(notes.tp_mac), notes.tp_snaplen as usize);
         if notes.tp_len != notes.tp_snaplen || at < SHORT_HEADER_LEN || at + len > SLOT {
             return Some(Front::Cut);
@@ -107,7 +156,7 @@ impl ReceiveRing {
         // SAFETY: the range was just checked to lie in the slot, which is ours as above; the slice lives no
         // longer than the borrow of `self`, without which `release` cannot be called.
         let bytes = unsafe {
-            let first = self.slot().add(at - SHORT_HEADER_LEN);
+            let first = self.slot(self.next).add(at - SHORT_HEADER_LEN);
             std::slice::from_raw_parts(first, SHORT_HEADER_LEN + len)
         };
         let (header, frame) = bytes.split_first_chunk()?;
@@ -117,20 +166,21 @@ impl ReceiveRing {
 
     /// Gives the slot of the oldest frame back to the kernel.
     pub fn release(&mut self) {
-        self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        self.status(self.next)
+            .store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % SLOTS;
     }
 
-    fn slot(&self) -> *mut u8 {
-        debug_assert!(self.next < SLOTS);
-        // SAFETY: `next` is below SLOTS, and the mapping has as many slots.
-        unsafe { self.base.as_ptr().add(self.next * SLOT) }
+    fn slot(&self, number: usize) -> *mut u8 {
+        debug_assert!(number < SLOTS);
+        // SAFETY: all callers have numbers below SLOTS, and the mapping has as many slots.
+        unsafe { self.base.as_ptr().add(number * SLOT) }
     }
 
-    fn status(&self) -> &AtomicU32 {
+    fn status(&self, number: usize) -> &AtomicU32 {
         // SAFETY: `tp_status` is the first word of a slot, aligned as the slot is, and lives as long as
         // `self`; atomics tolerate the kernel's accesses.
-        unsafe { AtomicU32::from_ptr(self.slot().cast()) }
+        unsafe { AtomicU32::from_ptr(self.slot(number).cast()) }
     }
 }
 
@@ -139,6 +189,12 @@ impl Drop for ReceiveRing {
         // SAFETY: the mapping was made by `new` with this length, and no reference into it outlives `self`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), SLOTS * SLOT) };
     }
+}
+
+/// Throws away the messages of a socket, as many as a ring could have announced.
+fn discard_messages(socket: BorrowedFd<'_>) {
+    let mut byte = [0];
+    let _ = (0..2 * SLOTS).all(|_| rustix::net::recv(socket, &mut byte, RecvFlags::DONTWAIT).is_ok());
 }
 
 fn small(number: usize) -> libc::c_uint {

@@ -151,6 +151,17 @@ impl Tap {
         Ok(tap)
     }
 
+    /// A TAP that an earlier process of this instance has opened: whether it [is ours](Self::is_made_by_us),
+    /// and the [namespace](Self::namespace) by whose name it was opened.
+    pub fn of_earlier(file: OwnedFd, name: &str, is_ours: bool, netns: Option<(String, NamespaceId)>) -> Tap {
+        Tap {
+            file,
+            name: name.into(),
+            made_by_us: is_ours,
+            netns,
+        }
+    }
+
     /// Another descriptor of it.
     ///
     /// # Errors
@@ -161,8 +172,13 @@ impl Tap {
     }
 
     /// Whether this process or an earlier one of ours has created it.
-    pub(crate) fn is_made_by_us(&self) -> bool {
+    pub fn is_made_by_us(&self) -> bool {
         self.made_by_us
+    }
+
+    /// Device and inode of the network namespace by whose name it was opened.
+    pub fn namespace(&self) -> Option<NamespaceId> {
+        self.netns.as_ref().map(|(_, id)| *id)
     }
 
     /// Throws away what the host has sent through it, but at most so many frames.
@@ -170,31 +186,6 @@ impl Tap {
         let mut frame = [0; VNET_HEADER_LEN];
         // A frame that is longer than the room for it is cut, and gone all the same.
         let _ = (0..frames).all(|_| rustix::io::read(&self.file, &mut frame).is_ok());
-    }
-
-    /// Sets the offloads that the kernel may leave to us from now on.
-    pub fn set_offloads(&self, offloads: Offloads) -> Result<(), NicError> {
-        let mut flags = 0;
-        for (wanted, flag) in [
-            (offloads.checksum, libc::TUN_F_CSUM),
-            (offloads.checksum && offloads.tso4, libc::TUN_F_TSO4),
-            (offloads.checksum && offloads.tso6, libc::TUN_F_TSO6),
-            (
-                offloads.checksum && offloads.ecn && (offloads.tso4 || offloads.tso6),
-                libc::TUN_F_TSO_ECN,
-            ),
-        ] {
-            flags |= if wanted { flag } else { 0 };
-        }
-        // SAFETY: TUNSETOFFLOAD takes its flags by value; the descriptor is ours.
-        let result = unsafe {
-            libc::ioctl(
-                self.file.as_raw_fd(),
-                libc::TUNSETOFFLOAD,
-                libc::c_ulong::from(flags),
-            )
-        };
-        self.check("TUNSETOFFLOAD", result)
     }
 
     /// Whether the device shows a link (`IFF_RUNNING`).
@@ -210,13 +201,30 @@ impl Tap {
             .is_none_or(|(name, id)| namespace::id(name).is_ok_and(|now| now == *id))
     }
 
-    /// Closes the TAP, which makes it disappear if this process or an earlier one of ours has created it.
+    /// Closes the TAP, which makes it disappear if this process or an earlier one of ours has created it,
+    /// once nobody has it open.
     pub fn remove(self) -> Result<(), NicError> {
         if self.made_by_us {
             self.persist(false)
         } else {
             Ok(())
         }
+    }
+
+    /// As [`Self::remove`], at once, even if other processes have it open. Enters its network namespace.
+    pub fn delete(self) -> Result<(), NicError> {
+        if !self.made_by_us {
+            return Ok(());
+        }
+        self.persist(false)?;
+        self.where_it_is(|name| {
+            let mut netlink = Netlink::new()?;
+            let refused = |error| NicError::refused(format!("{name}: removing it"), error);
+            match netlink.link(name)? {
+                Some(link) => netlink.delete(link.index).map_err(refused),
+                None => Ok(()),
+            }
+        })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -308,6 +316,33 @@ impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// Sets the offloads that the kernel may leave to the reader of a TAP from now on.
+///
+/// # Errors
+///
+/// The descriptor is no TAP.
+pub fn set_tap_offloads(tap: BorrowedFd<'_>, offloads: Offloads) -> io::Result<()> {
+    let mut flags = 0;
+    for (wanted, flag) in [
+        (offloads.checksum, libc::TUN_F_CSUM),
+        (offloads.checksum && offloads.tso4, libc::TUN_F_TSO4),
+        (offloads.checksum && offloads.tso6, libc::TUN_F_TSO6),
+        (
+            offloads.checksum && offloads.ecn && (offloads.tso4 || offloads.tso6),
+            libc::TUN_F_TSO_ECN,
+        ),
+    ] {
+        flags |= if wanted { flag } else { 0 };
+    }
+    let flags = libc::c_ulong::from(flags);
+    // SAFETY: TUNSETOFFLOAD takes its flags by value.
+    let result = unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETOFFLOAD, flags) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 fn check_takeover(name: &str, link: &Link) -> Result<(), NicError> {

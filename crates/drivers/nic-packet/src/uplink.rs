@@ -31,12 +31,57 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 
 const AUXDATA_LEN: usize = 20;
 
-/// A packet socket bound to one interface, non-blocking, promiscuous, with virtio-net headers.
+/// A protocol that no frame has (`ETHERTYPE` 0xffff is reserved). Not every kernel lets a socket have none.
+const RESERVED_PROTOCOL: libc::c_int = 0xffff;
+
+/// A packet socket bound to one interface, non-blocking, promiscuous, with virtio-net headers. Frames are
+/// read and written through [`PacketSocket`].
 #[derive(Debug)]
 pub struct Uplink {
     socket: OwnedFd,
     header_len: usize,
-    ring: io::Result<ReceiveRing>,
+    /// Why there is no ring, if there is none.
+    ring_refused: Option<String>,
+}
+
+/// The frames of an [`Uplink`], for a process that has its descriptor.
+#[derive(Debug)]
+pub struct PacketSocket {
+    socket: OwnedFd,
+    header_len: usize,
+    ring: Option<ReceiveRing>,
+}
+
+impl PacketSocket {
+    /// Takes up the socket of an [`Uplink`], with its length of headers, and maps its ring if it has one.
+    ///
+    /// # Errors
+    ///
+    /// See [`ReceiveRing::map`].
+    pub fn new(socket: OwnedFd, header_len: usize, has_ring: bool) -> io::Result<PacketSocket> {
+        let ring = has_ring.then(|| ReceiveRing::map(socket.as_fd())).transpose()?;
+        Ok(PacketSocket {
+            socket,
+            header_len,
+            ring,
+        })
+    }
+
+    /// The ring in which frames arrive. Without it each is a message of the socket.
+    pub fn ring(&mut self) -> Option<&mut ReceiveRing> {
+        self.ring.as_mut()
+    }
+
+    /// See [`Uplink::header_len`].
+    pub fn header_len(&self) -> usize {
+        self.header_len
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl Uplink {
@@ -68,13 +113,28 @@ impl Uplink {
         let index = i32::try_from(link.index).map_err(|_| NicError::Missing(name.into()))?;
         let refused = |(what, error): SetupError| NicError::refused(format!("{name}: {what}"), error);
         let header_len = set_up(&socket).map_err(refused)?;
-        let ring = ReceiveRing::new(socket.as_fd());
+        let ring = ReceiveRing::make(socket.as_fd());
         attach(&socket, index).map_err(refused)?;
         Ok(Uplink {
             socket,
             header_len,
-            ring,
+            ring_refused: ring.err().map(|error| error.to_string()),
         })
+    }
+
+    /// One that another process has opened, as that one has described it.
+    pub fn of_descriptor(socket: OwnedFd, header_len: usize, ring_refused: Option<String>) -> Uplink {
+        Uplink {
+            socket,
+            header_len,
+            ring_refused,
+        }
+    }
+
+    /// Closes it. No frame arrives from now on, even if other processes have the socket open.
+    pub fn close(self) {
+        // The interface may be gone already, and the socket with it.
+        let _ = bind(&self.socket, 0, RESERVED_PROTOCOL);
     }
 
     /// Opens an interface, and hides the frames that it receives from the host's stack.
@@ -148,15 +208,18 @@ impl Uplink {
             .map_err(|error| NicError::refused(format!("{name}: giving it back"), error))
     }
 
-    /// The ring in which frames arrive, if the kernel has made one. Without it each is a message of the
-    /// socket.
-    pub fn ring(&mut self) -> Option<&mut ReceiveRing> {
-        self.ring.as_mut().ok()
+    /// Another descriptor of it.
+    ///
+    /// # Errors
+    ///
+    /// The process has no more room for descriptors.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.socket.try_clone()
     }
 
-    /// Why there is no ring.
-    pub fn ring_refused(&self) -> Option<&io::Error> {
-        self.ring.as_ref().err()
+    /// Why frames do not arrive in a ring, if they do not.
+    pub fn ring_refused(&self) -> Option<&String> {
+        self.ring_refused.as_ref()
     }
 
     /// Length of the header in front of each frame of the socket in bytes: [`VNET_HEADER_LEN`], or two less
@@ -201,16 +264,16 @@ fn set_up(socket: &OwnedFd) -> Result<usize, SetupError> {
 
 /// From now on frames arrive.
 fn attach(socket: &OwnedFd, index: i32) -> Result<(), SetupError> {
-    bind(socket, index).map_err(|error| ("bind", error))?;
+    bind(socket, index, libc::ETH_P_ALL).map_err(|error| ("bind", error))?;
     join_all(socket, index).map_err(|error| ("promiscuous mode", error))
 }
 
-/// Binds the socket to frames of all kinds of an interface.
-fn bind(socket: &OwnedFd, index: i32) -> io::Result<()> {
+/// Binds the socket to frames of a kind of an interface.
+fn bind(socket: &OwnedFd, index: i32, protocol: libc::c_int) -> io::Result<()> {
     // SAFETY: `sockaddr_ll` is plain data for which zeros are valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = u16::try_from(libc::AF_PACKET).expect("address families are small");
-    address.sll_protocol = u16::try_from(libc::ETH_P_ALL).expect("ETH_P_ALL is 3").to_be();
+    address.sll_protocol = u16::try_from(protocol).expect("protocols have 16 bits").to_be();
     address.sll_ifindex = index;
     // SAFETY: the pointer and the length describe one live `sockaddr_ll`.
     let result = unsafe {

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result};
 use control_protocol::Channel;
-use control_protocol::supervisor::{FromChild, Role};
+use control_protocol::supervisor::{ForwarderId, FromChild, Role};
 use driver_domain::Owner;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use sandbox::{Kept, Missing, Violation};
@@ -39,11 +39,22 @@ fn kept() -> Kept {
     }
 }
 
-/// The driver domain.
+/// A forwarder of the driver domain.
+pub fn forwarder(number: u8) -> Result<ExitCode> {
+    let supervisor = begin(Role::Forwarder(ForwarderId(number)))?;
+    process::return_freed_memory();
+    isolated(
+        &supervisor,
+        sandbox::isolate_forwarder(violation(), kept(), number)?,
+    )?;
+    end(driver_domain::forward(supervisor).map_err(Into::into))
+}
+
+/// The broker of the driver domain.
 pub fn driver(run_dir: &Path) -> Result<ExitCode> {
     let supervisor = begin(Role::Driver)?;
     let owner = Owner::new(run_dir);
-    isolated(&supervisor, sandbox::isolate_driver(violation(), kept())?)?;
+    isolated(&supervisor, sandbox::isolate_driver(violation())?)?;
     end(driver_domain::run(supervisor, owner).map_err(Into::into))
 }
 

@@ -62,6 +62,8 @@ pub enum Verb {
     DataPlane,
     #[command(hide = true)]
     Driver,
+    #[command(hide = true)]
+    Forwarder { number: u8 },
     #[command(name = "ovs-glue", hide = true)]
     OvsGlue {
         #[arg(long)]

@@ -56,6 +56,7 @@ fn main() -> ExitCode {
         Verb::Run { config } => supervisor::run(&cli.run_dir, config.as_deref()),
         Verb::DataPlane => children::data_plane(),
         Verb::Driver => children::driver(&cli.run_dir),
+        Verb::Forwarder { number } => children::forwarder(number),
         Verb::OvsGlue {
             database,
             claim_connections,

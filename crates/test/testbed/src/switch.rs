@@ -29,8 +29,10 @@ pub enum Role {
     DataPlane,
     /// Decides, and talks to users.
     Control,
-    /// Owns TAPs.
+    /// Opens TAPs and devices.
     Driver,
+    /// Forwards for TAPs.
+    Taps,
     /// Joins an ovs-vswitchd to the data plane.
     Ovs,
 }
@@ -42,6 +44,7 @@ impl Role {
             Role::DataPlane => "data-plane",
             Role::Control => "control",
             Role::Driver => "driver",
+            Role::Taps => "forwarder-0",
             Role::Ovs => "ovs",
         }
     }

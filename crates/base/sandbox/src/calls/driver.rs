@@ -1,10 +1,9 @@
-//! System calls of the driver domain besides the common ones: TAPs (`/dev/net/tun` and its requests), packet
-//! sockets, netlink to configure interfaces, network namespaces to do so in, and memory shared with the data
-//! plane.
+//! System calls of the broker of the driver domain besides the common ones: TAPs (`/dev/net/tun` and its
+//! requests), packet sockets, netlink to configure interfaces, and network namespaces to do so in.
 
 use super::Check::{Bits, OneOf};
 use super::Rule::{Always, Errno, If};
-use super::{CALLING_THREAD, Calls, bits, request};
+use super::{Calls, bits, request};
 
 /// Flags that make or change files, of which none may be set.
 const EXISTING: u32 = bits(libc::O_CREAT | libc::O_TRUNC | O_TMPFILE);
@@ -19,8 +18,6 @@ pub(crate) const CALLS: Calls = &[
     (libc::SYS_readlinkat, Errno(libc::EACCES)), // of the standard library in a panic
     (libc::SYS_openat, If(&[Bits(2, EXISTING, 0)])),
     (libc::SYS_statx, Errno(libc::ENOSYS)), // the standard library falls back to fstat()
-    // Threads stay on their core while they are real-time.
-    (libc::SYS_sched_setaffinity, If(&[CALLING_THREAD])),
     (
         libc::SYS_ioctl,
         If(&[OneOf(
@@ -29,7 +26,6 @@ pub(crate) const CALLS: Calls = &[
                 request(libc::TUNSETIFF),
                 request(libc::TUNSETPERSIST),
                 request(libc::TUNGETIFF),
-                request(libc::TUNSETOFFLOAD),
                 request(libc::TUNSETVNETHDRSZ),
                 request(libc::TUNSETVNETLE),
                 TUNGETDEVNETNS,
@@ -71,11 +67,7 @@ pub(crate) const CALLS: Calls = &[
             OneOf(2, &[bits(libc::SO_RCVBUFFORCE)]),
         ]),
     ),
-    (libc::SYS_sendmmsg, Always), // many frames at a time
     (libc::SYS_setns, If(&[OneOf(1, &[bits(libc::CLONE_NEWNET)])])),
-    (libc::SYS_memfd_create, Always),
-    (libc::SYS_ftruncate, Always),
-    (libc::SYS_fcntl, If(&[OneOf(1, &[bits(libc::F_ADD_SEALS)])])),
 ];
 
 /// Older calls that newer architectures do not have.

@@ -16,6 +16,7 @@
 pub(crate) mod control;
 pub(crate) mod data_plane;
 pub(crate) mod driver;
+pub(crate) mod forwarder;
 pub(crate) mod ovs;
 
 use libc::c_int;

@@ -4,7 +4,7 @@ use crate::rig::{Rig, wait};
 use crate::two_ports;
 use control_protocol::data_plane::{Connection, FromDataPlane, PortState};
 use control_protocol::driver::thread_name;
-use control_protocol::supervisor::{ProcessStatus, Role, ToChild, VmStates};
+use control_protocol::supervisor::{ForwarderId, ProcessStatus, Role, ToChild, VmStates};
 use flow::{ControllerId, PortId};
 use management::{PortInfo, Reply, Request as Verb, Status};
 use std::process::{Child, Command};
@@ -154,12 +154,13 @@ fn the_thread_of_an_interface_is_found_in_the_driver_domain() {
         });
     let tid = told.recv().unwrap();
     let driver = ProcessStatus {
-        role: Role::Driver,
+        role: Role::Forwarder(ForwarderId::TAPS),
         pid: Some(std::process::id()),
         restarts: 0,
         last_exit: None,
         missing: None,
         trouble: None,
+        serves: None,
     };
     let processes = ToChild::Processes(vec![driver]);
     rig.supervisor.send(&processes, &[]).unwrap();

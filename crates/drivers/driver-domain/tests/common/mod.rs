@@ -3,6 +3,7 @@
 #![allow(dead_code, missing_docs, reason = "shared by several test programs")]
 
 pub mod backend;
+pub mod supervision;
 
 use control_protocol::Channel;
 use control_protocol::driver::{FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
@@ -12,12 +13,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use supervision::{Runs, Supervision};
 
 /// Long enough for a loaded machine, short enough to notice a hang.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -157,11 +158,7 @@ pub struct Driver {
     /// States of ports for which the test has not waited yet.
     heard: RefCell<VecDeque<(PortId, InterfaceState)>>,
     runs: Option<Runs>,
-}
-
-enum Runs {
-    Thread(JoinHandle<()>),
-    Process(Child),
+    pub supervision: Supervision,
 }
 
 impl Driver {
@@ -179,29 +176,38 @@ impl Driver {
         Driver::with(supervisor, Runs::Thread(thread))
     }
 
-    /// Runs it as a process that can be killed: this test program, running `entry` only.
-    pub fn start_process(entry: &str) -> Driver {
+    /// Runs it as a process that can be killed: this test program, running `entry` only. Forwarders are
+    /// threads, or processes that run another entry.
+    pub fn start_process(entry: &str, forwarders: Option<&'static str>) -> Driver {
         let (supervisor, theirs) = Channel::pair().unwrap();
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", entry, "--ignored", "--nocapture"]);
-        let child = command
-            .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        Driver::with(supervisor, Runs::Process(child))
+        Driver::with_forwarders(supervisor, Runs::process(entry, theirs), forwarders)
     }
 
     fn with(supervisor: Channel, runs: Runs) -> Driver {
+        Driver::with_forwarders(supervisor, runs, None)
+    }
+
+    fn with_forwarders(supervisor: Channel, runs: Runs, forwarders: Option<&'static str>) -> Driver {
         let id = ControllerId::BUILT_IN;
         let control = connect(&supervisor, id);
         Driver {
             id,
+            supervision: Supervision::new(&supervisor, forwarders),
             supervisor,
             control,
             heard: RefCell::default(),
             runs: Some(runs),
         }
+    }
+
+    /// Kills the broker; another process that runs `entry` takes its place. The controller has no channel to
+    /// it yet.
+    pub fn replace_broker(&mut self, entry: &str) {
+        self.runs.take().unwrap().kill();
+        let (supervisor, theirs) = Channel::pair().unwrap();
+        self.runs = Some(Runs::process(entry, theirs));
+        self.supervision.replace_broker(&supervisor);
+        self.supervisor = supervisor;
     }
 
     /// Another controller of the same driver domain.
@@ -214,6 +220,7 @@ impl Driver {
             supervisor: Channel::from(supervisor),
             heard: RefCell::default(),
             runs: None,
+            supervision: self.supervision.clone(),
         }
     }
 
@@ -310,18 +317,15 @@ impl Driver {
     /// Orderly end.
     pub fn shut_down(mut self) {
         self.supervisor.send(&ToChild::Shutdown, &[]).unwrap();
-        match self.runs.take().unwrap() {
-            Runs::Thread(thread) => thread.join().unwrap(),
-            Runs::Process(mut child) => assert!(child.wait().unwrap().success()),
-        }
+        self.runs.take().unwrap().wait();
+        self.supervision.end_forwarders();
     }
 
-    /// `kill -9`.
+    /// `kill -9`, of a process. Its forwarders end as well, and nothing is kept.
     pub fn kill(mut self) {
-        if let Some(Runs::Process(child)) = &mut self.runs {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
+        self.runs.take().unwrap().kill();
+        self.supervision.end_forwarders();
+        self.supervision.forget();
     }
 }
 
@@ -333,8 +337,9 @@ impl Drop for Driver {
         match self.runs.take() {
             Some(Runs::Thread(thread)) => drop(thread.join()),
             Some(Runs::Process(mut child)) => drop(child.wait()),
-            None => {}
+            None => return,
         }
+        self.supervision.end_forwarders();
     }
 }
 

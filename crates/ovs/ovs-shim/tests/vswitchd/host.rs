@@ -98,6 +98,7 @@ fn inside_internal() {
     host_reaches(&world, "10.7.0.1");
     // A flow that is installed forwards without Open vSwitch's process; ovs-vswitchd makes all anew.
     kill(&world, "driver");
+    kill(&world, "forwarder-0");
     reaches(&world, &a, "10.7.0.2");
     host_reaches(&world, "10.7.0.2");
     know(&world, &a, "int1", &b, "int2", "10.7.0.2");
@@ -126,7 +127,7 @@ fn inside_internal() {
             !there.contains("int3")
         });
     }
-    for role in ["driver", "data-plane", "control", "ovs"] {
+    for role in ["driver", "data-plane", "control", "ovs", "forwarder-0"] {
         assert_eq!(process(&world, role)["missing"], json!([]), "{role}");
     }
 }
@@ -165,7 +166,7 @@ fn inside_devices() {
     assert_eq!(world.vsctl("get Interface br0 error"), "[]");
     reaches(&world, &b, "10.8.0.1");
     hidden(&world, &a);
-    for role in ["driver", "data-plane"] {
+    for role in ["driver", "forwarder-1", "data-plane"] {
         kill(&world, role);
         reaches(&world, &a, "10.8.0.2");
         hidden(&world, &a);

@@ -7,7 +7,7 @@ use super::threads::{self, Thread};
 use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, ProcessStatus, Role, ToChild};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use rustix::time::Timespec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,6 +50,10 @@ pub struct Supervised {
     log: Option<JoinHandle<()>>,
     /// Whether it is replaced when it hangs.
     is_watched: bool,
+    /// What it serves, for users.
+    serves: Option<String>,
+    /// Whether nobody needs the process any more; then no further one is started.
+    is_retired: bool,
     /// Whether kills have an effect. Only tests have processes on which they do not.
     mortal: bool,
 }
@@ -58,7 +62,6 @@ pub struct Supervised {
 struct Running {
     process: Child,
     channel: Channel,
-    since: Instant,
     killed: Option<Instant>,
     /// Why we killed it, if it hung.
     hung: Option<String>,
@@ -104,7 +107,7 @@ impl Sight for Process {
 }
 
 /// A message of a child.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Event {
     /// Nothing that others must know.
     Nothing,
@@ -112,14 +115,18 @@ pub enum Event {
     News,
     /// The process of that role owes it an answer.
     Owes(Role),
+    /// The broker says what is to be kept for its successor, or which forwarders there are to be.
+    Broker(FromChild, Vec<OwnedFd>),
 }
 
-/// Whether a process may have another one replaced: controllers their peers, the control process `ovs`, too.
+/// Whether a process may have another one replaced: controllers their peers, the control process `ovs`, too,
+/// the broker its forwarders.
 fn may_replace(role: Role, victim: Role) -> bool {
     match role {
         Role::Control => victim != Role::Control,
         Role::Ovs => matches!(victim, Role::DataPlane | Role::Driver),
-        Role::DataPlane | Role::Driver => false,
+        Role::Driver => matches!(victim, Role::Forwarder(_)),
+        Role::DataPlane | Role::Forwarder(_) => false,
     }
 }
 
@@ -132,8 +139,10 @@ fn replace_pause(role: Role) -> Duration {
     }
 }
 
-/// Messages for which we had not asked that are read before there is a pause, and its length.
+/// Messages for which we had not asked that are read before there is a pause, and its length. The broker has
+/// several for each interface.
 const MESSAGES: u32 = 16;
+const BROKER_MESSAGES: u32 = 1024;
 const MESSAGE_PAUSE: Duration = Duration::from_millis(200);
 
 impl Supervised {
@@ -143,12 +152,17 @@ impl Supervised {
             role,
             running: None,
             restart_at: None,
-            backoff: Backoff::new(),
+            backoff: Backoff::new(match role {
+                Role::Forwarder(_) => Duration::ZERO,
+                _ => super::backoff::FIRST,
+            }),
             restarts: 0,
             last_exit: None,
             lost: Vec::new(),
             log: None,
             is_watched: true,
+            serves: None,
+            is_retired: false,
             mortal: true,
         }
     }
@@ -156,6 +170,27 @@ impl Supervised {
     /// From now on it is not replaced because it hangs.
     pub fn tolerate_hangs(&mut self) {
         self.is_watched = false;
+    }
+
+    /// Notes that the process is needed, and what it serves, for users. True if that is new.
+    pub fn serve(&mut self, what: String) -> bool {
+        self.is_retired = false;
+        let what = bounded(vec![what]).pop();
+        let is_new = self.serves != what;
+        self.serves = what;
+        is_new
+    }
+
+    /// Ends the process for good, since nobody needs it any more.
+    pub fn retire(&mut self) {
+        self.is_retired = true;
+        self.restart_at = None;
+        self.kill();
+    }
+
+    /// Whether the process was retired and has ended.
+    pub fn is_done(&self) -> bool {
+        self.is_retired && self.running.is_none()
     }
 
     /// Which one.
@@ -235,7 +270,12 @@ impl Supervised {
             said => said,
         };
         running.unasked += 1;
-        if running.unasked >= MESSAGES {
+        let most = if role == Role::Driver {
+            BROKER_MESSAGES
+        } else {
+            MESSAGES
+        };
+        if running.unasked >= most {
             running.unasked = 0;
             running.paused_until = Some(now + MESSAGE_PAUSE);
         }
@@ -249,6 +289,13 @@ impl Supervised {
                 let hangs = running.watch.on_stuck(report, &sight, now);
                 self.replace_hung(hangs);
             }
+            Ok((
+                message @ (FromChild::Forwarders(_)
+                | FromChild::Keep(_)
+                | FromChild::Forget(_)
+                | FromChild::Recall(_)),
+                fds,
+            )) if role == Role::Driver => return Some(Event::Broker(message, fds)),
             // Its end is noticed elsewhere; messages that are malformed or not allowed are not answered.
             said => log::debug!("{role}: {said:?}"),
         }
@@ -332,6 +379,7 @@ impl Supervised {
                 .running
                 .as_ref()
                 .and_then(|running| running.watch.trouble().cloned()),
+            serves: self.serves.clone(),
         }
     }
 
@@ -353,7 +401,6 @@ impl Supervised {
         self.running = Some(Running {
             process,
             channel: ours,
-            since: now,
             killed: None,
             hung: None,
             missing: None,
@@ -368,7 +415,7 @@ impl Supervised {
 
     /// Could not be started: to be tried again.
     pub fn failed_to_start(&mut self, error: &anyhow::Error, now: Instant) {
-        let wait = self.backoff.wait(std::time::Duration::ZERO);
+        let wait = self.backoff.wait(now);
         log::error!(
             "{} cannot be started, next try in {} ms: {error:#}",
             self.role,
@@ -388,9 +435,9 @@ impl Supervised {
         };
         let status = match running.process.try_wait() {
             Ok(None) if running.killed.is_some_and(|killed| now >= killed + KILL_TIMEOUT) => {
-                let wait = self.backoff.wait(now.saturating_duration_since(running.since));
+                let wait = self.backoff.wait(now);
                 self.give_up();
-                self.restart_at = Some(now + wait);
+                self.restart_at = (!self.is_retired).then_some(now + wait);
                 return true;
             }
             Ok(None) => return false,
@@ -401,7 +448,12 @@ impl Supervised {
                 return false;
             }
         };
-        let wait = self.backoff.wait(now.saturating_duration_since(running.since));
+        if self.is_retired {
+            log::info!("{} is not needed any more, and has ended", self.role);
+            self.running = None;
+            return true;
+        }
+        let wait = self.backoff.wait(now);
         let end = running.hung.take().unwrap_or_else(|| describe(status));
         log::error!(
             "{} {end}; starting it again in {} ms",

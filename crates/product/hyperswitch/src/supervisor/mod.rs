@@ -12,6 +12,7 @@
 mod backoff;
 mod child;
 mod hang;
+mod interfaces;
 mod keepalive;
 mod ready;
 mod relay;
@@ -25,6 +26,7 @@ use control_protocol::supervisor::{IdlePollStatus, PriorityStatus, Role, ToChild
 use control_protocol::{Channel, MAX_DESCRIPTORS};
 use flow::ControllerId;
 use idle_states::{CPUS, Constraints};
+use interfaces::Kept;
 use keepalive::Keepalive;
 use process::{Signal, Signals};
 use ready::Probe;
@@ -49,6 +51,8 @@ const JOINED: [(Role, Role, ControllerId); 4] = [
 
 /// Order of ending: processes that depend on others end first, so that none reports the loss of a peer.
 const ENDING: [Role; 4] = [Role::Ovs, Role::Control, Role::Driver, Role::DataPlane];
+/// Forwarders end with the broker, in the order of the list behind it.
+const FORWARDERS_END: usize = 2;
 
 /// How long a child may take to end when asked.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
@@ -93,7 +97,7 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
         if role == Role::Ovs {
             tell_ovs(&mut command, &ovs);
         }
-        if nice && matches!(role, Role::DataPlane | Role::Driver) {
+        if nice && matches!(role, Role::DataPlane | Role::Forwarder(_)) {
             command.env(crate::children::NICE_VARIABLE, "1");
         }
         command
@@ -106,6 +110,7 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
         supervisor.children.retain(|child| child.role() != Role::Ovs);
     }
     if std::env::var_os(crate::children::HANGS_VARIABLE).is_some_and(|value| value == "leave") {
+        supervisor.tolerates_hangs = true;
         supervisor
             .children
             .iter_mut()
@@ -153,8 +158,10 @@ fn command(role: Role, run_dir: &Path, config: Option<&Path>) -> Command {
         .arg("--run-dir")
         .arg(run_dir)
         .arg(verb);
-    if let (Role::Control, Some(config)) = (role, config) {
-        command.arg("--config").arg(config);
+    match (role, config) {
+        (Role::Control, Some(config)) => drop(command.arg("--config").arg(config)),
+        (Role::Forwarder(id), _) => drop(command.arg(id.0.to_string())),
+        _ => {}
     }
     for variable in keepalive::VARIABLES {
         command.env_remove(variable);
@@ -173,8 +180,12 @@ type Launch = Box<dyn Fn(Role) -> Command>;
 
 struct Supervisor {
     launch: Launch,
-    /// The children that are configured, in the order of [`Role::ALL`].
+    /// The children that are configured, in the order of [`Role::ALL`], and forwarders.
     children: Vec<Supervised>,
+    /// What the broker has open.
+    kept: Kept,
+    /// No child is replaced because it hangs.
+    tolerates_hangs: bool,
     /// Until the switch is ready.
     probe: Option<Probe>,
     /// The service manager wants signs of life.
@@ -202,6 +213,8 @@ impl Supervisor {
         Supervisor {
             launch,
             children: Role::ALL.map(Supervised::new).into(),
+            kept: Kept::default(),
+            tolerates_hangs: false,
             probe,
             keepalive: None,
             status_socket: None,
@@ -263,7 +276,22 @@ impl Supervisor {
                 self.join(server, controller, id)?;
             }
         }
+        for other in self.roles() {
+            if let Role::Forwarder(id) = other
+                && (role == Role::Driver || role == other)
+            {
+                self.join_forwarder(id)?;
+            }
+        }
         Ok(())
+    }
+
+    /// Starts a child, or has it started later if that fails.
+    fn start_or_wait(&mut self, role: Role, now: Instant) {
+        if let Err(error) = self.start(role, now) {
+            self.child(role).end();
+            self.child(role).failed_to_start(&error, now);
+        }
     }
 
     /// Gives a controller and a process that serves controllers a fresh channel to each other, if both run.
@@ -301,12 +329,12 @@ impl Supervisor {
                 };
                 child.send(&ToChild::IdlePoll(status), &[]);
             }
-            Role::Driver | Role::Ovs => {}
+            Role::Driver | Role::Forwarder(_) | Role::Ovs => {}
         }
     }
 
     fn tell_vm_state(&mut self, role: Role) {
-        if role == Role::Ovs {
+        if matches!(role, Role::Ovs | Role::Driver) {
             return;
         }
         let message = ToChild::VmState(match &self.vm_state {
@@ -375,12 +403,10 @@ impl Supervisor {
             }
             changed |= ended;
         }
+        self.children.retain(|child| !child.is_done());
         for role in self.roles() {
             if self.child(role).restart_at().is_some_and(|due| due <= now) {
-                if let Err(error) = self.start(role, now) {
-                    self.child(role).end();
-                    self.child(role).failed_to_start(&error, now);
-                }
+                self.start_or_wait(role, now);
                 changed = true;
             }
         }
@@ -402,6 +428,7 @@ impl Supervisor {
                             debtor.ping(now);
                         }
                     }
+                    Event::Broker(message, fds) => news |= self.on_broker(message, fds, now),
                 }
             }
             let victim = self.child(role).take_victim(now);
@@ -460,8 +487,14 @@ impl Supervisor {
     fn end_all(&mut self, signals: &Signals) -> Result<()> {
         let asked = Instant::now();
         let mut waits = true;
-        let roles = self.roles();
-        for role in ENDING.into_iter().filter(|role| roles.contains(role)) {
+        let mut roles = self.roles();
+        roles.sort_by_key(|role| {
+            ENDING
+                .iter()
+                .position(|other| other == role)
+                .unwrap_or(FORWARDERS_END)
+        });
+        for role in roles {
             let deadline = Instant::now() + END_TIMEOUT;
             self.child(role).send(&ToChild::Shutdown, &[]);
             while waits && !self.child(role).reap_for_good() && Instant::now() < deadline {

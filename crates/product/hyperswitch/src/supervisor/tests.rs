@@ -3,7 +3,7 @@
 //! `tests/run.rs` covers them with the real executable.
 
 use super::*;
-use control_protocol::supervisor::{FromChild, StuckThread};
+use control_protocol::supervisor::{ForwarderId, FromChild, StuckThread};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
@@ -42,7 +42,7 @@ fn child() {
     };
     while let Ok((message, fds)) = supervisor.recv::<ToChild>() {
         match message {
-            ToChild::Peer(peer) => meet(peer.name(), fds),
+            ToChild::Peer(peer) => meet(&peer.to_string(), fds),
             ToChild::Controller(id) => meet(&format!("controller {id}"), fds),
             ToChild::Processes(all) => {
                 let all: Vec<String> = all
@@ -59,7 +59,12 @@ fn child() {
                 say(format!("{role} {me} keeps {cpus:?} awake"));
             }
             ToChild::IdlePoll(status) => say(format!("{role} {me} shows {status:?}")),
-            ToChild::Placement(_) | ToChild::Priority(_) => {}
+            ToChild::Kept(interface) => say(format!(
+                "{role} {me} gets {} with {}",
+                interface.spec.name,
+                fds.len()
+            )),
+            ToChild::Placement(_) | ToChild::Priority(_) | ToChild::Recalled(_) => {}
             ToChild::Ping(ping) => {
                 let file = PathBuf::from(&log).with_file_name(format!("{FAULT}-{role}"));
                 let fault = std::fs::read_to_string(&file).unwrap_or_default();
@@ -118,6 +123,15 @@ fn misbehave(fault: &str, supervisor: &Channel) {
                 supervisor.send(&FromChild::Stuck(report), &[]).unwrap();
             }
         }
+        "ask" | "ask for nothing" => {
+            let wanted = (fault == "ask").then(|| (ForwarderId(1), "eth0: well".into()));
+            let wanted = FromChild::Forwarders(wanted.into_iter().collect());
+            supervisor.send(&wanted, &[]).unwrap();
+            let keep = FromChild::Keep(interfaces::tests::interface(7, "eth0"));
+            let device = interfaces::tests::device();
+            supervisor.send(&keep, &[device.as_fd()]).unwrap();
+            supervisor.send(&FromChild::Recall(None), &[]).unwrap();
+        }
         "accuse" => {
             for role in Role::ALL {
                 supervisor.send(&FromChild::Owes(role), &[]).unwrap();
@@ -157,7 +171,7 @@ impl Scene {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.args(["--exact", "supervisor::tests::child", "--nocapture"]);
             command
-                .env(ROLE, role.name())
+                .env(ROLE, role.to_string())
                 .env(LOG, &child_log)
                 .stdout(Stdio::null());
             command
@@ -252,13 +266,13 @@ fn survivors_get_channels_to_whoever_was_started_again() {
     let control = scene.pid(Role::Control);
     let line = format!("control {control} knows data-plane:1 driver:1 control:1 ovs:1\n");
     scene.until("control knows", |scene| scene.log().contains(&line));
-    // All but `ovs` got the state of vm-state: unavailable here.
+    // Those that place threads got the state of vm-state: unavailable here.
     let unavailable = VmStates::Unavailable(Unavailable::NoPrivilege.to_string());
     for role in Role::ALL {
         let told = format!("{role} {} is told {unavailable:?} with 0\n", scene.pid(role));
         assert_eq!(
             scene.log().contains(&told),
-            role != Role::Ovs,
+            !matches!(role, Role::Ovs | Role::Driver),
             "{told}{}",
             scene.log()
         );
@@ -365,8 +379,8 @@ fn a_child_that_always_dies_is_started_less_and_less_often() {
     let end = Instant::now() + Duration::from_millis(1300);
     scene.until("time passes", |_| Instant::now() >= end);
     let status = scene.supervisor.child(Role::Driver).status();
-    // After 100, 300 and 700 ms; the next would be after 1500 ms.
-    assert!((2..=3).contains(&status.restarts), "{} restarts", status.restarts);
+    // After 100, 200, 300, 400, 600 and 1000 ms; the next would be after 1800 ms.
+    assert!((3..=6).contains(&status.restarts), "{} restarts", status.restarts);
     assert_eq!(status.last_exit.as_deref(), Some("exited with status 1"));
     for role in [Role::DataPlane, Role::Control] {
         assert_eq!(
@@ -673,4 +687,51 @@ fn a_process_that_is_not_configured_cannot_be_replaced() {
     }
     let end = Instant::now() + Duration::from_millis(1200);
     scene.until("the last wish was heard", |_| Instant::now() >= end);
+}
+
+/// The broker has forwarders started and ended, and they outlive it. Other processes do not.
+#[test]
+fn forwarders_are_started_for_the_broker_and_outlive_it() {
+    let forwarder = Role::Forwarder(ForwarderId(1));
+    let mut scene = Scene::start(None);
+    scene.until("everybody meets", Scene::all_have_met);
+    scene.ping_with_fault(Role::Control, "ask");
+    scene.until("it has answered", |scene| scene.log().contains("control "));
+    scene.ping_with_fault(Role::Driver, "ask");
+    scene.until("the forwarder runs", |scene| {
+        let forwarder = scene.supervisor.find_child(forwarder);
+        forwarder.is_some_and(|child| child.status().missing.is_some())
+    });
+    let have_met = |scene: &mut Scene| {
+        let (broker, forwarder) = (scene.pid(Role::Driver), scene.pid(forwarder));
+        let log = scene.log();
+        log.contains(&format!("driver {broker} met forwarder-1 {forwarder}\n"))
+            && log.contains(&format!("forwarder-1 {forwarder} met driver {broker}\n"))
+    };
+    scene.until("they meet", have_met);
+    let status = scene.supervisor.child(forwarder).status();
+    assert_eq!(status.serves.as_deref(), Some("eth0: well"));
+    let broker = scene.pid(Role::Driver);
+    let line = format!("driver {broker} gets eth0 with 1\n");
+    scene.until("it gets what was kept", |scene| scene.log().contains(&line));
+    // Each is replaced without the other.
+    for (victim, survivor) in [(Role::Driver, forwarder), (forwarder, Role::Driver)] {
+        let (dead, alive) = (scene.pid(victim), scene.pid(survivor));
+        signal(dead, rustix::process::Signal::KILL);
+        scene.until("it is back", |scene| scene.restarts(victim) == 1);
+        scene.until("they meet again", have_met);
+        assert_eq!(scene.pid(survivor), alive);
+    }
+    scene.ping_with_fault(Role::Driver, "ask");
+    let line = format!("driver {} gets eth0 with 1\n", scene.pid(Role::Driver));
+    scene.until("so does its successor", |scene| scene.log().contains(&line));
+    scene.ping_with_fault(Role::Driver, "ask for nothing");
+    scene.until("it has ended", |scene| {
+        scene.supervisor.find_child(forwarder).is_none()
+    });
+    assert!(
+        Role::ALL
+            .into_iter()
+            .all(|role| role == Role::Driver || scene.restarts(role) == 0)
+    );
 }

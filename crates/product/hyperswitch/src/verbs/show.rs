@@ -148,13 +148,14 @@ pub fn status(status: &Status) -> String {
 
 /// A table of processes.
 pub fn processes(processes: &[Process]) -> String {
-    let mut table = Table::new(&["PROCESS", ">PID", ">RESTARTS", "LAST EXIT"]);
+    let mut table = Table::new(&["PROCESS", ">PID", ">RESTARTS", "LAST EXIT", "SERVES"]);
     for process in processes {
         table.row([
             process.role.clone(),
             or_dash(process.pid),
             process.restarts.to_string(),
             or_dash(process.last_exit.as_ref()),
+            process.serves.clone().unwrap_or_default(),
         ]);
     }
     table.to_string()

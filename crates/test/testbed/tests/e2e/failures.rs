@@ -80,8 +80,10 @@ fn the_driver_process_dies_and_taps_return() -> Result<()> {
         },
     )?;
     thread::sleep(Duration::from_millis(1500));
-    let old = switch.kill(Role::Driver)?;
-    switch.wait_replaced(Role::Driver, old)?;
+    for role in [Role::Driver, Role::Taps] {
+        let old = switch.kill(role)?;
+        switch.wait_replaced(role, old)?;
+    }
     let result = stream.wait()?;
     lab.note(format!("{result:?}"));
     ensure!(

@@ -128,7 +128,7 @@ fn interfaces_keep_their_addresses_over_restarts() -> Result<()> {
     let switch = start(base.path(), &config)?;
     let at_first = macs(&switch)?;
     ensure!(at_first.0 != at_first.1);
-    for role in [Role::Driver, Role::Control, Role::DataPlane] {
+    for role in [Role::Driver, Role::Taps, Role::Control, Role::DataPlane] {
         let old = switch.kill(role)?;
         switch.wait_replaced(role, old)?;
         switch.wait_port("web", "running")?;

@@ -234,7 +234,7 @@ fn policies_hold_through_reloads_and_deaths() -> Result<()> {
     lab.note("another port is open");
     switch.reload(&policies(&container, 81))?;
     hold(&switch, &web, &container, 81)?;
-    for role in [Role::Control, Role::Driver] {
+    for role in [Role::Control, Role::Driver, Role::Taps] {
         lab.note(format!("{role:?} dies"));
         let old = switch.kill(role)?;
         switch.wait_replaced(role, old)?;
@@ -330,9 +330,11 @@ fn hosts_and_uplinks_have_policies_and_commands_change_those_of_ports() -> Resul
         "{shown}"
     );
     lab.note("the driver domain dies");
-    let old = switch.kill(Role::Driver)?;
-    switch.wait_replaced(Role::Driver, old)?;
-    hold()?;
+    for role in [Role::Driver, Role::Taps] {
+        let old = switch.kill(role)?;
+        switch.wait_replaced(role, old)?;
+        hold()?;
+    }
 
     lab.note("commands");
     let no_ssh = || {

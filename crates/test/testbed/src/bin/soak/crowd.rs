@@ -133,10 +133,10 @@ impl Crowd {
 
     /// Kills or stops a process, which is replaced in both cases.
     fn end_process(&mut self, switch: &Switch) -> Result<()> {
-        let role = if self.random.bool() {
-            Role::Control
-        } else {
-            Role::Driver
+        let role = match (self.random.bool(), self.random.bool()) {
+            (true, _) => Role::Control,
+            (false, true) => Role::Driver,
+            (false, false) => Role::Taps,
         };
         let (signal, what) = if self.random.bool() {
             (Signal::KILL, "is killed")

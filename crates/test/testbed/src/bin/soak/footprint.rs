@@ -26,7 +26,7 @@ pub struct Footprint {
 impl Footprint {
     /// Of the supervisor and the processes it started.
     pub fn of(switch: &Switch) -> Result<Vec<Footprint>> {
-        let roles = [Role::DataPlane, Role::Control, Role::Driver];
+        let roles = [Role::DataPlane, Role::Control, Role::Driver, Role::Taps];
         let mut all = vec![Footprint::of_process("supervisor", switch.supervisor())?];
         for role in roles {
             all.push(Footprint::of_process(role.name(), switch.pid(role)?)?);

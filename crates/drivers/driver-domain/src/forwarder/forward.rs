@@ -5,9 +5,9 @@
 //! of the frames under way are back. Until then the interface is not read, and its own queue (of a TAP:
 //! `txqueuelen`) buffers or drops frames.
 
-use crate::nic::{Arrival, Full, Nic, Sent};
-use crate::outbound::{BATCH, BATCH_BYTES};
-use crate::session::{Session, SessionError};
+use super::nic::{Arrival, Full, Nic, Sent};
+use super::outbound::{BATCH, BATCH_BYTES};
+use super::session::{Session, SessionError};
 use nic_packet::VNET_HEADER_LEN;
 use std::io;
 use std::time::Instant;

@@ -7,9 +7,9 @@
 //! and can do without all of them except VERSION_1: without mergeable buffers the receive ring has fewer and
 //! larger buffers, without segmentation offload the TAP has the kernel segment.
 
-use crate::area::{TransmitArea, chunk};
-use crate::nic::{MAX_FRAME, RECEIVE_ROOM};
-use crate::outbound::Outbound;
+use super::area::{TransmitArea, chunk};
+use super::nic::{MAX_FRAME, RECEIVE_ROOM};
+use super::outbound::Outbound;
 use nic_packet::{Offloads, VNET_HEADER_LEN};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;

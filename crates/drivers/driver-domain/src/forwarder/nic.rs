@@ -5,14 +5,12 @@
 //! 1.2, 5.1.6.2): no flag but NEEDS_CSUM, no buffer count. On the way out the header goes to the kernel as
 //! the data plane wrote it; the kernel checks it.
 
-use control_protocol::driver::{InterfaceKind, InterfaceSpec};
+use control_protocol::forwarder::Device;
 use nic_packet::{
-    Addresses, CONTROL_LEN, Front, NicError, Offloads, Owner, Tap, TapSpec, Uplink, VNET_HEADER_LEN, VlanTag,
-    addresses_of, vlan_tag,
+    CONTROL_LEN, Front, Offloads, PacketSocket, VNET_HEADER_LEN, VlanTag, set_tap_offloads, vlan_tag,
 };
 use rustix::io::Errno;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use virtqueue::driver::{Messages, SharedMemory, Span};
 
@@ -33,12 +31,10 @@ const NEEDS_CSUM: u8 = 1;
 /// An interface.
 #[derive(Debug)]
 pub enum Nic {
-    /// A TAP of ours.
-    Tap(Tap),
-    /// A device of the host.
-    Uplink(Uplink),
-    /// A device of the host, hidden from the host's stack; with its name.
-    Device(Uplink, String),
+    /// A TAP.
+    Tap(OwnedFd),
+    /// A packet socket on a device of the host.
+    Packet(PacketSocket),
 }
 
 /// The result of an attempt to receive.
@@ -54,90 +50,25 @@ pub enum Arrival {
 }
 
 impl Nic {
-    /// Opens an interface for an instance. `stale` addresses are removed from a TAP.
-    pub fn open(spec: &InterfaceSpec, stale: &[(IpAddr, u8)], owner: &Owner) -> Result<Nic, NicError> {
-        if let Some(tap) = tap_spec(spec) {
-            return Tap::open(&tap, stale, owner).map(Nic::Tap);
-        }
-        let tell = |uplink: &Uplink| {
-            if let Some(reason) = uplink.ring_refused() {
-                log::info!(
-                    "{}: no receive ring, so a system call per frame: {reason}",
-                    spec.name
-                );
-            }
-        };
-        match spec.kind {
-            InterfaceKind::Uplink => {
-                let uplink = Uplink::open(&spec.name, spec.mtu).inspect(tell)?;
-                Ok(Nic::Uplink(uplink))
-            }
-            InterfaceKind::Device => {
-                let uplink = Uplink::open_hidden(&spec.name, spec.mtu, owner).inspect(tell)?;
-                Ok(Nic::Device(uplink, spec.name.clone()))
-            }
-            // The descriptor comes from the controller.
-            InterfaceKind::Given { .. } | InterfaceKind::Tap { .. } => {
-                Err(NicError::Missing(spec.name.clone()))
+    /// Takes a device that the broker has opened.
+    pub fn new(device: &Device, descriptor: OwnedFd) -> io::Result<Nic> {
+        match device {
+            Device::Tap => Ok(Nic::Tap(descriptor)),
+            Device::Packet { header_len, has_ring } => {
+                PacketSocket::new(descriptor, (*header_len).into(), *has_ring).map(Nic::Packet)
             }
         }
-    }
-
-    /// Changes the open device in place, from one specification of it to another. False if it has to be
-    /// opened again for that.
-    pub fn change(&self, old: &InterfaceSpec, new: &InterfaceSpec) -> Result<bool, NicError> {
-        match (self, tap_spec(old), tap_spec(new)) {
-            _ if old == new => Ok(true),
-            (Nic::Tap(tap), Some(old), Some(new)) => tap.change(&old, &new).map(|()| true),
-            _ => Ok(false),
-        }
-    }
-
-    /// The addresses of a device that is configured here or belongs to the host alone; `None` for others.
-    pub fn addresses(&self, spec: &InterfaceSpec) -> Option<Result<Addresses, NicError>> {
-        match (self, &spec.kind) {
-            (Nic::Tap(tap), InterfaceKind::Tap { .. }) => Some(tap.addresses()),
-            (Nic::Uplink(_), _) => Some(addresses_of(&spec.name)),
-            _ => None,
-        }
-    }
-
-    /// A TAP that came with its descriptor.
-    pub fn given(name: &str, descriptor: OwnedFd) -> Result<Nic, NicError> {
-        Tap::from_descriptor(descriptor, name).map(Nic::Tap)
     }
 
     /// Sets the offloads that the data plane accepts. They have no effect on an uplink, which hands out
     /// frames as they come.
-    pub fn set_offloads(&self, offloads: Offloads) -> Result<(), NicError> {
+    pub fn set_offloads(&self, offloads: Offloads) -> io::Result<()> {
         match self {
-            Nic::Tap(tap) => tap.set_offloads(offloads),
-            Nic::Uplink(_) | Nic::Device(..) if offloads.checksum && offloads.tso4 && offloads.tso6 => Ok(()),
-            Nic::Uplink(_) | Nic::Device(..) => Err(NicError::Refused {
-                what: "uplinks".into(),
-                source: io::Error::other("the data plane offers no checksum and TCP segmentation offload"),
-            }),
-        }
-    }
-
-    /// Whether opening it again would find the same device.
-    pub fn is_current(&self) -> bool {
-        match self {
-            Nic::Tap(tap) => tap.is_current(),
-            Nic::Uplink(_) | Nic::Device(..) => true,
-        }
-    }
-
-    /// Closes; a TAP of ours disappears.
-    pub fn remove(self, owner: &Owner) -> Result<(), NicError> {
-        match self {
-            Nic::Tap(tap) => tap.remove(),
-            Nic::Uplink(_) => Ok(()),
-            Nic::Device(uplink, name) => {
-                // The socket is closed first, so that no packet reaches both it and the host's stack.
-                drop(uplink);
-                Uplink::show(&name, owner)
-            }
+            Nic::Tap(tap) => set_tap_offloads(tap.as_fd(), offloads),
+            Nic::Packet(_) if offloads.checksum && offloads.tso4 && offloads.tso6 => Ok(()),
+            Nic::Packet(_) => Err(io::Error::other(
+                "uplinks: the data plane offers no checksum and TCP segmentation offload",
+            )),
         }
     }
 
@@ -150,11 +81,11 @@ impl Nic {
         };
         let received = match self {
             Nic::Tap(tap) => memory.read_from(tap.as_fd(), &[room]).map(|len| (len, None)),
-            Nic::Uplink(uplink) | Nic::Device(uplink, _) => match take_from_ring(uplink, memory, room) {
+            Nic::Packet(socket) => match take_from_ring(socket, memory, room) {
                 FromRing::Taken(len, tag) => Ok((len, tag)),
                 FromRing::Nothing => return Ok(Arrival::Nothing),
                 FromRing::Cut => return Ok(Arrival::Unusable),
-                FromRing::InSocket => receive_at(uplink, memory, room),
+                FromRing::InSocket => receive_at(socket, memory, room),
             },
         };
         let (len, tag) = match received {
@@ -178,7 +109,7 @@ impl Nic {
     pub fn header_len(&self) -> usize {
         match self {
             Nic::Tap(_) => VNET_HEADER_LEN,
-            Nic::Uplink(uplink) | Nic::Device(uplink, _) => uplink.header_len(),
+            Nic::Packet(socket) => socket.header_len(),
         }
     }
 
@@ -197,11 +128,11 @@ impl Nic {
                     sent.count(fate, 1);
                 }
             }
-            Nic::Uplink(uplink) | Nic::Device(uplink, _) => {
+            Nic::Packet(socket) => {
                 let count = frames.iter().len();
                 while first + sent.taken + sent.refused < count && sent.full.is_none() {
                     let next = first + sent.taken + sent.refused;
-                    let result = memory.send(uplink.as_fd(), frames, next);
+                    let result = memory.send(socket.as_fd(), frames, next);
                     let taken = *result.as_ref().unwrap_or(&1);
                     sent.count(fate(result)?, taken);
                 }
@@ -265,29 +196,9 @@ impl AsFd for Nic {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Nic::Tap(tap) => tap.as_fd(),
-            Nic::Uplink(uplink) | Nic::Device(uplink, _) => uplink.as_fd(),
+            Nic::Packet(socket) => socket.as_fd(),
         }
     }
-}
-
-fn tap_spec(spec: &InterfaceSpec) -> Option<TapSpec> {
-    let InterfaceKind::Tap {
-        netns,
-        mac,
-        initial_mac,
-        addresses,
-    } = &spec.kind
-    else {
-        return None;
-    };
-    Some(TapSpec {
-        name: spec.name.clone(),
-        netns: netns.clone(),
-        mac: *mac,
-        initial_mac: *initial_mac,
-        mtu: spec.mtu,
-        addresses: addresses.clone(),
-    })
 }
 
 fn no_frame(error: io::Error) -> io::Result<Arrival> {
@@ -344,8 +255,8 @@ enum FromRing {
     InSocket,
 }
 
-fn take_from_ring(uplink: &mut Uplink, memory: &SharedMemory, room: Span) -> FromRing {
-    let Some(ring) = uplink.ring() else {
+fn take_from_ring(socket: &mut PacketSocket, memory: &SharedMemory, room: Span) -> FromRing {
+    let Some(ring) = socket.ring() else {
         return FromRing::InSocket;
     };
     let taken = match ring.front() {
@@ -364,20 +275,24 @@ fn take_from_ring(uplink: &mut Uplink, memory: &SharedMemory, room: Span) -> Fro
 
 /// Receives a frame from a packet socket into `room`; returns its length with a whole virtio-net header, and
 /// the VLAN tag that the kernel took out.
-fn receive_at(uplink: &Uplink, memory: &SharedMemory, room: Span) -> io::Result<(usize, Option<VlanTag>)> {
+fn receive_at(
+    socket: &PacketSocket,
+    memory: &SharedMemory,
+    room: Span,
+) -> io::Result<(usize, Option<VlanTag>)> {
     let mut control = [0; CONTROL_LEN];
     let spans = [
         Span {
             offset: room.offset,
-            len: uplink.header_len(),
+            len: socket.header_len(),
         },
         Span {
             offset: room.offset + VNET_HEADER_LEN,
             len: room.len - VNET_HEADER_LEN,
         },
     ];
-    let received = memory.recv(uplink.as_fd(), &spans, &mut control)?;
-    let missing = VNET_HEADER_LEN - uplink.header_len();
+    let received = memory.recv(socket.as_fd(), &spans, &mut control)?;
+    let missing = VNET_HEADER_LEN - socket.header_len();
     Ok((received.bytes + missing, vlan_tag(&control[..received.control])))
 }
 

@@ -1,30 +1,27 @@
-//! The worker of one port: the life of its interface and of its connection to the data plane.
+//! The worker of one port: its device, and its connection to the data plane.
 //!
-//! | interface | session | state reported | frames |
+//! | device | session | state reported | frames |
 //! |---|---|---|---|
-//! | closed | any | `Failed`; opened again after a delay that doubles | from the data plane: thrown away |
-//! | open | none | `Disconnected`, or `Failed` if the data plane broke a rule; until the next `Attach` | none |
-//! | open | up | `Up` | both ways |
+//! | none, or broken (reported once) | up | `Up` | from the data plane: thrown away |
+//! | any | none | `Disconnected`, or `Failed` if the data plane broke a rule; until the next `Attach` | none |
+//! | there | up | `Up` | both ways |
 //!
-//! The two sides fail independently. A stream that arrives while the interface is closed waits for it, so
-//! that the data plane sees a port as running only when it leads somewhere. A connection that was up stays up
-//! while the interface is gone, since only the control process could bring a new one.
+//! The two sides fail independently. A connection that was up stays up while there is no device.
 //!
-//! The worker sleeps in `epoll_wait`, without timeout unless the interface is to be tried again, or its
-//! device's queue is full. While frames flow it asks without waiting, between batches.
+//! The worker sleeps in `epoll_wait`, without timeout unless the queue of its device is full. While frames
+//! flow it asks without waiting, between batches.
 
-use crate::coalescing::{Coalescing, Frames, PAUSE, WhenIdle};
-use crate::forward::{Counters, End, Progress, receive, transmit};
-use crate::nic::{Full, Nic};
-use crate::session::{Session, SessionError};
-use crate::waking_core::{Reason, WakingCore};
-use control_protocol::driver::{InterfaceSpec, InterfaceState};
+use super::coalescing::{Coalescing, Frames, PAUSE, WhenIdle};
+use super::forward::{Counters, End, Progress, receive, transmit};
+use super::nic::{Full, Nic};
+use super::session::{Session, SessionError};
+use super::waking_core::{Reason, WakingCore};
+use control_protocol::driver::InterfaceState;
+use control_protocol::forwarder::Device;
 use flow::PortId;
-use nic_packet::{Addresses, NicError, Owner, Uplink};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -34,21 +31,19 @@ use thread_priority::{Booster, Priority, WakeMode};
 use virtqueue::driver::Doorbell;
 use vm_state::VmState;
 
-/// First delay before an interface is opened again, and the longest.
-const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(16));
-
 /// After how long frames are tried again for which the device's queue had no room.
 const FULL_NAP: Duration = Duration::from_millis(1);
+
+/// After how long a worker goes on that had no descriptor or memory to wait with.
+const SHORTAGE_NAP: Duration = Duration::from_millis(250);
 
 /// Commands of the main thread to a worker.
 #[derive(Debug)]
 pub enum Command {
-    /// Use this stream, this specification if it differs, and this TAP if one was given.
-    Attach(InterfaceSpec, UnixStream, Option<OwnedFd>),
-    /// Use this specification from now on.
-    Change(InterfaceSpec),
-    /// Look at the interface's addresses, which may have changed.
-    Look,
+    /// Use this stream, which has this number, and this device.
+    Attach(u32, UnixStream, Device, OwnedFd),
+    /// Use this device from now on, or none.
+    Device(Option<(Device, OwnedFd)>),
     /// Close everything and end.
     Detach,
 }
@@ -56,18 +51,19 @@ pub enum Command {
 /// A worker's report to the main thread: its port, its generation among the port's workers, what is new.
 pub type Report = (PortId, u64, News);
 
-/// What is new about an interface.
+/// What is new about a port.
 #[derive(Debug)]
 pub enum News {
-    State(InterfaceState),
-    Addresses(Addresses),
+    /// The state of the stream with this number.
+    State(u32, InterfaceState),
+    /// The device does not work any more.
+    Broken(String),
 }
 
 /// How a worker is made.
 pub struct Start {
     pub port: PortId,
     pub generation: u64,
-    pub spec: InterfaceSpec,
     pub commands: Receiver<Command>,
     /// Signalled after a command was sent.
     pub wake: Arc<Doorbell>,
@@ -76,8 +72,6 @@ pub struct Start {
     pub reported: Arc<Doorbell>,
     /// How the worker is scheduled while it forwards.
     pub priority: Priority,
-    /// Whose the interface is.
-    pub owner: Arc<Owner>,
     /// The states of cores, if they are published.
     pub states: Option<Arc<VmState>>,
 }
@@ -105,16 +99,11 @@ pub struct Worker {
     start: Start,
     nic: Option<Nic>,
     session: Option<Session>,
-    /// Waits for the interface.
-    stream: Option<UnixStream>,
-    /// Addresses that an earlier specification had, and that may still have to be removed.
-    stale: Vec<(IpAddr, u8)>,
-    /// Why the last attempt on either side failed.
+    /// Number of the stream that is used.
+    stream: u32,
+    /// What the data plane did against the rules.
     failure: Option<String>,
-    retry: Option<(Instant, Duration)>,
-    told: Option<InterfaceState>,
-    /// As reported last.
-    addresses: Addresses,
+    told: Option<(u32, InterfaceState)>,
     counters: Counters,
     /// Transmit buffers have run out.
     blocked: bool,
@@ -131,12 +120,9 @@ impl Worker {
             start,
             nic: None,
             session: None,
-            stream: None,
-            stale: Vec::new(),
+            stream: 0,
             failure: None,
-            retry: None,
             told: None,
-            addresses: Addresses::default(),
             counters: Counters::default(),
             blocked: false,
             full: None,
@@ -156,134 +142,72 @@ impl Worker {
         loop {
             while let Some(command) = next {
                 match command {
-                    Command::Attach(spec, stream, tap) => self.attach(spec, stream, tap),
-                    Command::Change(spec) => self.specify(spec, None),
-                    Command::Look => self.look(),
+                    Command::Attach(number, stream, device, descriptor) => {
+                        self.attach(number, stream, &device, descriptor);
+                    }
+                    Command::Device(device) => self.set_device(device),
                     Command::Detach => {
-                        self.remove();
+                        log::debug!("port {}: closed, {:?}", self.start.port, self.counters);
                         return;
                     }
                 }
                 next = self.start.commands.try_recv().ok();
             }
-            if self.retry_is_due() {
-                self.open();
-            }
-            self.connect();
-            // The next command may make this state obsolete: the control process must not take the end of a
-            // stream that it has replaced for the end of the new one.
-            next = self.start.commands.try_recv().ok();
-            if next.is_some() {
-                continue;
-            }
             self.report();
             if let Err(error) = self.serve(&mut booster) {
                 // Only descriptors or kernel memory running out can bring us here.
-                self.close_interface(format!("waiting: {error}"));
+                self.lose_device(format!("waiting: {error}"));
                 self.session = None;
                 self.poller = None;
-                next = self.start.commands.recv_timeout(RETRY.0).ok();
+                next = self.start.commands.recv_timeout(SHORTAGE_NAP).ok();
             } else {
                 next = self.start.commands.try_recv().ok();
             }
         }
     }
 
-    fn attach(&mut self, spec: InterfaceSpec, stream: UnixStream, tap: Option<OwnedFd>) {
+    fn attach(&mut self, number: u32, stream: UnixStream, device: &Device, descriptor: OwnedFd) {
         self.session = None;
         self.poller = None;
-        self.stream = Some(stream);
+        self.failure = None;
+        self.stream = number;
         self.told = None;
-        self.specify(spec, tap);
+        self.take_up(device, descriptor);
+        self.connect(stream);
     }
 
-    /// Takes on a specification, which may be the one it has. The device changes in place if it is open and
-    /// the same one.
-    fn specify(&mut self, spec: InterfaceSpec, tap: Option<OwnedFd>) {
-        let old = std::mem::replace(&mut self.start.spec, spec);
-        let spec = &self.start.spec;
-        self.retry = None;
-        if old.is_same_device(spec) {
-            self.stale.extend(old.addresses());
-            self.stale.retain(|address| !spec.addresses().contains(address));
-            self.stale.sort_unstable();
-            self.stale.dedup();
-        } else {
-            self.stale.clear();
-            self.remove_interface(&old.name);
-        }
-        if let Some(tap) = tap {
-            self.nic = None;
-            let given = Nic::given(&self.start.spec.name, tap);
-            return self.take_up(given);
-        }
-        let open = self.nic.as_ref().filter(|nic| nic.is_current());
-        match open.map(|nic| nic.change(&old, &self.start.spec)) {
-            Some(Ok(true)) => {
-                self.stale.clear();
-                self.failure = None;
-                self.look();
-            }
-            Some(Err(error)) => self.close_interface(error.to_string()),
-            Some(Ok(false)) | None => {
-                self.nic = None;
-                self.open();
-            }
+    fn set_device(&mut self, device: Option<(Device, OwnedFd)>) {
+        self.nic = None;
+        self.poller = None;
+        if let Some((device, descriptor)) = device {
+            self.take_up(&device, descriptor);
         }
     }
 
-    fn open(&mut self) {
-        let opened = Nic::open(&self.start.spec, &self.stale, &self.start.owner);
-        self.take_up(opened);
-    }
-
-    fn take_up(&mut self, opened: Result<Nic, NicError>) {
-        let opened = opened.and_then(|nic| {
+    fn take_up(&mut self, device: &Device, descriptor: OwnedFd) {
+        self.nic = None;
+        self.poller = None;
+        self.blocked = false;
+        let nic = Nic::new(device, descriptor).and_then(|nic| {
             if let Some(session) = &self.session {
                 nic.set_offloads(session.offloads())?;
             }
             Ok(nic)
         });
-        match opened {
-            Ok(nic) => {
-                self.nic = Some(nic);
-                self.stale.clear();
-                self.poller = None;
-                self.failure = None;
-                self.retry = None;
-                self.blocked = false;
-                self.look();
-            }
-            Err(error) => self.close_interface(error.to_string()),
+        match nic {
+            Ok(nic) => self.nic = Some(nic),
+            Err(error) => self.lose_device(error.to_string()),
         }
     }
 
-    /// Reports the addresses of the interface if they are other ones.
-    fn look(&mut self) {
-        match self.nic.as_ref().and_then(|nic| nic.addresses(&self.start.spec)) {
-            Some(Ok(addresses)) if self.addresses != addresses => {
-                self.addresses = addresses.clone();
-                self.start.tell(News::Addresses(addresses));
-            }
-            Some(Err(error)) => log::debug!("port {}: {error}", self.start.port),
-            Some(Ok(_)) | None => {}
-        }
-    }
-
-    fn close_interface(&mut self, reason: String) {
-        self.nic = None;
+    /// The device cannot be used. The broker opens another one.
+    fn lose_device(&mut self, reason: String) {
         self.poller = None;
-        let delay = self.retry.map_or(RETRY.0, |(_, delay)| (delay * 2).min(RETRY.1));
-        self.retry = Some((Instant::now() + delay, delay));
-        self.failure = Some(reason);
+        self.nic = None;
+        self.start.tell(News::Broken(reason));
     }
 
-    /// Uses a waiting stream if there is an interface to use it for.
-    fn connect(&mut self) {
-        if self.nic.is_none() {
-            return;
-        }
-        let Some(stream) = self.stream.take() else { return };
+    fn connect(&mut self, stream: UnixStream) {
         let spare = stream.try_clone();
         self.blocked = false;
         self.poller = None;
@@ -293,7 +217,7 @@ impl Worker {
                 let accepted = self.nic.as_ref().map(|nic| nic.set_offloads(session.offloads()));
                 self.session = Some(session);
                 if let Some(Err(error)) = accepted {
-                    self.close_interface(error.to_string());
+                    self.lose_device(error.to_string());
                 }
             }
             // A peer that disconnected is no error.
@@ -308,15 +232,12 @@ impl Worker {
             (None, None) => InterfaceState::Disconnected,
             (None, Some(_)) => InterfaceState::Up,
         };
+        let state = (self.stream, state);
         if self.told.as_ref() == Some(&state) {
             return;
         }
-        let (port, name) = (self.start.port, &self.start.spec.name);
-        // The controller tells users, once: each of its attempts makes the state new here, with the same
-        // outcome most often.
-        log::debug!("port {port} ({name}): {state:?}");
         self.told = Some(state.clone());
-        self.start.tell(News::State(state));
+        self.start.tell(News::State(state.0, state.1));
     }
 
     /// Forwards until something else is to be done.
@@ -333,7 +254,7 @@ impl Worker {
             } else if self.full == Some(Full::Device) && self.session.is_some() {
                 Some(FULL_NAP)
             } else {
-                self.until_retry()
+                None
             };
             if timeout == Some(Duration::ZERO) {
                 booster.check();
@@ -345,7 +266,7 @@ impl Worker {
                 booster.woken();
                 self.follow_waker(booster, ready);
             }
-            if ready.contains(Source::Command) || self.retry_is_due() {
+            if ready.contains(Source::Command) {
                 return Ok(());
             }
             if ready.contains(Source::Stream) {
@@ -355,7 +276,7 @@ impl Worker {
             }
             if let Some(nic) = self.nic.as_ref().filter(|_| ready.interface_broken) {
                 let reason = interface_error(nic);
-                self.close_interface(reason);
+                self.lose_device(reason);
                 return Ok(());
             }
             readable |= ready.contains(Source::Interface);
@@ -366,7 +287,7 @@ impl Worker {
             match self.forward_and_pause(&mut readable, &mut coalescing, booster) {
                 Ok(more) => busy = more,
                 Err(End::Interface(error)) => {
-                    self.close_interface(error.to_string());
+                    self.lose_device(error.to_string());
                     return Ok(());
                 }
                 Err(End::Session(error)) => {
@@ -503,15 +424,6 @@ impl Worker {
         Ok(poller)
     }
 
-    fn retry_is_due(&self) -> bool {
-        self.retry.is_some_and(|(at, _)| at <= Instant::now())
-    }
-
-    fn until_retry(&self) -> Option<Duration> {
-        self.retry
-            .map(|(at, _)| at.saturating_duration_since(Instant::now()))
-    }
-
     fn wait(&self, timeout: Option<Duration>) -> io::Result<Ready> {
         let poller = self.poller.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let mut events = [epoll::Event {
@@ -533,25 +445,6 @@ impl Worker {
         }
         Ok(ready)
     }
-
-    fn remove(&mut self) {
-        self.session = None;
-        let name = self.start.spec.name.clone();
-        self.remove_interface(&name);
-        log::debug!("port {} ({name}): closed, {:?}", self.start.port, self.counters);
-    }
-
-    fn remove_interface(&mut self, name: &str) {
-        self.poller = None;
-        let removed = match self.nic.take() {
-            Some(nic) => nic.remove(&self.start.owner),
-            // It may come back later, without a worker.
-            None => Uplink::show(name, &self.start.owner),
-        };
-        if let Err(error) = removed {
-            log::warn!("port {} ({name}): {error}", self.start.port);
-        }
-    }
 }
 
 impl Drop for Worker {
@@ -559,7 +452,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let failed = InterfaceState::Failed("internal error".into());
-            self.start.tell(News::State(failed));
+            self.start.tell(News::State(self.stream, failed));
         }
     }
 }
@@ -586,7 +479,7 @@ fn data(source: Source) -> EventData {
 fn interface_error(nic: &Nic) -> String {
     match nic {
         Nic::Tap(_) => "the interface was removed".into(),
-        Nic::Uplink(uplink) | Nic::Device(uplink, _) => match rustix::net::sockopt::socket_error(uplink) {
+        Nic::Packet(socket) => match rustix::net::sockopt::socket_error(socket) {
             Ok(Err(error)) => format!("the interface is gone: {}", io::Error::from(error)),
             _ => "the interface is gone".into(),
         },

@@ -1,0 +1,107 @@
+//! Messages between the broker and the forwarders of the driver domain.
+//!
+//! The broker opens interfaces and sees no frame; forwarders forward and can open nothing. A forwarder gets
+//! the device of each of its ports as a descriptor, and the stream to the data plane; it negotiates with the
+//! data plane itself. Each stream has a number that grows with each new one of its port, so that what is said
+//! about an earlier one is recognised.
+
+use crate::driver::{InterfaceSpec, InterfaceState};
+use crate::supervisor::ForwarderId;
+use flow::PortId;
+use serde::{Deserialize, Serialize};
+
+/// Broker to forwarder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToForwarder {
+    /// Forward between this port's device and this stream from now on. Descriptors: stream and device.
+    Attach {
+        /// The data plane's port.
+        port: PortId,
+        /// Number of the stream.
+        stream: u32,
+        /// The device.
+        device: Device,
+    },
+    /// The device of a port is this one from now on (one descriptor), or there is none. The stream stays.
+    Device {
+        /// As in `Attach`.
+        port: PortId,
+        /// The device; `None` while the interface cannot be used.
+        device: Option<Device>,
+    },
+    /// Forget the port.
+    Detach {
+        /// As in `Attach`.
+        port: PortId,
+    },
+}
+
+/// Forwarder to broker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromForwarder {
+    /// All ports, with the number of the stream of each and its state. First on each channel.
+    Ports(Vec<(PortId, u32, InterfaceState)>),
+    /// The connection to the data plane changed state. [`InterfaceState::Failed`]: the data plane broke a
+    /// rule.
+    State {
+        /// The port.
+        port: PortId,
+        /// The stream that this is about.
+        stream: u32,
+        /// The state.
+        state: InterfaceState,
+    },
+    /// The device of a port does not work any more; the text is for users.
+    Broken {
+        /// The port.
+        port: PortId,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A device that is open, as a forwarder has to know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Device {
+    /// A TAP.
+    Tap,
+    /// A packet socket.
+    Packet {
+        /// Bytes of the virtio-net header in front of each frame: 12, or 10 on kernels before 6.4.
+        header_len: u8,
+        /// Whether frames arrive in a ring.
+        has_ring: bool,
+    },
+}
+
+/// An interface that is open, as the next broker has to know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenInterface {
+    /// The data plane's port.
+    pub port: PortId,
+    /// The interface as it is configured.
+    pub spec: InterfaceSpec,
+    /// The forwarder that serves it.
+    pub forwarder: ForwarderId,
+    /// How it was opened.
+    pub opened: Opened,
+}
+
+/// How an interface was opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Opened {
+    /// A TAP.
+    Tap {
+        /// Whether we have made it, so that it disappears when it is detached.
+        is_ours: bool,
+        /// Device and inode of the network namespace by whose name it was opened.
+        namespace: Option<(u64, u64)>,
+    },
+    /// A packet socket.
+    Packet {
+        /// As in [`Device::Packet`].
+        header_len: u8,
+        /// Why frames do not arrive in a ring, if they do not.
+        ring_refused: Option<String>,
+    },
+}

@@ -1,0 +1,276 @@
+//! The thread that opens and configures one port's interface, and tries again when that fails.
+//!
+//! | interface | a stream to the data plane |
+//! |---|---|
+//! | closed; opened again after a delay that doubles | waits here |
+//! | open | is passed on, for the forwarder |
+//!
+//! So the data plane sees a port as running only when it leads somewhere. A connection that was up stays up
+//! while the interface is gone, since only a controller could bring a new one.
+
+use super::open_interface::Interface;
+use control_protocol::driver::InterfaceSpec;
+use control_protocol::forwarder::Opened;
+use flow::PortId;
+use nic_packet::{Addresses, NicError, Owner, Uplink};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+use virtqueue::driver::Doorbell;
+
+/// First delay before an interface is opened again, and the longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(16));
+
+/// Commands of the main thread.
+#[derive(Debug)]
+pub enum Command {
+    /// Use this stream, this specification if it differs, and this TAP if one was given.
+    Attach(InterfaceSpec, UnixStream, Option<OwnedFd>),
+    /// Use this specification from now on.
+    Change(InterfaceSpec),
+    /// Look at the interface's addresses, which may have changed.
+    Look,
+    /// The forwarder cannot use the device any more.
+    Broken(String),
+    /// Close everything and end.
+    Detach,
+}
+
+/// A report to the main thread: the port, the number of its opener among the port's openers, what is new.
+pub type Report = (PortId, u64, News);
+
+/// What is new about an interface.
+#[derive(Debug)]
+pub enum News {
+    /// The interface is open, with this specification.
+    Open {
+        spec: InterfaceSpec,
+        opened: Opened,
+        descriptor: OwnedFd,
+        /// The descriptor is another one than before.
+        is_new: bool,
+    },
+    /// The interface cannot be used; why, for users.
+    Failed(String),
+    /// A stream to be used with the interface.
+    Stream(UnixStream),
+    /// New addresses of the interface.
+    Addresses(Addresses),
+}
+
+/// How an opener is made.
+pub struct Start {
+    pub port: PortId,
+    pub generation: u64,
+    pub spec: InterfaceSpec,
+    /// The interface, if an earlier broker has opened it.
+    pub interface: Option<Interface>,
+    pub commands: Receiver<Command>,
+    pub reports: Sender<Report>,
+    /// To be signalled after a report was sent.
+    pub reported: Arc<Doorbell>,
+    /// Whose the interface is.
+    pub owner: Arc<Owner>,
+}
+
+impl Start {
+    fn tell(&self, news: News) {
+        // The main thread is gone only when the process ends.
+        let _ = self.reports.send((self.port, self.generation, news));
+        self.reported.ring();
+    }
+}
+
+pub struct Opener {
+    start: Start,
+    /// Waits for the interface.
+    stream: Option<UnixStream>,
+    /// Addresses that an earlier specification had, and that may still have to be removed.
+    stale: Vec<(IpAddr, u8)>,
+    retry: Option<(Instant, Duration)>,
+    /// As reported last.
+    addresses: Addresses,
+}
+
+/// Whether to go on.
+enum Next {
+    GoOn,
+    End,
+}
+
+impl Opener {
+    pub fn new(start: Start) -> Opener {
+        Opener {
+            start,
+            stream: None,
+            stale: Vec::new(),
+            retry: None,
+            addresses: Addresses::default(),
+        }
+    }
+
+    /// Runs until detached.
+    pub fn run(mut self) {
+        self.look();
+        loop {
+            let command = match self.retry {
+                Some((at, _)) => {
+                    let wait = at.saturating_duration_since(Instant::now());
+                    self.start.commands.recv_timeout(wait)
+                }
+                None => self.start.commands.recv().map_err(RecvTimeoutError::from),
+            };
+            match command {
+                Ok(command) => {
+                    if let Next::End = self.obey(command) {
+                        return;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => self.open(),
+                // The main thread ends without a word only when the process does.
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.pass_stream();
+        }
+    }
+
+    fn obey(&mut self, command: Command) -> Next {
+        match command {
+            Command::Attach(spec, stream, tap) => {
+                self.stream = Some(stream);
+                self.specify(spec, tap);
+            }
+            Command::Change(spec) => self.specify(spec, None),
+            Command::Look => self.look(),
+            // It was noticed already, or the report is late.
+            Command::Broken(_) if self.start.interface.is_none() => {}
+            Command::Broken(reason) => self.close(reason),
+            Command::Detach => {
+                let name = self.start.spec.name.clone();
+                self.remove(&name);
+                return Next::End;
+            }
+        }
+        Next::GoOn
+    }
+
+    /// Takes on a specification, which may be the one it has. The device changes in place if it is open and
+    /// the same one.
+    fn specify(&mut self, spec: InterfaceSpec, tap: Option<OwnedFd>) {
+        let old = std::mem::replace(&mut self.start.spec, spec);
+        let spec = &self.start.spec;
+        self.retry = None;
+        if old.is_same_device(spec) {
+            self.stale.extend(old.addresses());
+            self.stale.retain(|address| !spec.addresses().contains(address));
+            self.stale.sort_unstable();
+            self.stale.dedup();
+        } else {
+            self.stale.clear();
+            self.remove(&old.name);
+        }
+        if let Some(tap) = tap {
+            let given = Interface::given(&self.start.spec.name, tap);
+            return self.take_up(given);
+        }
+        let open = self.start.interface.as_ref();
+        let open = open.filter(|interface| interface.is_current());
+        match open.map(|interface| interface.change(&old, &self.start.spec)) {
+            Some(Ok(true)) => {
+                self.stale.clear();
+                self.tell_open(false);
+                self.look();
+            }
+            Some(Err(error)) => self.close(error.to_string()),
+            Some(Ok(false)) | None => {
+                self.start.interface = None;
+                self.open();
+            }
+        }
+    }
+
+    fn open(&mut self) {
+        let opened = Interface::open(&self.start.spec, &self.stale, &self.start.owner);
+        self.take_up(opened);
+    }
+
+    fn take_up(&mut self, opened: Result<Interface, NicError>) {
+        match opened {
+            Ok(interface) => {
+                self.start.interface = Some(interface);
+                self.stale.clear();
+                self.retry = None;
+                self.tell_open(true);
+                self.look();
+            }
+            Err(error) => self.close(error.to_string()),
+        }
+    }
+
+    fn tell_open(&mut self, is_new: bool) {
+        let Some(interface) = &self.start.interface else {
+            return;
+        };
+        match interface.descriptor() {
+            Ok(descriptor) => self.start.tell(News::Open {
+                spec: self.start.spec.clone(),
+                opened: interface.opened(),
+                descriptor,
+                is_new,
+            }),
+            Err(error) => self.close(error.to_string()),
+        }
+    }
+
+    /// Reports the addresses of the interface if they are other ones.
+    fn look(&mut self) {
+        let interface = self.start.interface.as_ref();
+        match interface.and_then(|interface| interface.addresses(&self.start.spec)) {
+            Some(Ok(addresses)) if self.addresses != addresses => {
+                self.addresses = addresses.clone();
+                self.start.tell(News::Addresses(addresses));
+            }
+            Some(Err(error)) => log::debug!("port {}: {error}", self.start.port),
+            Some(Ok(_)) | None => {}
+        }
+    }
+
+    fn close(&mut self, reason: String) {
+        self.start.interface = None;
+        let delay = self.retry.map_or(RETRY.0, |(_, delay)| (delay * 2).min(RETRY.1));
+        self.retry = Some((Instant::now() + delay, delay));
+        self.start.tell(News::Failed(reason));
+    }
+
+    /// Passes a waiting stream on if there is an interface to use it for.
+    fn pass_stream(&mut self) {
+        if self.start.interface.is_some()
+            && let Some(stream) = self.stream.take()
+        {
+            self.start.tell(News::Stream(stream));
+        }
+    }
+
+    fn remove(&mut self, name: &str) {
+        let removed = match self.start.interface.take() {
+            Some(interface) => interface.remove(&self.start.owner),
+            // It may come back later, without an opener.
+            None => Uplink::show(name, &self.start.owner),
+        };
+        if let Err(error) = removed {
+            log::warn!("port {} ({name}): {error}", self.start.port);
+        }
+    }
+}
+
+impl Drop for Opener {
+    /// A bug here must not look like an interface that works.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.start.tell(News::Failed("internal error".into()));
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! A supervisor for one driver domain: it keeps interfaces for the broker, and starts and ends forwarders.
+
+use control_protocol::Channel;
+use control_protocol::forwarder::OpenInterface;
+use control_protocol::supervisor::{ForwarderId, FromChild, Role, ToChild};
+use flow::PortId;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+
+/// A broker or a forwarder.
+pub enum Runs {
+    Thread(JoinHandle<()>),
+    Process(Child),
+}
+
+impl Runs {
+    /// Starts this test program as a process that runs `entry` only, with a channel as standard input.
+    pub fn process(entry: &str, channel: Channel) -> Runs {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", entry, "--ignored", "--nocapture"]);
+        let command = command.stdin(OwnedFd::from(channel)).stdout(Stdio::null());
+        Runs::Process(command.spawn().unwrap())
+    }
+
+    /// Waits for its orderly end.
+    pub fn wait(self) {
+        match self {
+            Runs::Thread(thread) => thread.join().unwrap(),
+            Runs::Process(mut child) => assert!(child.wait().unwrap().success()),
+        }
+    }
+
+    /// `kill -9`, of a process.
+    pub fn kill(self) {
+        if let Runs::Process(mut child) = self {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
+
+/// Outlives the broker.
+#[derive(Clone)]
+pub struct Supervision(Arc<Mutex<State>>);
+
+struct State {
+    broker: Channel,
+    kept: BTreeMap<PortId, (OpenInterface, OwnedFd)>,
+    forwarders: BTreeMap<ForwarderId, (Channel, Runs)>,
+    /// What forwarders serve, as the broker says.
+    serves: Vec<(ForwarderId, String)>,
+    /// Forwarders are processes that run this test.
+    entry: Option<&'static str>,
+    /// What each forwarder is told first.
+    greetings: Vec<(ToChild, Vec<OwnedFd>)>,
+}
+
+impl Supervision {
+    pub fn new(broker: &Channel, entry: Option<&'static str>) -> Supervision {
+        let supervision = Supervision(Arc::new(Mutex::new(State {
+            broker: duplicate(broker),
+            kept: BTreeMap::new(),
+            forwarders: BTreeMap::new(),
+            serves: Vec::new(),
+            entry,
+            greetings: Vec::new(),
+        })));
+        supervision.serve(duplicate(broker));
+        supervision
+    }
+
+    /// Another broker has taken the place of the one before.
+    pub fn replace_broker(&self, broker: &Channel) {
+        let mut state = self.state();
+        state.broker = duplicate(broker);
+        let ids: Vec<ForwarderId> = state.forwarders.keys().copied().collect();
+        ids.into_iter().for_each(|id| state.join(id));
+        drop(state);
+        self.serve(duplicate(broker));
+    }
+
+    /// Forwarders that start from now on are told this first.
+    pub fn greet_with(&self, message: ToChild, fds: &[impl AsFd]) {
+        let fds = fds.iter().map(|fd| fd.as_fd().try_clone_to_owned().unwrap());
+        let fds = fds.collect();
+        self.state().greetings.push((message, fds));
+    }
+
+    /// The process of a forwarder.
+    pub fn pid(&self, id: ForwarderId) -> Option<u32> {
+        match self.state().forwarders.get(&id) {
+            Some((_, Runs::Process(child))) => Some(child.id()),
+            _ => None,
+        }
+    }
+
+    /// What forwarders serve, as the broker says.
+    pub fn serves(&self) -> Vec<(ForwarderId, String)> {
+        self.state().serves.clone()
+    }
+
+    /// Kills a forwarder, and starts it again.
+    pub fn replace_forwarder(&self, id: ForwarderId) {
+        let before = self.state().forwarders.remove(&id);
+        let (channel, runs) = before.unwrap();
+        runs.kill();
+        drop(channel);
+        self.state().start(id);
+    }
+
+    /// Ends all forwarders.
+    pub fn end_forwarders(&self) {
+        let forwarders = std::mem::take(&mut self.state().forwarders);
+        for (channel, runs) in forwarders.into_values() {
+            let _ = channel.send(&ToChild::Shutdown, &[]);
+            runs.wait();
+        }
+    }
+
+    /// Nothing is kept any more.
+    pub fn forget(&self) {
+        self.state().kept.clear();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// Reads what a broker says until it has ended.
+    fn serve(&self, broker: Channel) {
+        let supervision = self.clone();
+        std::thread::spawn(move || {
+            while let Ok((message, fds)) = broker.recv::<FromChild>() {
+                supervision.state().on_message(message, fds);
+            }
+        });
+    }
+}
+
+impl State {
+    fn on_message(&mut self, message: FromChild, mut fds: Vec<OwnedFd>) {
+        match message {
+            FromChild::Keep(interface) => {
+                let device = fds.pop().unwrap();
+                self.kept.insert(interface.port, (interface, device));
+            }
+            FromChild::Forget(port) => drop(self.kept.remove(&port)),
+            FromChild::Recall(_) => {
+                for (interface, device) in self.kept.values() {
+                    let message = ToChild::Kept(interface.clone());
+                    let _ = self.broker.send(&message, &[device.as_fd()]);
+                }
+                let _ = self.broker.send(&ToChild::Recalled(None), &[]);
+            }
+            FromChild::Forwarders(wanted) => {
+                for (id, _) in &wanted {
+                    if !self.forwarders.contains_key(id) {
+                        self.start(*id);
+                    }
+                }
+                let is_wanted = |id: &ForwarderId| wanted.iter().any(|(other, _)| other == id);
+                let unwanted: Vec<ForwarderId> = self
+                    .forwarders
+                    .keys()
+                    .copied()
+                    .filter(|id| !is_wanted(id))
+                    .collect();
+                for id in unwanted {
+                    let (channel, runs) = self.forwarders.remove(&id).unwrap();
+                    let _ = channel.send(&ToChild::Shutdown, &[]);
+                    runs.wait();
+                }
+                self.serves = wanted;
+            }
+            _ => {}
+        }
+    }
+
+    fn start(&mut self, id: ForwarderId) {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let runs = match self.entry {
+            Some(entry) => Runs::process(entry, theirs),
+            None => Runs::Thread(std::thread::spawn(|| driver_domain::forward(theirs).unwrap())),
+        };
+        for (message, fds) in &self.greetings {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            ours.send(message, &fds).unwrap();
+        }
+        self.forwarders.insert(id, (ours, runs));
+        self.join(id);
+    }
+
+    /// Gives the broker and a forwarder a channel to each other.
+    fn join(&mut self, id: ForwarderId) {
+        let (one, other) = Channel::pair().unwrap();
+        let forwarder = &self.forwarders[&id].0;
+        let _ = self
+            .broker
+            .send(&ToChild::Peer(Role::Forwarder(id)), &[one.as_fd()]);
+        forwarder
+            .send(&ToChild::Peer(Role::Driver), &[other.as_fd()])
+            .unwrap();
+    }
+}
+
+fn duplicate(channel: &Channel) -> Channel {
+    Channel::from(channel.as_fd().try_clone_to_owned().unwrap())
+}

@@ -1,0 +1,222 @@
+//! The processes of the driver domain, on a running switch with containers and an uplink: what each can do,
+//! and what its death means to the others. Needs root; says so and passes without.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod containers;
+
+use containers::{Instance, Namespace, eventually, run};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The broker, the forwarder of TAPs, the forwarder of the uplink.
+const BROKER: &str = "driver";
+const TAPS: &str = "forwarder-0";
+const UPLINK: &str = "forwarder-1";
+
+/// Two containers and a station behind the uplink.
+struct Site {
+    containers: [Namespace; 2],
+    outside: Namespace,
+    _host: Namespace,
+    instance: Instance,
+    _directory: tempfile::TempDir,
+}
+
+impl Site {
+    fn start() -> Option<Site> {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
+            println!("left out: takes root and TAPs");
+            return None;
+        }
+        let [a, b, outside, host] = ["a", "b", "outside", "host"].map(Namespace::new);
+        let veth = format!(
+            "ip link add up0 netns {} type veth peer name far0 netns {}",
+            host.0, outside.0
+        );
+        assert!(run(&veth).0);
+        assert!(host.run("ip link set up0 up").0);
+        assert!(outside.run("ip addr add 10.84.0.9/24 dev far0").0);
+        assert!(outside.run("ip link set far0 up").0);
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("c.toml");
+        let port = |name: &str, namespace: &Namespace, host: u8| {
+            format!(
+                "[[switch.port]]\nname = \"{name}\"\ntype = \"tap\"\nnetns = \"{}\"\n\
+                 addresses = [\"10.84.0.{host}/24\"]\n",
+                namespace.0
+            )
+        };
+        let switch = "[[switch]]\nname = \"lan\"\ntype = \"external\"\nuplink = \"up0\"\n";
+        let text = format!("{switch}{}{}", port("a", &a, 1), port("b", &b, 2));
+        std::fs::write(&file, text).unwrap();
+        let site = Site {
+            instance: Instance::start_in(&host, &directory.path().join("run"), &file),
+            containers: [a, b],
+            outside,
+            _host: host,
+            _directory: directory,
+        };
+        site.reaches_all();
+        Some(site)
+    }
+
+    fn reaches_all(&self) {
+        for address in ["10.84.0.2", "10.84.0.9"] {
+            eventually(address, || self.containers[0].pings(address));
+        }
+    }
+
+    fn process(&self, role: &str) -> Option<Value> {
+        let status = self.instance.verb(&["status"]).ok()?;
+        let processes = status["processes"].as_array()?.clone();
+        processes.into_iter().find(|process| process["role"] == role)
+    }
+
+    fn pid(&self, role: &str) -> u64 {
+        let mut pid = None;
+        eventually(role, || {
+            self.process(role).is_some_and(|process| process["pid"].is_u64())
+        });
+        if let Some(process) = self.process(role) {
+            pid = process["pid"].as_u64();
+        }
+        pid.unwrap()
+    }
+
+    /// A thousand requests to the other container or outside, in two seconds at least.
+    fn ping(&self, address: &str) -> Child {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.containers[0].0]);
+        command.args(["ping", "-q", "-c", "1000", "-i", "0.002", "-W", "10", address]);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    }
+}
+
+fn loses_nothing(ping: Child, what: &str) {
+    let text = String::from_utf8(ping.wait_with_output().unwrap().stdout).unwrap();
+    assert!(text.contains(" 1000 received"), "{what}: {text}");
+}
+
+/// A line of `/proc/<pid>/status`, without its name.
+fn kernel_says(pid: u64, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap().trim().to_owned()
+}
+
+#[test]
+fn forwarders_have_no_rights_and_the_broker_has_no_frames() {
+    let Some(site) = Site::start() else { return };
+    let own = |pid: u64, namespace: &str| std::fs::read_link(format!("/proc/{pid}/ns/{namespace}")).unwrap();
+    let broker = site.pid(BROKER);
+    let mut users = BTreeSet::new();
+    for role in [TAPS, UPLINK] {
+        let process = site.process(role).unwrap();
+        assert_eq!(process["missing"].as_array().map(Vec::len), Some(0), "{process}");
+        let pid = process["pid"].as_u64().unwrap();
+        for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+            let capabilities = u64::from_str_radix(&kernel_says(pid, set), 16).unwrap();
+            // SYS_NICE where the supervisor may not raise limits.
+            assert_eq!(capabilities & !(1 << 23), 0, "{role}: {set}");
+        }
+        assert_eq!(kernel_says(pid, "Seccomp"), "2");
+        assert_eq!(kernel_says(pid, "Groups"), "");
+        users.insert(kernel_says(pid, "Uid"));
+        for namespace in ["mnt", "net", "ipc", "uts"] {
+            assert_ne!(own(pid, namespace), own(broker, namespace), "{role}: {namespace}");
+        }
+        assert_eq!(std::fs::read_dir(format!("/proc/{pid}/root")).unwrap().count(), 0);
+    }
+    assert_eq!(users.len(), 2, "each is a user of its own");
+    assert!(users.iter().all(|user| !user.split('\t').any(|id| id == "0")));
+    // The device of one forwarder is none of the other one's.
+    let targets = |role: &str| -> Vec<String> {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", site.pid(role))).unwrap();
+        let targets = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+        targets
+            .map(|target| target.to_string_lossy().into_owned())
+            .collect()
+    };
+    let taps = |role: &str| {
+        targets(role)
+            .iter()
+            .filter(|target| *target == "/dev/net/tun")
+            .count()
+    };
+    assert_eq!((taps(TAPS), taps(UPLINK)), (3, 0));
+    let sockets: BTreeSet<String> = targets(TAPS)
+        .into_iter()
+        .filter(|it| it.starts_with("socket"))
+        .collect();
+    assert!(targets(UPLINK).iter().all(|target| !sockets.contains(target)));
+    // The broker has the devices, too, but neither their frames' memory nor a thread that waits for them.
+    let maps = std::fs::read_to_string(format!("/proc/{broker}/maps")).unwrap();
+    assert!(
+        !maps.contains("hyperswitch-nic") && !maps.contains("socket:"),
+        "{maps}"
+    );
+    for process in [site.pid(TAPS), site.pid(UPLINK)] {
+        let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
+        assert!(maps.contains("hyperswitch-nic"), "{maps}");
+    }
+    let said = site.process(UPLINK).unwrap();
+    assert_eq!(said["serves"], "up0: packet socket with receive ring");
+    assert_eq!(site.process(TAPS).unwrap()["serves"], "TAPs: 3");
+}
+
+#[test]
+fn the_death_of_one_process_is_no_other_ones_loss() {
+    let Some(site) = Site::start() else { return };
+    let index = || site.containers[0].run("cat /sys/class/net/a/ifindex").1;
+    let before = index();
+    // The broker: nobody notices.
+    for address in ["10.84.0.2", "10.84.0.9"] {
+        let pids = [TAPS, UPLINK].map(|role| site.pid(role));
+        let ping = site.ping(address);
+        site.instance.kill(BROKER);
+        loses_nothing(ping, address);
+        assert_eq!(pids, [TAPS, UPLINK].map(|role| site.pid(role)));
+    }
+    // It has all in hand.
+    site.instance
+        .verb(&["port", "set", "a", "--mtu", "1400"])
+        .unwrap();
+    eventually("the MTU", || {
+        site.containers[0].run("cat /sys/class/net/a/mtu").1.trim() == "1400"
+    });
+    // The uplink's forwarder: containers do not notice, and traffic outside comes back.
+    let taps = site.pid(TAPS);
+    for _ in 0..2 {
+        let ping = site.ping("10.84.0.2");
+        site.instance.kill(UPLINK);
+        loses_nothing(ping, "between containers");
+        site.reaches_all();
+    }
+    assert_eq!(site.pid(TAPS), taps);
+    site.instance.kill(TAPS);
+    site.reaches_all();
+    assert_eq!(index(), before, "no interface was opened again");
+}
+
+/// Ten times a second, for some seconds: other ports lose nothing, and everything comes back.
+#[test]
+fn a_forwarder_that_is_killed_all_the_time_hurts_its_own_device_only() {
+    let Some(site) = Site::start() else { return };
+    let ping = site.ping("10.84.0.2");
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        if let Some(pid) = site.process(UPLINK).and_then(|process| process["pid"].as_u64()) {
+            let _ = run(&format!("kill -KILL {pid}"));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    loses_nothing(ping, "between containers");
+    site.reaches_all();
+    assert!(site.outside.pings("10.84.0.1"));
+}
