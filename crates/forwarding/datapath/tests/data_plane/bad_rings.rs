@@ -1,6 +1,7 @@
 //! Guests that put nonsense into their rings: a bad chain costs that packet, a bad ring that port, and nobody
 //! else notices.
 
+use crate::support::control::mode;
 use crate::support::frames::{Tcp, plain};
 use crate::support::guest::{ALL, INDIRECT, NEXT, WRITE};
 use crate::support::memory::{GUEST_BASE, Memory};
@@ -8,6 +9,7 @@ use crate::support::session::{SET_VRING_CALL, Said, words};
 use crate::support::{Bystanders, Guest, Layout, Setup, Switch, eventually};
 use control_protocol::data_plane::PortState;
 use flow::{DropReason, PortCounters};
+use placement::Mode;
 use rustix::fd::AsFd;
 use vnic::features as f;
 use wire::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM, VnetHeader};
@@ -470,7 +472,8 @@ fn a_broken_receive_ring_stops_the_port_until_it_is_set_up_again() {
 #[test]
 fn endless_kicks_and_full_call_counters_are_harmless() {
     let mut scene = Scene::new(Setup::default());
-    // Nothing is there, and it kicks and kicks. A worker that polls looks for kicks now and then only.
+    // Nothing is there, and it kicks and kicks. A worker that polls looks for kicks now and then only, and need
+    // not see so many that it pauses.
     let mut kicks = || {
         for _ in 0..20_000 {
             scene.bad.transmit.kick();
@@ -480,7 +483,7 @@ fn endless_kicks_and_full_call_counters_are_harmless() {
     kicks();
     eventually("kicks are paused", || {
         kicks();
-        scene.switch.counters(1).kick_pauses > 0
+        mode() == Mode::Poll || scene.switch.counters(1).kick_pauses > 0
     });
     // Its call counter is full.
     let full = (u64::MAX - 1).to_ne_bytes();

@@ -8,7 +8,7 @@ use control_protocol::Channel;
 use control_protocol::data_plane::{
     Answer, CaptureDirection, CapturedPacket, Packet, PortState, Request, TraceStep, UpcallCause,
 };
-use flow::{Action, DropReason, Edit, FieldId, FlowId, PortId, SetField, Stage, Userspace};
+use flow::{Action, DropReason, Edit, FieldId, FlowId, PortCounters, PortId, SetField, Stage, Userspace};
 use placement::Mode;
 use rustix::fd::AsFd;
 use std::time::Duration;
@@ -347,9 +347,13 @@ fn a_port_is_removed_with_packets_queued_for_it() {
         switch.add(2);
         victim = Guest::start(&mut switch, 2, deaf.clone());
     }
-    let before = switch.counters(1).dropped.get(DropReason::NoSuchPort);
+    // Until the last thread has forgotten it, the port is there and down.
+    let gone = |counters: &PortCounters| {
+        counters.dropped.get(DropReason::NoSuchPort) + counters.dropped.get(DropReason::PortDown)
+    };
+    let before = gone(&switch.counters(1));
     a.send(&plain(1, 2, 1000, 0));
-    switch.until_dropped(1, DropReason::NoSuchPort, before + 1);
+    switch.until(1, "no port is there", |counters| gone(counters) == before + 1);
     b.expect_plain(&plain(1, 2, 1000, 0));
     // Its connection is closed, and the number can be used again.
     assert_eq!(victim.session.reply(), None);
