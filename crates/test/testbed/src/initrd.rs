@@ -25,6 +25,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("ping", "iputils-ping"),
 ];
 
+/// Programs of which only benchmarks make use, where this machine has them.
+const FURTHER_PROGRAMS: &[&str] = &["trafgen"];
+
 /// Programs of this crate.
 const OUR_PROGRAMS: &[&str] = &["udp-rr"];
 
@@ -136,6 +139,11 @@ fn programs() -> Result<Vec<Input>> {
             bail!("{name} is missing: install {package}")
         };
         inputs.push(program(name, source, &mut libraries)?);
+    }
+    for name in FURTHER_PROGRAMS {
+        if let Some(source) = find_program(name) {
+            inputs.push(program(name, source, &mut libraries)?);
+        }
     }
     for name in OUR_PROGRAMS {
         // Tests of this crate's library alone have none, and need none.

@@ -12,6 +12,7 @@ mod frames;
 mod full;
 mod guests;
 mod hackbench;
+mod icmp;
 mod idle;
 mod load;
 mod many;
@@ -91,6 +92,7 @@ pub const ALL: &[Case] = &[
     rate::CONTAINERS,
     rate::QEMU,
     flood::CASE,
+    icmp::CASE,
     hackbench::CASE,
     vcpus::CASE,
 ];

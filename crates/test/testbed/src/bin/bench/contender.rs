@@ -54,6 +54,15 @@ pub fn with_tables(contenders: &[Contender], tables: Forwarding) -> Vec<Contende
     contenders.iter().map(other).collect()
 }
 
+/// A contender of ours with other lines of its first port and its last one.
+pub const fn with_lines(contender: Contender, name: &'static str, ports: [&'static str; 2]) -> Contender {
+    Contender {
+        name,
+        kind: Kind::Hyperswitch { config: "", ports },
+        ..contender
+    }
+}
+
 /// Contenders with other ports.
 pub fn with_ports(contenders: &[Contender], ports: Ports) -> Vec<Contender> {
     let other = |contender: &Contender| Contender { ports, ..*contender };
