@@ -472,8 +472,8 @@ fn a_broken_receive_ring_stops_the_port_until_it_is_set_up_again() {
 #[test]
 fn endless_kicks_and_full_call_counters_are_harmless() {
     let mut scene = Scene::new(Setup::default());
-    // Nothing is there, and it kicks and kicks. A worker that polls looks for kicks now and then only, and need
-    // not see so many that it pauses.
+    // Nothing is there, and it kicks and kicks. A worker that polls looks for kicks now and then only, and
+    // need not see so many that it pauses.
     let mut kicks = || {
         for _ in 0..20_000 {
             scene.bad.transmit.kick();
