@@ -23,7 +23,7 @@ mod problems;
 
 pub use limit::{PortLimits, RateLimit, Verdict, log_limited, log_limited_by};
 pub use log;
-pub use logger::{LEVEL_VARIABLE, init, init_child, relay};
+pub use logger::{LEVEL_VARIABLE, init, init_child, push_time, relay};
 pub use problems::Problems;
 
 /// Logs like `log::log!`, at most [`RateLimit::BURST`] lines per [`RateLimit::INTERVAL_MS`] from this place

@@ -176,8 +176,8 @@ fn priority(level: Level) -> u8 {
     }
 }
 
-/// RFC 3339 in UTC with milliseconds.
-fn push_time(line: &mut String, now: SystemTime) {
+/// Appends a time as RFC 3339 has it, in UTC with milliseconds.
+pub fn push_time(line: &mut String, now: SystemTime) {
     let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, second) = (since_epoch.as_secs() / 86_400, since_epoch.as_secs() % 86_400);
     let (year, month, day) = date(days);

@@ -158,6 +158,9 @@ pub struct RuleConfig {
     /// only.
     #[serde(default, skip_serializing_if = "is_false")]
     pub trial: bool,
+    /// Whether packets of the rule are logged: some of them, if there are many.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub log: bool,
     /// Whether replies to what the rule allows are allowed, too. In groups only.
     #[serde(default, skip_serializing_if = "is_false")]
     pub replies: bool,
@@ -189,6 +192,9 @@ pub struct PortPolicyConfig {
     /// Security groups whose rules say what may go to the port and come from it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub security_groups: Vec<Name>,
+    /// Whether packets that guards, lists and groups drop are logged: some of them, if there are many.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub log_drops: bool,
     /// Bits per second that the port may send; what is over waits at its other end.
     #[serde(default, skip_serializing_if = "is_default")]
     pub max_rate_from: MaxRate,
@@ -224,6 +230,7 @@ impl PortPolicyConfig {
             acl_from: self.acl_from.clone(),
             acl_to: self.acl_to.clone(),
             security_groups: self.security_groups.clone(),
+            log_drops: self.log_drops,
             max_rate_from: self.max_rate_from,
             max_rate_to: self.max_rate_to,
             max_burst: self.max_burst,

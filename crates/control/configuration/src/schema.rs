@@ -260,6 +260,9 @@ pub struct PortConfig {
     /// Security groups that the port is a member of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub security_groups: Vec<Name>,
+    /// Whether packets that guards, lists and groups drop are logged: some of them, if there are many.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub log_drops: bool,
     /// Priority that VLAN tags of packets from the port get; default: the sender's.
     #[serde(default, skip_serializing_if = "is_default")]
     pub vlan_priority: VlanPriority,
@@ -596,6 +599,7 @@ impl PortConfig {
             acl_from: None,
             acl_to: None,
             security_groups: Vec::new(),
+            log_drops: false,
             vlan_priority: VlanPriority::default(),
             dscp: Dscp::default(),
         }

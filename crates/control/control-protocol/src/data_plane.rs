@@ -18,11 +18,11 @@ use flow::{
     Action, Context, ControllerId, DropReason, Filters, Flow, FlowId, FlowKey, FlowMask, FlowStats, ListId,
     MeterSpec, MeterStats, Mirror, PortCounters, PortId, PortRates, PutMode, Stage, SwitchId, Userspace,
 };
-use rule_list::Verdict;
+use rule_list::{LogRecord, Verdict};
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 17;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -280,6 +280,9 @@ pub enum FromDataPlane {
         /// As in [`PortInfo`].
         peer: Option<u32>,
     },
+    /// Packets that rules of the controller's lists noted, [`MAX_RECORDS`](crate::rules::MAX_RECORDS) at
+    /// most.
+    RuleRecords(Vec<LogRecord>),
 }
 
 /// Results of requests.

@@ -25,7 +25,8 @@
 #[cfg(doc)]
 use flow::ControllerId;
 use flow::{FlowStats, ListId};
-use rule_list::{Member, Rule, SetId, SetKind, Verdict};
+pub use rule_list::LogRecord;
+use rule_list::{JudgedPackets, Member, Rule, SetId, SetKind, Verdict};
 use serde::{Deserialize, Serialize};
 
 /// Most rules, or numbers of rules, in a request.
@@ -33,6 +34,12 @@ pub const MAX_RULES_PER_REQUEST: usize = 256;
 
 /// Most members that a request adds and removes, together.
 pub const MAX_MEMBERS_PER_REQUEST: usize = 1024;
+
+/// Most kinds of packets in an answer.
+pub const MAX_JUDGED: usize = 64;
+
+/// Most records of rules in a message.
+pub const MAX_RECORDS: usize = 64;
 
 /// Most drafts of a controller at a time.
 pub const MAX_DRAFTS: usize = 8;
@@ -96,6 +103,13 @@ pub enum RuleRequest {
         /// The list: any controller's.
         list: ListId,
         /// How many rules to pass over.
+        from: u32,
+    },
+    /// Asks for kinds of packets that cached decisions of a list are about. Answer: [`RuleAnswer::Judged`].
+    Judged {
+        /// The list.
+        list: ListId,
+        /// Where to begin: 0, or what the answer before said.
         from: u32,
     },
     /// Makes a set without members. Answer: `Done`.
@@ -162,6 +176,15 @@ pub enum RuleAnswer {
         rules: Vec<(Rule, FlowStats)>,
         /// There are more, behind these.
         more: bool,
+    },
+    /// To `Judged`.
+    Judged {
+        /// At most [`MAX_JUDGED`].
+        packets: Vec<JudgedPackets>,
+        /// How many kinds of packets are left out here.
+        further: u32,
+        /// Where to go on, if there are more.
+        next: Option<u32>,
     },
     /// To `Sets`.
     Sets {
@@ -256,6 +279,7 @@ mod tests {
             },
             verdict: Verdict::Reject,
             trial: true,
+            log: true,
         }
     }
 

@@ -8,7 +8,7 @@ use crate::data_plane::DataPlane;
 use crate::intent::Intent;
 use crate::p4::P4Run;
 use crate::pending::{AllGathered, Pending};
-use crate::policies::PolicyRun;
+use crate::policies::{PolicyRun, RuleLog};
 use crate::port::PortRun;
 use crate::state::State;
 use crate::store::Store;
@@ -39,6 +39,8 @@ pub(crate) struct Control {
     pub names: HashMap<PortId, String>,
     pub data_plane: DataPlane,
     pub policies: PolicyRun,
+    /// Packets that rules noted.
+    pub rule_log: RuleLog,
     pub p4: P4Run,
     /// Answers to users whose changes the data plane does not obey yet.
     pub unsettled: Vec<(Token, Reply)>,

@@ -68,6 +68,7 @@ impl Control {
                     self.switches.decide(upcall, &mut self.data_plane, now_ms);
                 }
                 Ok(Some(Event::Port(changed))) => self.on_port(changed),
+                Ok(Some(Event::RuleRecords(records))) => self.on_rule_records(records),
                 Ok(None) => return,
                 Err(lost) => return self.lose_data_plane(Some(lost)),
             }
@@ -91,7 +92,7 @@ impl Control {
                 state,
                 peer,
             } => self.foreign_port_changed(port, connection, &state, peer),
-            FromDataPlane::Answer { .. } | FromDataPlane::Upcall(_) => {}
+            FromDataPlane::Answer { .. } | FromDataPlane::Upcall(_) | FromDataPlane::RuleRecords(_) => {}
         }
     }
 

@@ -41,6 +41,8 @@ pub(crate) enum Question {
     Flows,
     /// Rules of a list with what they counted; those that arrived so far.
     Policy(Box<(ListId, PolicyRules)>),
+    /// Kinds of packets that decisions of a list are about.
+    Judged(ListId),
     /// P4 switches, with what they counted.
     P4,
     /// The data plane's report about its threads.

@@ -5,7 +5,7 @@ use crate::data_plane::DataPlane;
 use crate::intent::Intent;
 use crate::p4::{P4Run, Version};
 use crate::pending::AllGathered;
-use crate::policies::PolicyRun;
+use crate::policies::{PolicyRun, RuleLog};
 use crate::port::PortRun;
 use crate::refusal::Refusal;
 use crate::state::{State, desired};
@@ -72,6 +72,7 @@ impl Control {
             names: HashMap::new(),
             data_plane: DataPlane::default(),
             policies: PolicyRun::default(),
+            rule_log: RuleLog::default(),
             p4: P4Run::default(),
             unsettled: Vec::new(),
             driver: DriverClient::new(ControllerId::BUILT_IN),

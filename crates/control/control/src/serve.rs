@@ -15,6 +15,7 @@ use control_protocol::data_plane::{
     self, Answer, Detail, PortInfo as DataPlanePort, TraceStep as Step, VERSION,
 };
 use control_protocol::p4::P4Answer;
+use control_protocol::rules::RuleAnswer;
 use controller::Welcome;
 use flow::{Flow, FlowStats, PortId, Stage};
 use management::Request::{P4List, P4Load, P4Program, P4Read, P4Rollback, P4Unload, P4Write};
@@ -99,6 +100,8 @@ impl Control {
             | Request::ConfigShow) => return self.serve_configuration(token, request, fds),
             Request::PolicyList => Reply::Policies(self.policy_list()),
             Request::PolicyShow { policy } => return self.policy_show(token, &policy),
+            Request::PolicyJudged { policy, from } => return self.policy_judged(token, &policy, from),
+            Request::PolicyLog { after } => Reply::PolicyLog(self.rule_log.page(after)),
             own @ (P4List
             | P4Load { .. }
             | P4Program { .. }
@@ -505,6 +508,14 @@ impl Control {
             }
             (Question::Flows, Answer::Flows { flows, .. }) => Ok(self.flows_reply(token, flows)),
             (Question::Policy(shown), Answer::Rules(page)) => self.policy_page(token, *shown, page),
+            (
+                Question::Judged(list),
+                Answer::Rules(RuleAnswer::Judged {
+                    packets,
+                    further,
+                    next,
+                }),
+            ) => Ok(Some(self.judged_reply(list, packets, (further, next)))),
             (Question::P4, Answer::P4(P4Answer::Switches(infos))) => Ok(Some(self.p4_reply(&infos))),
             (Question::P4, Answer::P4(P4Answer::Cells { words, stride, more })) => {
                 Ok(Some(Reply::P4Cells(P4Cells { words, stride, more })))
@@ -579,7 +590,8 @@ fn version() -> VersionInfo {
     }
 }
 
-fn mac_text(mac: u64) -> String {
+/// A hardware address as users write it.
+pub(crate) fn mac_text(mac: u64) -> String {
     let bytes = mac.to_be_bytes();
     bytes[2..]
         .iter()

@@ -114,6 +114,7 @@ impl Kind {
         match request {
             RuleRequest::Lists { .. }
             | RuleRequest::Rules { .. }
+            | RuleRequest::Judged { .. }
             | RuleRequest::Sets { .. }
             | RuleRequest::Members { .. } => Kind::Rules,
             RuleRequest::Begin { .. }

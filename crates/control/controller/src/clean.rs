@@ -9,6 +9,7 @@ use control_protocol::RequestError;
 use control_protocol::data_plane::{Answer, FromDataPlane, PortState};
 use control_protocol::driver::{FromDriver, InterfaceState};
 use control_protocol::p4::{MAX_CELL_WORDS, MAX_P4_SWITCHES, P4Answer};
+use control_protocol::rules::MAX_RECORDS;
 use control_protocol::work::WorkReport;
 
 /// Longest sentence in characters.
@@ -101,6 +102,10 @@ pub fn data_plane(message: FromDataPlane) -> FromDataPlane {
             peer,
         },
         upcall @ FromDataPlane::Upcall(_) => upcall,
+        FromDataPlane::RuleRecords(mut records) => {
+            records.truncate(MAX_RECORDS);
+            FromDataPlane::RuleRecords(records)
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::link::{Link, Lost};
 use crate::outbox::Subject;
 use crate::upcalls::{Upcalls, bounded};
 use control_protocol::data_plane::{Answer, Detail, FromDataPlane, Request, ToDataPlane, Upcall, VERSION};
+use control_protocol::rules::LogRecord;
 use control_protocol::supervisor::{FromChild, Role};
 use control_protocol::{Channel, RequestError};
 use flow::SwitchId;
@@ -39,6 +40,8 @@ pub enum Event<P> {
     Answered(P, Answered),
     /// A packet to decide about: exactly one [`Client::end_upcall`] ends it.
     Upcall(Upcall),
+    /// Packets that rules noted.
+    RuleRecords(Vec<LogRecord>),
     /// A port has changed: [`FromDataPlane::PortState`] or [`FromDataPlane::ForeignPort`].
     Port(FromDataPlane),
 }
@@ -400,6 +403,7 @@ impl<P> Session<P> {
             changed @ (FromDataPlane::PortState { .. } | FromDataPlane::ForeignPort { .. }) => {
                 Some(Event::Port(changed))
             }
+            FromDataPlane::RuleRecords(records) => Some(Event::RuleRecords(records)),
         }
     }
 

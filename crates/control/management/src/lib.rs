@@ -14,10 +14,10 @@ pub use client::{Client, ClientError, supervision};
 pub use configuration::*;
 pub use control_protocol::p4::{MAX_CELL_WORDS, P4Array};
 pub use reply::{
-    Counters, DataPlaneStatus, FlowInfo, IdlePollStatus, MacInfo, Origin, P4Cells, P4Piece, P4Switch,
-    PolicyInfo, PolicyRule, PolicyRules, PortInUse, PortInfo, PortStats, PriorityStatus, Process,
-    ReloadSummary, Replacement, Reply, Response, Stats, Status, Supervision, SwitchInfo, TraceReport,
-    TraceStep, Unconfirmed, VersionInfo, VmStateStatus,
+    Counters, DataPlaneStatus, FlowInfo, IdlePollStatus, JudgedKind, MacInfo, Origin, P4Cells, P4Piece,
+    P4Switch, PolicyInfo, PolicyJudged, PolicyLog, PolicyRecord, PolicyRule, PolicyRules, PortInUse,
+    PortInfo, PortStats, PriorityStatus, Process, ReloadSummary, Replacement, Reply, Response, Stats, Status,
+    Supervision, SwitchInfo, TraceReport, TraceStep, Unconfirmed, VersionInfo, VmStateStatus,
 };
 pub use request::{AclChange, Hex, MAX_CONFIGURATION, MAX_REQUEST, P4Place, PortChanges, Request};
 

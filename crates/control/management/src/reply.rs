@@ -4,6 +4,7 @@
 use crate::request::{Hex, P4Place};
 use configuration::{Config, PortConfig, PortKind, SwitchConfig};
 use control_protocol::work::WorkReport;
+use flow::{FlowKey, FlowMask};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -46,6 +47,10 @@ pub enum Reply {
     Policies(Vec<PolicyInfo>),
     /// To `policy-show`.
     Policy(PolicyRules),
+    /// To `policy-judged`.
+    PolicyJudged(PolicyJudged),
+    /// To `policy-log`.
+    PolicyLog(PolicyLog),
     /// To `p4-list`.
     P4(Vec<P4Switch>),
     /// To `p4-program`.
@@ -480,6 +485,8 @@ pub struct PolicyRule {
     pub action: String,
     /// The rule only counts.
     pub trial: bool,
+    /// Packets of the rule are logged.
+    pub log: bool,
     /// Conditions on packets.
     #[serde(rename = "match")]
     pub matches: String,
@@ -489,6 +496,84 @@ pub struct PolicyRule {
     pub bytes: u64,
     /// Milliseconds since the last one; `None` when there was none.
     pub idle_ms: Option<u64>,
+}
+
+/// Kinds of packets that cached decisions of a list are about: some of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PolicyJudged {
+    /// What they are.
+    pub kinds: Vec<JudgedKind>,
+    /// How many are left out here.
+    pub further: u32,
+    /// Where to go on, if there are more.
+    pub next: Option<u32>,
+}
+
+/// Packets that a list judges alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct JudgedKind {
+    /// The port that the packets come from.
+    pub in_port: String,
+    /// What they have in common.
+    pub key: FlowKey,
+    /// The bits of the key that they have in common.
+    pub noted: FlowMask,
+    /// A list saw them changed, so that the key does not say what it saw.
+    pub was_changed: bool,
+    /// Number of the rule that decides; none for the default.
+    pub rule: Option<u32>,
+    /// Where the rule comes from: `acl office rule 2`.
+    pub origin: String,
+    /// `allow`, `drop`, `reject` or marks.
+    pub action: String,
+    /// Ports that they go to, or the first ones.
+    pub outputs: Vec<String>,
+}
+
+/// Packets that rules noted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PolicyLog {
+    /// In the order of their numbers.
+    pub records: Vec<PolicyRecord>,
+    /// Whether there are records behind these.
+    pub more: bool,
+}
+
+/// A packet that a rule noted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PolicyRecord {
+    /// Greater than that of each earlier record.
+    pub number: u64,
+    /// Time of the packet in milliseconds since 1970.
+    pub time_ms: u64,
+    /// The rule's list.
+    pub policy: String,
+    /// Where the rule comes from: `acl office rule 2`.
+    pub origin: String,
+    /// `allow`, `drop`, `reject` or marks.
+    pub action: String,
+    /// The rule is on trial, so that later rules decided.
+    pub trial: bool,
+    /// The port whose packets the list judges.
+    pub port: String,
+    /// `from` or `to`: direction of the packet at that port.
+    pub direction: String,
+    /// The port that the packet came from.
+    pub sender: String,
+    /// Source address: IP with port, IP, or MAC.
+    pub source: String,
+    /// Destination address likewise.
+    pub destination: String,
+    /// All fields of the packet that are known.
+    pub packet: String,
+    /// Length of the frame.
+    pub bytes: u32,
+    /// Packets of the rule that came since its record before, and have none.
+    pub skipped: u64,
 }
 
 /// Counters.

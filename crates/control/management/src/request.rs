@@ -132,6 +132,18 @@ pub enum Request {
         /// Name of a rule list, or of a port: then of its guards' list.
         policy: String,
     },
+    /// Answer: [`Reply::PolicyJudged`](crate::Reply::PolicyJudged).
+    PolicyJudged {
+        /// Name of a rule list.
+        policy: String,
+        /// Where to begin: 0, or what the answer before said.
+        from: u32,
+    },
+    /// Answer: [`Reply::PolicyLog`](crate::Reply::PolicyLog).
+    PolicyLog {
+        /// Records behind the one with this number; all if `None`.
+        after: Option<u64>,
+    },
     /// Puts a P4 program in force as the forwarder of ports, in the place of a program of that name. The
     /// program with its entries, as `p4_ir::setup` encodes them, is in the sealed memfd, at its beginning,
     /// that is sent along with the request. It lasts until it is unloaded or `hyperswitch run` ends.
@@ -252,6 +264,8 @@ impl Request {
             | Request::Trace { .. }
             | Request::PolicyList
             | Request::PolicyShow { .. }
+            | Request::PolicyJudged { .. }
+            | Request::PolicyLog { .. }
             | Request::P4List
             | Request::Unconfirmed
             | Request::ConfigShow
@@ -352,6 +366,9 @@ pub struct PortChanges {
     /// Security groups; replaces the whole list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub security_groups: Option<Vec<Name>>,
+    /// Whether what is dropped is logged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_drops: Option<bool>,
     /// Priority that VLAN tags of packets from the port get.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan_priority: Option<VlanPriority>,
@@ -408,6 +425,7 @@ impl PortChanges {
         set(&mut port.acl_from, &self.acl_from.as_ref().map(AclChange::list));
         set(&mut port.acl_to, &self.acl_to.as_ref().map(AclChange::list));
         set(&mut port.security_groups, &self.security_groups);
+        set(&mut port.log_drops, &self.log_drops);
         set(&mut port.vlan_priority, &self.vlan_priority);
         set(&mut port.dscp, &self.dscp);
     }
@@ -434,6 +452,7 @@ impl PortChanges {
             acl_from: later.acl_from.or(self.acl_from),
             acl_to: later.acl_to.or(self.acl_to),
             security_groups: later.security_groups.or(self.security_groups),
+            log_drops: later.log_drops.or(self.log_drops),
             vlan_priority: later.vlan_priority.or(self.vlan_priority),
             dscp: later.dscp.or(self.dscp),
         }

@@ -11,7 +11,7 @@ use configuration::{
     AclConfig, CheckError, Config, Guard, Name, PathSegment, PortConfig, PortPolicyConfig, SwitchConfig,
 };
 use flow::NamedPolicy;
-use rule_list::{ListId, MAX_RULES, Match, Verdict};
+use rule_list::{ListId, MAX_LOGGING_RULES, MAX_RULES, Match, Verdict};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
@@ -54,6 +54,7 @@ pub fn compile(config: &Config) -> Result<Policies, CheckError> {
         let list = mirror.filter.as_ref().map(|acl| compiler.mirrored(acl, place));
         list.transpose()
     })?;
+    compiler.check_logging()?;
     Ok(Policies {
         lists: compiler.lists,
         sets: compiler.names.into_sets(),
@@ -82,6 +83,22 @@ impl Compiler<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Checks the number of rules that log.
+    fn check_logging(&self) -> Result<(), CheckError> {
+        let rules = self.lists.values().flat_map(|list| &list.rules);
+        let count = rules.filter(|rule| rule.rule.log).count();
+        if count <= MAX_LOGGING_RULES {
+            return Ok(());
+        }
+        let message = format!(
+            "all lists together have {count} rules that log, by `log` or `log-drops`; there are at most {MAX_LOGGING_RULES}"
+        );
+        Err(CheckError {
+            path: Vec::new(),
+            message,
+        })
     }
 
     /// Makes the lists of a policy with a name. All four are made, since whoever gives them to a port does
@@ -204,7 +221,8 @@ impl Compiler<'_> {
             groups.sort_unstable();
             parts.push(format!("groups {}", groups.join(" ")));
         }
-        (!parts.is_empty()).then(|| format!("{direction}: {}", parts.join(", ")))
+        let logged = if port.log_drops { " (drops logged)" } else { "" };
+        (!parts.is_empty()).then(|| format!("{direction}: {}{logged}", parts.join(", ")))
     }
 
     /// Whether any of a port's groups limits that direction.
@@ -246,6 +264,9 @@ impl Compiler<'_> {
                 groups::add(&mut rules, group, direction, &mut self.names)?;
             }
             groups::add_common(&mut rules, direction);
+        }
+        if port.log_drops {
+            rules.log_drops(default);
         }
         Ok(Some(check_length(rules.into_list(name, default), place)?))
     }
@@ -337,7 +358,8 @@ fn add_acl(
         }
         before = Some(verdict);
         let origin = Origin::Acl(acl.name.clone(), number + 1);
-        rules.add(priority, matches, verdict, origin).trial = acl.rules[number].trial;
+        let rule = rules.add(priority, matches, verdict, origin);
+        (rule.trial, rule.log) = (acl.rules[number].trial, acl.rules[number].log);
     }
     Ok(())
 }

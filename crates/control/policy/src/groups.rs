@@ -71,12 +71,8 @@ pub(crate) fn add(
             return Err(at(&place, "priority", message));
         }
         let origin = Origin::Group(group.name.clone(), direction, number + 1);
-        rules.add(
-            PRIORITY,
-            matches(rule, direction, names, &place)?,
-            Verdict::Allow,
-            origin,
-        );
+        let matches = matches(rule, direction, names, &place)?;
+        rules.add(PRIORITY, matches, Verdict::Allow, origin).log = rule.log;
     }
     let opposite = direction.opposite();
     for (number, rule) in stated(group, opposite).into_iter().flatten().enumerate() {

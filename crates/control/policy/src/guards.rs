@@ -128,6 +128,9 @@ pub(crate) fn list(
     } else {
         Verdict::Allow
     };
+    if port.log_drops {
+        rules.log_drops(default);
+    }
     Ok(Some(rules.into_list(format!("guards of {owner}"), default)))
 }
 

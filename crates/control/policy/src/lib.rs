@@ -25,6 +25,7 @@
 //! | `places` | lines of a file that rules come from |
 //! | `shadow` | rules that can never match |
 //! | `text` | rules as users read them |
+//! | `judge` | what lists say about packets that others have judged |
 //! | `difference` | what changes from one state to another, in words |
 //!
 //! # Numbers
@@ -46,6 +47,7 @@ mod difference;
 mod file;
 mod groups;
 mod guards;
+mod judge;
 mod lists;
 mod marks;
 mod mirrors;
@@ -59,6 +61,7 @@ pub use compile::compile;
 pub use difference::differences;
 pub use file::{findings, parse};
 pub use flow::{ACLS, GUARDS, MARKS};
+pub use judge::{Judge, Judgement};
 pub use lists::{Direction, List, ListRule, Origin, Policies, PortLists, Set, SetMembers};
 pub use mirrors::PortMirror;
 pub use places::lines;

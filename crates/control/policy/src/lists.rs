@@ -106,6 +106,8 @@ pub enum Origin {
     Hidden,
     /// Marks of a port that is not trusted.
     Mark,
+    /// What matches no other rule, where that is logged.
+    Default,
 }
 
 /// Direction of packets, as a port's guest sees it.
@@ -168,6 +170,7 @@ impl fmt::Display for Origin {
             Origin::Guard(guard) => write!(f, "guard {guard}"),
             Origin::Hidden => f.write_str("guard headers-hidden"),
             Origin::Mark => f.write_str("marks"),
+            Origin::Default => f.write_str("default"),
         }
     }
 }
@@ -191,9 +194,19 @@ impl Rules {
             matches,
             verdict,
             trial: false,
+            log: false,
         };
         self.all.push(ListRule { rule, origin });
         &mut self.all.last_mut().expect("a rule was pushed").rule
+    }
+
+    /// Has all that is dropped logged, also by the default of the list.
+    pub fn log_drops(&mut self, default: Verdict) {
+        if !default.passes() {
+            self.add(0, Match::default(), default, Origin::Default);
+        }
+        let drops = self.all.iter_mut().filter(|rule| !rule.rule.verdict.passes());
+        drops.for_each(|rule| rule.rule.log = true);
     }
 
     pub fn into_list(self, name: String, default: Verdict) -> List {

@@ -83,6 +83,7 @@ pub(crate) fn matches(
         matches: matches.clone(),
         verdict: Verdict::Drop,
         trial: false,
+        log: false,
     };
     let refused = |refused: rule_list::Refused| CheckError {
         path: place.to_vec(),

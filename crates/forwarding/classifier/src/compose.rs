@@ -374,6 +374,9 @@ impl Subject for Composer<'_> {
             flow: Arc::clone(entry),
             grown: self.stand_in.grown,
         });
+        if let Some(log) = entry.log() {
+            self.push(Op::Log { log, stage });
+        }
     }
 
     fn missed(&mut self, _: Stage) {

@@ -361,6 +361,13 @@ impl SharedDependents {
         }
     }
 
+    /// Live decisions of a part; `None` if there is no such part.
+    pub fn of_part(&self, part: usize) -> Option<Vec<Arc<Decision>>> {
+        let mut decisions = self.parts.get(part)?.filter(|_| true);
+        decisions.retain(|decision| decision.is_live());
+        Some(decisions)
+    }
+
     /// Ends all decisions of a part. False if there is no such part.
     pub fn end_part(&self, part: usize) -> bool {
         self.parts.get(part).is_some_and(|part| {

@@ -18,6 +18,8 @@ pub struct RuleOrigin {
     pub verdict: Verdict,
     /// Whether the rule is on trial.
     pub trial: bool,
+    /// Whether the rule has a log.
+    pub log: bool,
 }
 
 impl RuleOrigin {
@@ -26,6 +28,7 @@ impl RuleOrigin {
             number: Some(rule.number),
             verdict: rule.verdict,
             trial: rule.trial,
+            log: rule.log,
         }
     }
 
@@ -34,6 +37,7 @@ impl RuleOrigin {
             number: None,
             verdict: list.default_verdict(),
             trial: false,
+            log: false,
         }
     }
 }
@@ -43,6 +47,8 @@ impl RuleOrigin {
 struct OfRule {
     /// `None` if there is no such list.
     origin: Option<RuleOrigin>,
+    /// Number of the rule's log.
+    log: Option<u32>,
     /// Decisions that stand on any rule of the list.
     dependents: Arc<SharedDependents>,
 }
@@ -82,11 +88,12 @@ impl FlowEntry {
         })
     }
 
-    /// An entry for a rule, with the actions that its verdict stands for.
+    /// An entry for a rule, with the actions that its verdict stands for, and perhaps with a log.
     pub(crate) fn of_rule(
         actions: Vec<Action>,
-        origin: Option<RuleOrigin>,
+        (origin, log): (Option<RuleOrigin>, Option<u32>),
         dependents: &Arc<SharedDependents>,
+        before: Option<&FlowEntry>,
     ) -> FlowEntry {
         let (key, mask) = (FlowKey::default(), FlowMask::ANY);
         let flow = Flow {
@@ -94,10 +101,20 @@ impl FlowEntry {
             ..Flow::new(FlowId(0), SwitchId(0), key, mask, actions)
         };
         let dependents = Arc::clone(dependents);
+        let rule = OfRule {
+            origin,
+            log,
+            dependents,
+        };
         FlowEntry {
-            rule: Some(Box::new(OfRule { origin, dependents })),
-            ..FlowEntry::new(flow).expect("few actions fit, and a filter may let packets go on")
+            rule: Some(Box::new(rule)),
+            ..FlowEntry::after(flow, before).expect("few actions fit, and a filter may let packets go on")
         }
+    }
+
+    /// Number of the log, for the entry of a rule that has one.
+    pub fn log(&self) -> Option<u32> {
+        self.rule.as_ref()?.log
     }
 
     /// Whether this is a rule's entry, which is in no table.

@@ -16,6 +16,8 @@
 //! | `behind`, `behind_bits` | the cache for what later look-ups compare; the bits of these |
 //! | `megaflow`, `port_flows` | the table of a switch; the flows of one input port, between threads |
 //! | `rules`, `class` | rule lists of filters, and what a change of them ends; packets that they judge alike |
+//! | `judged` | kinds of packets that cached decisions of a list are about, for users |
+//! | `rule_logs` | packets that rules note for users |
 //! | `rule_bits`, `promotion` | bits of lists' answers that mask unions have; when others come to them |
 //! | `stages`, `list` | flows of filters and later passes; subtables that are searched together |
 //! | `subtable`, `prefixes`, `hash` | flows with one mask; beginnings of keys that it has; keyed hashing |
@@ -41,6 +43,7 @@ mod decision;
 mod dependents;
 mod entry;
 mod hash;
+mod judged;
 mod list;
 mod mask_union;
 mod megaflow;
@@ -50,6 +53,7 @@ mod prefixes;
 mod promotion;
 mod refused;
 mod rule_bits;
+mod rule_logs;
 mod rules;
 mod stages;
 mod stand_in;
@@ -66,6 +70,7 @@ pub use megaflow::{DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, MegaflowTable};
 pub use microflow::{DEFAULT_CACHE_ENTRIES, FIRST_CACHE_ENTRIES, MicroflowCache, Place, second};
 pub use port_flows::{Hint, PortFlows, Reading};
 pub use refused::Refused;
+pub use rule_logs::RuleLogs;
 pub use rules::{Ending, Rules};
 pub use train::Train;
 pub use walk::{Branch, MAX_LOOKS, MAX_STEPS, NoTables, Stack, Start, Subject, Tables, run};

@@ -13,6 +13,7 @@ use crate::decision::Decision;
 use crate::entry::{FlowEntry, Found};
 use crate::list::SubtableList;
 use crate::mask_union::MaskUnion;
+use crate::rule_logs::RuleLogs;
 use crate::rules::RulesReading;
 use crate::stages::{Lists, Stages};
 use crate::subtable::Candidate;
@@ -138,6 +139,11 @@ impl PortFlows {
         if let Some(class) = decision.class() {
             self.own.mask_union.of_lists(&class.noted);
         }
+    }
+
+    /// What rules note for users.
+    pub fn logs(&self) -> &RuleLogs {
+        &self.stages.rules.logs
     }
 
     /// Locks the flows for the look-ups of a burst at most: changes wait until the end.

@@ -17,6 +17,8 @@
 
 use crate::dependents::SharedDependents;
 use crate::entry::{FlowEntry, Found, RuleOrigin};
+use crate::judged::{self, Judged};
+use crate::rule_logs::RuleLogs;
 use flow::{
     Action, ControllerId, DropReason, Edit, FieldId, FlowKey, FlowMask, FlowStats, ListId, PortId, SetField,
     Unseen, VLAN_PRIORITY,
@@ -41,6 +43,8 @@ pub struct Rules {
     missing: Arc<FlowEntry>,
     /// For packets with a field that a list asks for and nobody can see.
     unseen: Arc<FlowEntry>,
+    /// What rules note for users.
+    pub logs: Arc<RuleLogs>,
 }
 
 /// Lists and sets of each controller.
@@ -56,7 +60,9 @@ struct Owned {
 /// What belongs to a list, whatever its version.
 #[derive(Debug)]
 struct State {
+    list: ListId,
     tag: u64,
+    logs: Arc<RuleLogs>,
     entries: RwLock<HashMap<RuleOrigin, Arc<FlowEntry>>>,
     dependents: Arc<SharedDependents>,
 }
@@ -64,16 +70,14 @@ struct State {
 impl Default for Rules {
     fn default() -> Self {
         let dropping = |reason| {
-            Arc::new(FlowEntry::of_rule(
-                vec![Action::Drop(reason)],
-                None,
-                &Arc::default(),
-            ))
+            let actions = vec![Action::Drop(reason)];
+            Arc::new(FlowEntry::of_rule(actions, (None, None), &Arc::default(), None))
         };
         Rules {
             tables: RwLock::default(),
             missing: dropping(DropReason::NoRules),
             unseen: dropping(DropReason::DeepHeaders),
+            logs: Arc::default(),
         }
     }
 }
@@ -148,20 +152,24 @@ impl State {
             return Arc::clone(entry);
         }
         let mut entries = self.entries.write();
-        let make = || {
-            let actions = match found.verdict {
-                _ if found.trial => vec![Action::Continue],
-                Verdict::Allow => vec![Action::Continue],
-                Verdict::Drop => vec![Action::Drop(DropReason::Policy)],
-                Verdict::Reject => vec![Action::Drop(DropReason::Rejected)],
-                Verdict::Mark(marks) => marking(&marks),
-            };
-            Arc::new(FlowEntry::of_rule(actions, Some(found), &self.dependents))
-        };
-        Arc::clone(entries.entry(found).or_insert_with(make))
+        Arc::clone(entries.entry(found).or_insert_with(|| self.make(found, None)))
     }
 
-    /// Ends the entries of what a list does not find any more.
+    /// An entry, whose statistics go on from those of `before`.
+    fn make(&self, found: RuleOrigin, before: Option<&FlowEntry>) -> Arc<FlowEntry> {
+        let actions = match found.verdict {
+            _ if found.trial => vec![Action::Continue],
+            Verdict::Allow => vec![Action::Continue],
+            Verdict::Drop => vec![Action::Drop(DropReason::Policy)],
+            Verdict::Reject => vec![Action::Drop(DropReason::Rejected)],
+            Verdict::Mark(marks) => marking(&marks),
+        };
+        let log = found.log.then(|| self.logs.add(self.list, &found));
+        let rule = (Some(found), log);
+        Arc::new(FlowEntry::of_rule(actions, rule, &self.dependents, before))
+    }
+
+    /// Ends the entries of what a list does not find any more. A rule that differs in its log counts on.
     fn retain(&self, list: &RuleList) {
         let is_there = |found: &RuleOrigin| match found.number.map(|number| list.place_of(number)) {
             None => *found == RuleOrigin::of_default(list),
@@ -171,8 +179,24 @@ impl State {
         };
         let mut entries = self.entries.write();
         let gone: Vec<_> = entries.extract_if(|found, _| !is_there(found)).collect();
+        for (found, entry) in &gone {
+            let now = RuleOrigin {
+                log: !found.log,
+                ..*found
+            };
+            if is_there(&now) {
+                entries.entry(now).or_insert_with(|| self.make(now, Some(entry)));
+            }
+        }
         drop(entries);
-        gone.iter().for_each(|(_, entry)| entry.decision.end());
+        gone.iter().for_each(|(_, entry)| self.end(entry));
+    }
+
+    fn end(&self, entry: &FlowEntry) {
+        entry.decision.end();
+        if let Some(log) = entry.log() {
+            self.logs.remove(log);
+        }
     }
 
     fn stats(&self, found: RuleOrigin, now_ms: u64) -> FlowStats {
@@ -291,7 +315,9 @@ impl Rules {
         let put = self.change(id.controller(), |owned| {
             let former = owned.lists.put(id, list)?;
             let state = owned.states.entry(id).or_insert_with(|| State {
+                list: id,
                 tag,
+                logs: Arc::clone(&self.logs),
                 entries: RwLock::default(),
                 dependents: Arc::default(),
             });
@@ -320,6 +346,11 @@ impl Rules {
             (owned.lists.remove(id), owned.states.remove(&id))
         });
         let state = removed.and_then(|(_, state)| state);
+        if let Some(state) = &state {
+            let entries = state.entries.read();
+            let logs = entries.values().filter_map(|entry| entry.log());
+            logs.for_each(|log| self.logs.remove(log));
+        }
         let dependents = state.map(|state| (state.dependents, None));
         Ending::new(dependents.into_iter().collect(), Change::All)
     }
@@ -434,6 +465,16 @@ impl Rules {
             Some((default, page.collect()))
         });
         page.flatten()
+    }
+
+    /// Kinds of packets that cached decisions of a list are about: of parts of the decisions from one on,
+    /// until there are `most`. `None` if there is no such list.
+    pub fn judged(&self, list: ListId, from: usize, most: usize) -> Option<Judged> {
+        let dependents = self.with(list.controller(), |owned| {
+            Some(Arc::clone(&owned.states.get(&list)?.dependents))
+        });
+        let dependents = dependents.flatten()?;
+        Some(judged::from_part(&dependents, from, most))
     }
 
     /// Up to `most` sets of a controller behind `after`.

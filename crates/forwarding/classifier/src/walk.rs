@@ -57,6 +57,8 @@ pub trait Subject {
     fn in_port(&self) -> PortId;
     /// Notes that a flow, or a rule, was found in a stage.
     fn found(&mut self, _stage: Stage, _entry: &Arc<FlowEntry>) {}
+    /// A rule that was found in a stage, and has this log, notes the packet.
+    fn log(&mut self, _log: u32, _stage: Stage) {}
     /// No flow of the stage matches the packet: it goes to the control process and ends here.
     fn missed(&mut self, stage: Stage);
     /// Sends the packet to a port, or a copy of it unless this is the last output.
@@ -261,6 +263,7 @@ impl<S: Subject, T: Tables> Run<'_, S, T> {
                     return self.dropped(reason);
                 }
             }
+            Op::Log { log, stage } => self.subject.log(log, stage),
             Op::Recirc(id) => {
                 self.subject.recirculate(id);
                 return self.look_up(Stage::Forward);

@@ -47,6 +47,7 @@ fn list(source: u32, port: Option<u16>) -> Rule {
         matches,
         verdict: Verdict::Allow,
         trial: false,
+        log: false,
     }
 }
 

@@ -56,6 +56,7 @@ fn list(others: u32) -> Builder {
             Verdict::Allow
         },
         trial: false,
+        log: false,
     };
     let mut builder = Builder::new(Verdict::Drop);
     for number in 0..others {
@@ -158,6 +159,7 @@ impl Setup {
             matches,
             verdict: Verdict::Drop,
             trial: false,
+            log: false,
         };
         self.change_list(|builder| builder.add(rule).unwrap())
     }

@@ -37,6 +37,10 @@ pub(crate) trait Sink {
     /// Told of each flow or rule that a look-up finds in a stage, and of the TCP flags of the packet as it
     /// came.
     fn found(&mut self, stage: Stage, entry: &Arc<FlowEntry>, packet: &Packet, tcp_flags: u16);
+    /// Whether a rule's log takes a record of a packet now. If not, the packet is counted there.
+    fn admit_record(&mut self, log: u32) -> bool;
+    /// Notes a packet, with the key that it has now, in a log that admitted it.
+    fn log(&mut self, log: u32, stage: Stage, packet: &Packet, key: FlowKey);
     /// Told of each action before it is applied.
     fn applying(&mut self, _action: impl FnOnce() -> Action) {}
 }
@@ -242,6 +246,21 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
         let tcp_flags = *self.tcp_flags.get_or_insert(key.tcp_flags());
         if let Some(current) = &self.current {
             self.sink.found(stage, entry, current.packet(), tcp_flags);
+        }
+        if let Some(log) = entry.log() {
+            self.log(log, stage);
+        }
+    }
+
+    #[cold]
+    fn log(&mut self, log: u32, stage: Stage) {
+        if !self.sink.admit_record(log) {
+            return;
+        }
+        // What cannot be read of a packet is not in its record.
+        let key = self.now().map_or(self.metadata.marks, |(key, _)| key);
+        if let Some(current) = &self.current {
+            self.sink.log(log, stage, current.packet(), key);
         }
     }
 

@@ -16,6 +16,7 @@ use crate::ended::Ended;
 use crate::events::Events;
 use crate::injection::Injection;
 use crate::p4::P4Work;
+use crate::rule_records::RuleRecords;
 use crate::rule_requests::RuleWork;
 use crate::state::Datapath;
 use crate::switches::Switches;
@@ -60,6 +61,7 @@ pub(crate) struct Controller {
     pub switches: Switches,
     /// Drafts of rule lists, and work on lists and sets.
     pub rule_work: RuleWork,
+    rule_records: RuleRecords,
     /// Drafts of P4 switches, and work on them.
     pub p4_work: P4Work,
     pub injection: Injection,
@@ -93,6 +95,7 @@ impl Controller {
             debt: Debt::default(),
             events: Events::default(),
             ended: Ended::default(),
+            rule_records: RuleRecords::new(id, &rules),
             switches: Switches::new(rules),
             rule_work: RuleWork::default(),
             p4_work: P4Work::default(),
@@ -193,7 +196,12 @@ impl Controller {
         let ended = waits.then_some(ENDED_PERIOD);
         let debt = self.debt.due_ms();
         let debt = debt.map(|due| Duration::from_millis(due.saturating_sub(now_ms).max(1)));
-        events.into_iter().chain(ended).chain(debt).min()
+        let records = self
+            .rule_records
+            .due_ms()
+            .filter(|_| self.channel.is_some() && !self.is_blocked());
+        let records = records.map(|due| Duration::from_millis(due.saturating_sub(now_ms).max(1)));
+        events.into_iter().chain(ended).chain(debt).chain(records).min()
     }
 
     /// A port of its own has misses.
@@ -289,6 +297,9 @@ impl Controller {
     /// Sends messages that are no answers, as far as there is room: an event, a miss, an event, and so on.
     pub fn send_news(&mut self, datapath: &Datapath) {
         self.events.wake(datapath.now_ms());
+        if self.channel.is_some() && !self.is_blocked() {
+            self.outbox.extend(self.rule_records.next(datapath.now_ms()));
+        }
         let mut bytes = 0;
         for _ in 0..BATCH {
             if self.channel.is_none() || self.is_blocked() {

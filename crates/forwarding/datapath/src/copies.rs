@@ -33,6 +33,12 @@ pub(crate) struct Mirrors {
     pub rules: Option<Arc<Rules>>,
 }
 
+/// Nanoseconds since 1970.
+pub(crate) fn time_ns() -> u64 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// A socket that gets copies.
 struct Capture {
     channel: Channel,
@@ -80,10 +86,10 @@ impl Copies {
         if captures.is_empty() {
             return;
         }
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time_ns = time_ns();
         captures.retain_mut(|capture| {
             let captured = CapturedPacket {
-                time_ns: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+                time_ns,
                 direction,
                 dropped,
                 length: u32::try_from(packet.frame_len()).unwrap_or(u32::MAX),

@@ -391,6 +391,7 @@ impl Loop {
             matches,
             verdict,
             trial: false,
+            log: false,
         };
         let mut builder = Builder::new(Verdict::Drop);
         for number in 0..others {
@@ -421,6 +422,7 @@ impl Loop {
             matches,
             verdict,
             trial: false,
+            log: false,
         };
         let udp = |destination| Match {
             eth_type: Some(0x0800),

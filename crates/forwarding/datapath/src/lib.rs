@@ -15,6 +15,7 @@
 //! | `channel`, `controller` | the channel thread, which serves controllers in turn; answers and events for one of them |
 //! | `requests`, `refusal`, `injection` | a controller's requests; why one is refused; slots for packets that it sends |
 //! | `rule_requests` | requests about rule lists and sets, and the work on them in pieces |
+//! | `rule_records` | packets that rules noted, for controllers |
 //! | `p4` | P4 programs as forwarders of ports, in place of flows |
 //! | `miss` | packets for the control process, and how many of them |
 //! | `switches`, `ownership` | a controller's switches; the ports that its flows may name |
@@ -65,6 +66,7 @@ mod refusal;
 mod reject;
 mod report;
 mod requests;
+mod rule_records;
 mod rule_requests;
 mod sinks;
 mod state;

@@ -636,9 +636,10 @@ fn call_if_owed(side: &mut TransmitSide, port: &Port, step: &mut Step<'_>) {
 
 /// Why a program drops all packets, if it does.
 fn drop_reason(program: &Program) -> Option<DropReason> {
-    match program.ops() {
-        [Op::End, ..] => Some(DropReason::NoAction),
-        [Op::Drop(reason), ..] => Some(*reason),
+    let mut ops = program.ops().iter().filter(|op| !matches!(op, Op::Log { .. }));
+    match ops.next() {
+        Some(Op::End) => Some(DropReason::NoAction),
+        Some(Op::Drop(reason)) => Some(*reason),
         _ => None,
     }
 }

@@ -126,6 +126,7 @@ fn errno_of_rules(refused: &rule_list::Refused) -> Errno {
     match refused {
         Refused::TooManyRules
         | Refused::TooManyRulesOfAll
+        | Refused::TooManyLoggingRules
         | Refused::TooManyLists
         | Refused::TooManySets
         | Refused::TooManyMembersOfSet

@@ -10,8 +10,8 @@ use classifier::{Ending, Rules};
 use control_protocol::data_plane::Answer;
 use control_protocol::encoded_len;
 use control_protocol::rules::{
-    Base, ListInfo, MAX_DRAFTS, MAX_MEMBERS_PER_REQUEST, MAX_RULES_PER_REQUEST, RuleAnswer, RuleRequest,
-    SetInfo,
+    Base, ListInfo, MAX_DRAFTS, MAX_JUDGED, MAX_MEMBERS_PER_REQUEST, MAX_RULES_PER_REQUEST, RuleAnswer,
+    RuleRequest, SetInfo,
 };
 use cpu::Deadline;
 use flow::{ControllerId, ListId};
@@ -136,6 +136,7 @@ impl RuleWork {
             RuleRequest::SetDel { set } => Ok(Some(Work::RemoveSet(set))),
             RuleRequest::Lists { .. }
             | RuleRequest::Rules { .. }
+            | RuleRequest::Judged { .. }
             | RuleRequest::Sets { .. }
             | RuleRequest::Members { .. } => Ok(None),
         }
@@ -239,6 +240,7 @@ pub(crate) fn page(
     let answer = match request {
         RuleRequest::Lists { after } => Ok(lists_page(owner, rules, *after)),
         RuleRequest::Rules { list, from } => rules_page(rules, *list, *from, now_ms),
+        RuleRequest::Judged { list, from } => judged_page(owner, rules, *list, *from),
         RuleRequest::Sets { after } => Ok(sets_page(owner, rules, *after)),
         RuleRequest::Members { set, after } => members_page(owner, rules, *set, *after),
         _ => return None,
@@ -281,6 +283,16 @@ fn rules_page(rules: &Rules, list: ListId, from: u32, now_ms: u64) -> Result<Rul
         default,
         rules: found,
         more,
+    })
+}
+
+fn judged_page(owner: ControllerId, rules: &Rules, list: ListId, from: u32) -> Result<RuleAnswer, Refusal> {
+    let found = rules.judged(own(owner, list)?, from as usize, MAX_JUDGED);
+    let found = found.ok_or(Refused::NoSuchList(list))?;
+    Ok(RuleAnswer::Judged {
+        packets: found.packets,
+        further: count(found.further),
+        next: found.next.map(count),
     })
 }
 

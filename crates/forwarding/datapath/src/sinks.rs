@@ -2,6 +2,7 @@
 
 use crate::actions::Sink;
 use crate::burst::PortSet;
+use crate::copies::time_ns;
 use crate::meter::KnownMeters;
 use crate::mirror::Reach;
 use crate::miss::Queued;
@@ -11,6 +12,7 @@ use classifier::{FlowEntry, Train, Walked};
 use control_protocol::data_plane::{CaptureDirection, UpcallCause};
 use flow::{Context, DropReason, ExactKey, FlowKey, MirrorPoint, PortId, Stage, Userspace};
 use lock_free::{Shared, Unique};
+use rule_list::LoggedPacket;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use vnic::{Counters, Observer, Packet};
@@ -200,6 +202,23 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
 
     fn found(&mut self, _: Stage, entry: &Arc<FlowEntry>, packet: &Packet, tcp_flags: u16) {
         entry.record(1, packet.frame_len() as u64, tcp_flags, self.now_ms);
+    }
+
+    fn admit_record(&mut self, log: u32) -> bool {
+        self.port.flows.logs().admit(log, self.now_ms)
+    }
+
+    fn log(&mut self, log: u32, stage: Stage, packet: &Packet, mut key: FlowKey) {
+        key.set_in_port(self.port.id().0);
+        let logged = LoggedPacket {
+            time_ns: time_ns(),
+            stage,
+            key,
+            bytes: u32::try_from(packet.frame_len()).unwrap_or(u32::MAX),
+        };
+        if self.port.flows.logs().note(log, logged) {
+            self.port.notices.again();
+        }
     }
 
     fn rejected(&mut self, packet: &Packet, is_alone: bool) -> DropReason {

@@ -68,6 +68,7 @@ fn found_rule(rule: Option<&RuleOrigin>) -> FoundRule {
         number,
         verdict,
         trial,
+        log: _,
     }) = rule
     else {
         return FoundRule::NoList;
@@ -143,6 +144,13 @@ impl Sink for Notes<'_> {
             Filter::Absent | Filter::Flows => TraceStep::Matched(entry.flow.clone()),
         });
     }
+
+    /// A trace is no packet.
+    fn admit_record(&mut self, _: u32) -> bool {
+        false
+    }
+
+    fn log(&mut self, _: u32, _: Stage, _: &Packet, _: FlowKey) {}
 
     /// Nobody is told.
     fn rejected(&mut self, packet: &Packet, is_alone: bool) -> DropReason {

@@ -64,6 +64,13 @@ pub enum Op {
     },
     /// See [`Action::Meter`].
     Meter(u32),
+    /// Note the packet for the rule that has this log. A rule's own program has none: compositions do.
+    Log {
+        /// Number of the log.
+        log: u32,
+        /// The stage in which the rule was found.
+        stage: Stage,
+    },
     /// Look up again; the flow that is found takes the place of the rest.
     Recirc(u32),
     /// Look up in the next stage; the flow that is found takes the place of the rest.
@@ -206,6 +213,7 @@ impl Program {
                 | Op::Truncate(_)
                 | Op::Hash { .. }
                 | Op::Meter(_)
+                | Op::Log { .. }
                 | Op::Recirc(_)
                 | Op::Continue
                 | Op::Drop(_)
@@ -233,6 +241,7 @@ impl Program {
             | Op::Truncate(_)
             | Op::Hash { .. }
             | Op::Meter(_)
+            | Op::Log { .. }
             | Op::Recirc(_)
             | Op::Continue
             | Op::Drop(_)
@@ -277,6 +286,7 @@ impl Program {
                 | Op::Save { .. }
                 | Op::Truncate(_)
                 | Op::Meter(_)
+                | Op::Log { .. }
                 | Op::Recirc(_)
                 | Op::Continue
                 | Op::Drop(_)

@@ -67,6 +67,7 @@ fn access_rule(number: u32, random: &mut fastrand::Rng) -> Rule {
         },
         verdict: Verdict::Allow,
         trial: false,
+        log: false,
     }
 }
 
@@ -89,6 +90,7 @@ fn group_rule(number: u32, _: &mut fastrand::Rng) -> Rule {
         },
         verdict: Verdict::Allow,
         trial: false,
+        log: false,
     }
 }
 

@@ -192,6 +192,7 @@ mod tests {
             matches,
             verdict,
             trial: false,
+            log: false,
         };
         let mut builder = Builder::new(Verdict::Drop);
         builder.add(rule).unwrap();

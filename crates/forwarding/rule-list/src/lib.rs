@@ -9,6 +9,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `rule`, `refused` | what a controller states, and why it is refused |
+//! | `record`, `judged` | packets that rules note for users; kinds of packets that a list has judged |
 //! | `dimension`, `condition` | fields that rules are about; from a rule to conditions on them |
 //! | `trie`, `ranges` | values that share prefixes; ranges of ports |
 //! | `rule_bits` | rules as bits |
@@ -66,6 +67,7 @@
 //! | rules of all lists, lists | [`MAX_RULES_OF_ALL`], [`MAX_LISTS`] | about 500 bytes a rule |
 //! | members of a set, of all sets | [`MAX_MEMBERS_PER_SET`], [`MAX_MEMBERS`] | about 200 bytes a member |
 //! | rules on trial that are noted | [`MAX_TRIALS`] | each that matches: one step |
+//! | rules of all lists that log | [`MAX_LOGGING_RULES`] | one operation in decisions about their packets |
 //! | sets, sets that a list names for one field | [`MAX_SETS`], [`MAX_SETS_PER_LIST`] | - |
 //! | conditions on TCP flags in a list | [`MAX_FLAG_CONDITIONS`] | a step each, if asked |
 //!
@@ -79,10 +81,12 @@ mod builder;
 mod condition;
 mod dimension;
 mod index;
+mod judged;
 mod list;
 mod lists;
 mod outline;
 mod ranges;
+mod record;
 mod refused;
 mod rule;
 mod rule_bits;
@@ -93,9 +97,11 @@ pub use beginnings::{Beginning, Place, SetFields};
 pub use builder::{Builder, Compiler, ListChange};
 pub use dimension::fields;
 pub use flow::ListId;
+pub use judged::JudgedPackets;
 pub use list::{Answer, Outcome, RuleList, Trials};
 pub use lists::RuleLists;
 pub use outline::{Outline, Sought, Standing};
+pub use record::{LogRecord, LoggedPacket};
 pub use refused::Refused;
 pub use rule::{
     Addresses, ConnectionState, Fragment, IpPrefix, MacPrefix, Macs, Marks, Match, Ports, Range, Rule, SetId,
@@ -111,6 +117,9 @@ pub const MAX_TRIALS: usize = 8;
 
 /// Most rules of all lists.
 pub const MAX_RULES_OF_ALL: usize = 1 << 20;
+
+/// Most rules of all lists that log.
+pub const MAX_LOGGING_RULES: usize = 32_768;
 
 /// Most lists.
 pub const MAX_LISTS: usize = 4096;

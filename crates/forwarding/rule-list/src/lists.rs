@@ -3,7 +3,7 @@
 use crate::list::{Answer, RuleList};
 use crate::refused::Refused;
 use crate::sets::Sets;
-use crate::{MAX_LISTS, MAX_RULES_OF_ALL};
+use crate::{MAX_LISTS, MAX_LOGGING_RULES, MAX_RULES_OF_ALL};
 use flow::{FlowKey, ListId, Unseen};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +16,8 @@ pub struct RuleLists {
     sets: Sets,
     /// Rules of all lists.
     rules: usize,
+    /// Rules of all lists that log.
+    logging: usize,
 }
 
 impl RuleLists {
@@ -34,6 +36,10 @@ impl RuleLists {
         if rules > MAX_RULES_OF_ALL {
             return Err(Refused::TooManyRulesOfAll);
         }
+        let logging = self.logging - former.map_or(0, |former| logging(former)) + logging(&list);
+        if logging > MAX_LOGGING_RULES {
+            return Err(Refused::TooManyLoggingRules);
+        }
         for (set, wanted) in list.sets() {
             let kind = self.sets.kind(set)?;
             if kind != wanted {
@@ -45,7 +51,7 @@ impl RuleLists {
         if let Some(former) = &former {
             former.sets().for_each(|(set, _)| self.sets.count_list(set, -1));
         }
-        self.rules = rules;
+        (self.rules, self.logging) = (rules, logging);
         Ok(former)
     }
 
@@ -54,6 +60,7 @@ impl RuleLists {
         let list = self.lists.remove(&id)?;
         list.sets().for_each(|(set, _)| self.sets.count_list(set, -1));
         self.rules -= list.rules().len();
+        self.logging -= logging(&list);
         Some(list)
     }
 
@@ -82,4 +89,9 @@ impl RuleLists {
     pub fn sets_mut(&mut self) -> &mut Sets {
         &mut self.sets
     }
+}
+
+/// Rules of a list that log.
+fn logging(list: &RuleList) -> usize {
+    list.rules().iter().filter(|rule| rule.log).count()
 }

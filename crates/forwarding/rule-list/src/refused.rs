@@ -3,8 +3,8 @@
 use crate::rule::SetId;
 use crate::sets::SetKind;
 use crate::{
-    MAX_FLAG_CONDITIONS, MAX_LISTS, MAX_MEMBERS, MAX_MEMBERS_PER_SET, MAX_RULES, MAX_RULES_OF_ALL, MAX_SETS,
-    MAX_SETS_PER_LIST,
+    MAX_FLAG_CONDITIONS, MAX_LISTS, MAX_LOGGING_RULES, MAX_MEMBERS, MAX_MEMBERS_PER_SET, MAX_RULES,
+    MAX_RULES_OF_ALL, MAX_SETS, MAX_SETS_PER_LIST,
 };
 use flow::ListId;
 use thiserror::Error;
@@ -18,6 +18,9 @@ pub enum Refused {
     /// Lists have [`MAX_RULES_OF_ALL`] rules together.
     #[error("all lists together have at most {MAX_RULES_OF_ALL} rules")]
     TooManyRulesOfAll,
+    /// Lists have [`MAX_LOGGING_RULES`] rules together that log.
+    #[error("at most {MAX_LOGGING_RULES} rules of all lists together may log")]
+    TooManyLoggingRules,
     /// There are [`MAX_LISTS`] lists.
     #[error("there are at most {MAX_LISTS} lists")]
     TooManyLists,

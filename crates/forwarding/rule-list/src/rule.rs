@@ -22,6 +22,8 @@ pub struct Rule {
     pub verdict: Verdict,
     /// The rule is on trial: it counts the packets that it would decide about, and later rules decide.
     pub trial: bool,
+    /// Packets that the rule decides about, or would decide about, are noted for users.
+    pub log: bool,
 }
 
 /// What a rule says about packets that match it, and a list about packets that match no rule.

@@ -19,6 +19,7 @@ fn rule(number: u32, matches: Match) -> Rule {
         matches,
         verdict: Verdict::Allow,
         trial: false,
+        log: false,
     }
 }
 

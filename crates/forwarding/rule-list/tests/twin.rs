@@ -541,6 +541,7 @@ fn rules(count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Rule>> {
                 matches,
                 verdict: Verdict::Allow,
                 trial,
+                log: false,
             })
             .collect()
     })
@@ -640,7 +641,7 @@ proptest! {
                     let rule = both.twin.rules.remove(priority as usize % both.twin.rules.len());
                     prop_assert!(builder.remove(rule.number) && !builder.remove(rule.number));
                 }
-                let rule = Rule { number: next, priority, matches, verdict: Verdict::Allow, trial: false };
+                let rule = Rule { number: next, priority, matches, verdict: Verdict::Allow, trial: false, log: false };
                 next += 1;
                 if builder.add(rule.clone()).is_ok() {
                     let place = both.twin.rules.partition_point(|other| other.priority >= priority);

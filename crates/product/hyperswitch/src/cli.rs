@@ -101,7 +101,18 @@ pub enum PolicyVerb {
     },
     /// Show what the rule lists in force say about a packet from one port to another, with each rule's line
     Explain(ExplainArgs),
-    /// Show which rules a configuration file would take out and put in, with what those in force counted
+    /// Show packets that rules with `log`, and ports with `log-drops`, have noted; some of them, if there
+    /// were many
+    Log {
+        /// Show further ones as they come, until interrupted
+        #[arg(long)]
+        follow: bool,
+        /// Only those of rules that judge packets of this port
+        #[arg(long)]
+        port: Option<String>,
+    },
+    /// Show which rules a configuration file would take out and put in, and which cached decisions would be
+    /// others, each with its packets
     Diff {
         /// Configuration file (TOML)
         file: PathBuf,
@@ -714,6 +725,9 @@ pub struct PortArgs {
     /// Security group that the port is a member of; may be given several times
     #[arg(long = "security-group", value_name = "GROUP")]
     pub security_groups: Vec<Name>,
+    /// Log packets that guards, lists and groups drop
+    #[arg(long)]
+    pub log_drops: bool,
 }
 
 /// Limits of frames that go to all ports.
@@ -878,6 +892,9 @@ pub struct PolicyArgs {
     /// No security groups
     #[arg(long, conflicts_with = "security_groups")]
     pub no_security_groups: bool,
+    /// Whether packets that guards, lists and groups drop are logged
+    #[arg(long, value_name = "true|false")]
+    pub log_drops: Option<bool>,
 }
 
 #[derive(Debug, Subcommand)]

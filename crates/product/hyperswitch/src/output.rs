@@ -52,6 +52,15 @@ pub fn json(value: &impl serde::Serialize) -> Result<()> {
     write(&harmless(&text, |c| format!("\\u{:04x}", u32::from(c))))
 }
 
+/// Prints as JSON on one line, for programs that read along.
+///
+/// # Errors
+/// As [`print`].
+pub fn json_line(value: &impl serde::Serialize) -> Result<()> {
+    let line = serde_json::to_string(value)? + "\n";
+    write(&harmless(&line, |c| format!("\\u{:04x}", u32::from(c))))
+}
+
 /// An error that is part of the JSON that was printed already.
 #[derive(Debug)]
 pub struct Told(pub String);
@@ -67,8 +76,7 @@ impl std::error::Error for Told {}
 /// Prints an error as JSON, on one line, for programs that read our output. If that fails there is still the
 /// text.
 pub fn json_error(text: &str) {
-    let line = serde_json::json!({ "error": text }).to_string() + "\n";
-    let _ = write(&harmless(&line, |c| format!("\\u{:04x}", u32::from(c))));
+    let _ = json_line(&serde_json::json!({ "error": text }));
 }
 
 /// Whether the reader of our output went away, as `head` does.

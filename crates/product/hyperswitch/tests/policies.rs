@@ -6,6 +6,7 @@
 mod containers;
 
 use containers::{Instance, Namespace, eventually};
+use serde_json::Value;
 use std::path::Path;
 
 impl Instance {
@@ -118,6 +119,19 @@ fn what_is_allowed_passes_and_what_is_forbidden_is_dropped_and_named() {
         goes["packets"].as_u64().unwrap() > 0 && comes["line"] == 4,
         "{diff}"
     );
+    let decisions = list["decisions"].as_array().unwrap();
+    let allowed = decisions.iter().find(|it| it["origin"] == of_group).unwrap();
+    let packets = allowed["packets"].to_string();
+    assert!(
+        packets.contains("tp_dst=443") && packets.contains("ip_proto=6"),
+        "{diff}"
+    );
+    let told = ["from", "action", "new-action", "new-origin"].map(|key| allowed[key].clone());
+    assert_eq!(told, ["client", "allow", "drop", "default"], "{diff}");
+    assert!(
+        decisions.iter().all(|it| it["action"] != it["new-action"]),
+        "{diff}"
+    );
     let plan = instance.verb(&["reload", "--dry-run"]).unwrap();
     assert!(
         plan["changes"]
@@ -219,4 +233,94 @@ fn access_lists_hold_in_both_directions_and_trials_only_count() {
     instance.verb(&["reload"]).unwrap();
     assert!(!client.reaches("10.0.1.1", 82));
     assert!(web.reaches("10.0.1.2", 81), "the other direction is free");
+}
+
+/// Packets that rules and ports note, in the log and by command: also what a rule on trial would do.
+#[test]
+fn what_rules_note_is_shown_and_logged() {
+    let directory = tempfile::tempdir().unwrap();
+    let (run_dir, config) = (directory.path().join("run"), directory.path().join("c.toml"));
+    let (web, client) = (Namespace::new("log-web"), Namespace::new("log-client"));
+    let text = format!(
+        "[[acl]]
+name = \"office\"
+default = \"allow\"
+rule = [
+  {{ action = \"drop\", protocol = \"tcp\", destination-port = 81, log = true }},
+  {{ action = \"drop\", protocol = \"tcp\", destination-port = 82, log = true, trial = true }},
+  {{ action = \"drop\", protocol = \"tcp\", destination-port = 83 }},
+]
+[[switch]]
+name = \"lan\"
+[[switch.port]]
+name = \"web\"
+type = \"tap\"
+netns = \"{}\"
+mac = \"52:54:00:00:02:01\"
+addresses = [\"10.0.2.1/24\"]
+acl-to = \"office\"
+[[switch.port]]
+name = \"client\"
+type = \"tap\"
+netns = \"{}\"
+mac = \"52:54:00:00:02:02\"
+addresses = [\"10.0.2.2/24\"]
+guards = [\"spoof\"]
+log-drops = true
+",
+        web.0, client.0
+    );
+    std::fs::write(&config, text).unwrap();
+    let instance = Instance::start(&run_dir, &config);
+    eventually("ports run", || {
+        instance.is_running("web") && instance.is_running("client")
+    });
+    eventually("lists are in force", || instance.is_in_force());
+    eventually("a ping passes", || client.pings("10.0.2.1"));
+    for port in 81..=83 {
+        assert_eq!(client.reaches("10.0.2.1", port), port == 82);
+    }
+    assert!(client.run("ip addr add 10.0.2.9/24 dev client").0);
+    assert!(!client.pings("-I 10.0.2.9 10.0.2.1"));
+
+    let noted = |origin: &str, source: &str| {
+        let records = instance.verb(&["policy", "log"]).unwrap_or_default();
+        let records = records.as_array().cloned().unwrap_or_default();
+        let from = |record: &Value| record["source"].as_str().is_some_and(|it| it.starts_with(source));
+        records
+            .into_iter()
+            .find(|record| record["origin"] == origin && from(record))
+    };
+    let told = |record: &Value| {
+        let keys = ["action", "trial", "port", "direction", "sender", "destination"];
+        keys.map(|key| record[key].to_string().replace('"', "")).join(" ")
+    };
+    for (origin, source, expected) in [
+        (
+            "acl office rule 1",
+            "10.0.2.2:",
+            "drop false web to client 10.0.2.1:81",
+        ),
+        (
+            "acl office rule 2",
+            "10.0.2.2:",
+            "drop true web to client 10.0.2.1:82",
+        ),
+        (
+            "guard spoof",
+            "10.0.2.9",
+            "drop false client from client 10.0.2.1",
+        ),
+    ] {
+        eventually("the rule's packet is shown", || noted(origin, source).is_some());
+        assert_eq!(told(&noted(origin, source).unwrap()), expected);
+    }
+    assert!(noted("acl office rule 3", "").is_none());
+    let of_web = instance.verb(&["policy", "log", "--port", "web"]).unwrap();
+    assert!(!of_web.to_string().contains("guard spoof"), "{of_web}");
+    let log = std::fs::read_to_string(config.with_extension("log")).unwrap();
+    let expected = "policy: drop (trial) to web: acl office rule 2: sender=client,";
+    assert!(log.contains(expected), "{log}");
+    let shown = instance.verb(&["policy", "show", "to: acl office"]).unwrap();
+    assert_eq!(shown["rules"][0]["log"], true, "{shown}");
 }

@@ -22,11 +22,16 @@
 //! | `find` | what a new data plane has |
 //! | `join` | requests and answers, ports' filters, users who wait |
 //! | `tell` | lists and rules for users |
+//! | `rule_log`, `records` | packets that rules noted, kept for users; how they come |
 
 mod find;
 mod held;
 mod join;
+mod records;
+mod rule_log;
 mod tell;
+
+pub(crate) use rule_log::RuleLog;
 
 use crate::data_plane::DataPlane;
 use control_protocol::data_plane::Request;

@@ -6,11 +6,11 @@ use crate::refusal::Refusal;
 use crate::serve::Served;
 use crate::users::Token;
 use control_protocol::data_plane::Request;
-use control_protocol::rules::{RuleAnswer, RuleRequest};
+use control_protocol::rules::{MAX_JUDGED, RuleAnswer, RuleRequest};
 use flow::{FlowStats, ListId};
-use management::{PolicyInfo, PolicyRule, PolicyRules, Reply};
+use management::{JudgedKind, PolicyInfo, PolicyJudged, PolicyRule, PolicyRules, Reply};
 use policy::{List, ListRule};
-use rule_list::MAX_RULES;
+use rule_list::{JudgedPackets, MAX_RULES};
 use std::collections::HashMap;
 
 impl Control {
@@ -71,16 +71,55 @@ impl Control {
         )
     }
 
+    /// The list with that name, or the list of guards of a port with that name.
+    fn policy(&self, name: &str) -> Result<PolicyInfo, Refusal> {
+        let guards = format!("guards of {name}");
+        let mut infos = self.policy_list().into_iter();
+        let found = infos.find(|info| info.name == name || info.name == guards);
+        found.ok_or_else(|| Refusal::NoPolicy(name.into()))
+    }
+
+    /// Asks for kinds of packets that cached decisions of a list are about.
+    pub fn policy_judged(&mut self, token: Token, name: &str, from: u32) -> Served {
+        let list = ListId(self.policy(name)?.number);
+        let request = Request::Rules(RuleRequest::Judged { list, from });
+        self.ask_user(token, request, vec![], Question::Judged(list))
+    }
+
+    /// Kinds of packets have arrived.
+    pub fn judged_reply(
+        &self,
+        list: ListId,
+        packets: Vec<JudgedPackets>,
+        (further, next): (u32, Option<u32>),
+    ) -> Reply {
+        let kind = |packets: JudgedPackets| JudgedKind {
+            in_port: self.port_name(packets.in_port),
+            key: packets.key,
+            noted: packets.noted,
+            was_changed: packets.was_changed,
+            rule: packets.rule,
+            origin: packets.rule.map_or_else(
+                || "default".into(),
+                |number| self.rule_origin(list, number).unwrap_or_default(),
+            ),
+            action: packets.verdict.to_string(),
+            outputs: packets.outputs.iter().map(|port| self.port_name(*port)).collect(),
+        };
+        let kinds = packets.into_iter().take(MAX_JUDGED).map(kind).collect();
+        Reply::PolicyJudged(PolicyJudged { kinds, further, next })
+    }
+
+    /// Where a rule comes from.
+    pub fn rule_origin(&self, list: ListId, number: u32) -> Option<String> {
+        let list = self.state.policies.lists.get(&list)?;
+        let rule = list.rules.iter().find(|rule| rule.rule.number == number)?;
+        Some(rule.origin.to_string())
+    }
+
     /// Asks for what the rules of a list counted.
     pub fn policy_show(&mut self, token: Token, name: &str) -> Served {
-        let infos = self.policy_list();
-        let guards = format!("guards of {name}");
-        let found = infos
-            .into_iter()
-            .find(|info| info.name == name || info.name == guards);
-        let Some(policy) = found else {
-            return Err(Refusal::NoPolicy(name.into()));
-        };
+        let policy = self.policy(name)?;
         let list = ListId(policy.number);
         let shown = PolicyRules {
             policy,
@@ -118,6 +157,7 @@ impl Control {
                     origin: origin.unwrap_or_default(),
                     action: rule.verdict.to_string(),
                     trial: rule.trial,
+                    log: rule.log,
                     matches: policies.text(&rule.matches),
                     packets: 0,
                     bytes: 0,
@@ -134,6 +174,7 @@ impl Control {
             origin: "default".into(),
             action: shown.policy.default.clone(),
             trial: false,
+            log: false,
             matches: "any packet".into(),
             packets: 0,
             bytes: 0,

@@ -133,7 +133,9 @@ impl Model {
                     more: all.len() > from + 1,
                 }));
             }
-            RuleRequest::Discard { .. } | RuleRequest::Rules { .. } => panic!("{request:?}"),
+            RuleRequest::Discard { .. } | RuleRequest::Rules { .. } | RuleRequest::Judged { .. } => {
+                panic!("{request:?}")
+            }
         }
         Ok(None)
     }

@@ -153,6 +153,7 @@ fn rules() -> impl Strategy<Value = Rule> {
             matches,
             verdict,
             trial,
+            log: false,
         })
 }
 

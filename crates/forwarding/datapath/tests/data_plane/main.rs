@@ -21,7 +21,8 @@
 //! * `statistics`: what flows have counted;
 //! * `vm_state`: what guests do;
 //! * `shortfall`: what a VMM wants and its port does not have;
-//! * `rules`: rule lists as filters; `rejects`: what senders of rejected packets are told;
+//! * `rules`: rule lists as filters; `rule_logs`: packets that rules note; `rejects`: what senders of
+//!   rejected packets are told;
 //! * `mirrors`: copies of a port's packets for another port;
 //! * `p4`, `p4_scripts`: P4 programs as forwarders; `p4_versions`: what versions leave to each other;
 //!   `p4_share`: time of the forwarding threads that their ports have;
@@ -62,6 +63,7 @@ mod random_guest;
 mod rejects;
 mod resets;
 mod restart;
+mod rule_logs;
 mod rules;
 mod shortfall;
 mod slow;

@@ -59,6 +59,7 @@ fn rules() -> Vec<Rule> {
         },
         verdict,
         trial: false,
+        log: false,
     };
     (0..).zip(stated).map(rule).collect()
 }

@@ -319,6 +319,7 @@ fn a_list_says_what_is_copied_and_counts() {
                 },
                 verdict: Verdict::Allow,
                 trial: false,
+                log: false,
             }],
         },
         RuleRequest::Commit { list: LIST, tag: 1 },

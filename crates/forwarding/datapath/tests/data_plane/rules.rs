@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-const LIST: ListId = ListId(7);
+pub const LIST: ListId = ListId(7);
 const SET: SetId = SetId(3);
 const IPV4: u16 = 0x0800;
 const UDP: u8 = 17;
@@ -26,14 +26,14 @@ fn rules(list: ListId) -> [Filter; 4] {
     filters
 }
 
-fn ingress(list: ListId) -> Filters {
+pub fn ingress(list: ListId) -> Filters {
     Filters {
         ingress: rules(list),
         ..Filters::default()
     }
 }
 
-fn egress(list: ListId) -> Filters {
+pub fn egress(list: ListId) -> Filters {
     Filters {
         egress: rules(list),
         ..Filters::default()
@@ -41,7 +41,7 @@ fn egress(list: ListId) -> Filters {
 }
 
 /// UDP over IPv4 from port 1's guest to port 2's.
-fn udp(source: u8, to: u16) -> Vec<u8> {
+pub fn udp(source: u8, to: u16) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     frame.extend([0x45, 0, 0, 46, 0, 0, 0, 0, 64, UDP, 0, 0]);
     frame.extend([10, 0, 0, source, 10, 0, 0, 2]);
@@ -59,17 +59,18 @@ fn address(last: u8) -> Member {
     })
 }
 
-fn rule(number: u32, matches: Match, verdict: Verdict) -> Rule {
+pub fn rule(number: u32, matches: Match, verdict: Verdict) -> Rule {
     Rule {
         number,
         priority: 1000 - number,
         matches,
         verdict,
         trial: false,
+        log: false,
     }
 }
 
-fn to_port(first: u16, last: u16) -> Match {
+pub fn to_port(first: u16, last: u16) -> Match {
     Match {
         eth_type: Some(IPV4),
         ip_proto: Some(UDP),
@@ -89,11 +90,11 @@ fn from_set(set: SetId) -> Match {
     }
 }
 
-fn commit(list: ListId) -> RuleRequest {
+pub fn commit(list: ListId) -> RuleRequest {
     RuleRequest::Commit { list, tag: 1 }
 }
 
-fn begin(list: ListId, base: Base, default: Verdict) -> RuleRequest {
+pub fn begin(list: ListId, base: Base, default: Verdict) -> RuleRequest {
     RuleRequest::Begin { list, base, default }
 }
 
@@ -107,13 +108,13 @@ fn change(set: SetId, remove: &[Member], add: &[Member]) -> RuleRequest {
 
 impl Controller {
     #[track_caller]
-    fn rules(&mut self, request: RuleRequest) {
+    pub fn rules(&mut self, request: RuleRequest) {
         self.done(Request::Rules(request));
     }
 
     /// Makes a version of a list.
     #[track_caller]
-    fn put_list(&mut self, list: ListId, rules: &[Rule], default: Verdict) {
+    pub fn put_list(&mut self, list: ListId, rules: &[Rule], default: Verdict) {
         self.rules(begin(list, Base::Empty, default));
         for rules in rules.chunks(MAX_RULES_PER_REQUEST) {
             let rules = rules.to_vec();
@@ -132,7 +133,7 @@ impl Controller {
 
     /// Packets of the list's default and of its rules, by number.
     #[track_caller]
-    fn counted(&mut self, list: ListId) -> (u64, Vec<(u32, u64)>) {
+    pub fn counted(&mut self, list: ListId) -> (u64, Vec<(u32, u64)>) {
         let RuleAnswer::Rules { default, rules, more } = self.page(RuleRequest::Rules { list, from: 0 })
         else {
             panic!("no rules")
@@ -149,7 +150,7 @@ impl Controller {
 }
 
 /// Two guests; packets of the first go to the second, and the ports have these filters.
-fn pair(first: Filters, second: Filters) -> (Switch, Guest, Guest) {
+pub fn pair(first: Filters, second: Filters) -> (Switch, Guest, Guest) {
     let mut switch = Switch::start();
     switch.add_with(1, first);
     switch.add_with(2, second);

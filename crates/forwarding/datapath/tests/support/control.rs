@@ -14,6 +14,7 @@ use flow::{
     PortId, PutMode, Stage, Statistics, SwitchId,
 };
 use placement::Mode;
+use rule_list::LogRecord;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
@@ -60,6 +61,8 @@ pub struct Controller {
     pub states: Vec<(PortId, PortState)>,
     /// States of others' ports, and the processes at their ends.
     pub foreign: Vec<(PortId, PortState, Option<u32>)>,
+    /// Packets that rules noted.
+    pub records: Vec<LogRecord>,
     /// Upcalls ended by `Execute`, per port.
     executed: HashMap<PortId, u64>,
     /// Ports were removed, and their counters with them.
@@ -222,6 +225,7 @@ impl Controller {
             upcalls: VecDeque::new(),
             states: Vec::new(),
             foreign: Vec::new(),
+            records: Vec::new(),
             executed: HashMap::new(),
             removed: false,
         };
@@ -280,6 +284,7 @@ impl Controller {
             FromDataPlane::ForeignPort {
                 port, state, peer, ..
             } => self.foreign.push((port, state, peer)),
+            FromDataPlane::RuleRecords(records) => self.records.extend(records),
             FromDataPlane::Answer { serial, result } => {
                 panic!("answer {serial} nobody waits for: {result:?}")
             }

@@ -265,7 +265,7 @@ impl Plane {
             Event::Upcall(upcall) => self.upcall(upcall),
             Event::Port(FromDataPlane::PortState { port, state, .. }) => self.port_state(port, state),
             // Only the built-in controller has a use for others' ports.
-            Event::Port(_) => {}
+            Event::Port(_) | Event::RuleRecords(_) => {}
             Event::Answered(pending, result) => self.answered(pending, result),
         }
     }

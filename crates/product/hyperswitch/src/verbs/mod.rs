@@ -8,7 +8,9 @@ mod explain;
 mod health;
 mod p4;
 mod policy;
+mod policy_decisions;
 mod policy_diff;
+mod policy_log;
 mod port;
 mod reload;
 mod report;
@@ -82,6 +84,9 @@ fn ask(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<()> {
             session.show(Request::PolicyShow { policy: name.clone() })
         }
         UserVerb::Policy(PolicyVerb::Explain(args)) => explain::run(&mut session, args),
+        UserVerb::Policy(PolicyVerb::Log { follow, port }) => {
+            policy_log::run(&mut session, port.as_deref(), *follow)
+        }
         UserVerb::Policy(PolicyVerb::Diff { file }) => policy_diff::run(&mut session, file),
         UserVerb::Reload { dry_run } => reload::run(&mut session, *dry_run),
         UserVerb::Version => show::versions(&mut session),
@@ -187,6 +192,8 @@ impl serde::Serialize for Bare<'_> {
             Reply::Trace(reply) => reply.serialize(serializer),
             Reply::Policies(reply) => reply.serialize(serializer),
             Reply::Policy(reply) => reply.serialize(serializer),
+            Reply::PolicyLog(reply) => reply.serialize(serializer),
+            Reply::PolicyJudged(reply) => reply.serialize(serializer),
             Reply::P4(reply) => reply.serialize(serializer),
             Reply::P4Program(reply) => reply.serialize(serializer),
             Reply::P4Cells(reply) => reply.serialize(serializer),

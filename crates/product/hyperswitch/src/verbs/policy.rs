@@ -2,7 +2,7 @@
 
 use crate::output::{self, Table, duration, or_dash};
 use anyhow::{Context, Result};
-use management::{PolicyInfo, PolicyRules};
+use management::{PolicyInfo, PolicyRule, PolicyRules};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -59,7 +59,7 @@ pub fn rules(shown: &PolicyRules) -> String {
     let mut table = Table::new(&["ACTION", "PACKETS", "BYTES", "IDLE", "ORIGIN", "MATCH"]);
     for rule in &shown.rules {
         table.row([
-            format!("{}{}", rule.action, if rule.trial { " (trial)" } else { "" }),
+            action(rule),
             rule.packets.to_string(),
             rule.bytes.to_string(),
             or_dash(rule.idle_ms.map(|idle_ms| duration(idle_ms / 1000))),
@@ -69,6 +69,13 @@ pub fn rules(shown: &PolicyRules) -> String {
     }
     let list = &shown.policy;
     format!("{}: {}, at {}\n{table}", list.name, list.state, ports(list))
+}
+
+/// What a rule does, with what it does besides.
+pub fn action(rule: &PolicyRule) -> String {
+    let besides = [(rule.trial, " (trial)"), (rule.log, " (log)")];
+    let besides = besides.into_iter().filter_map(|(is, what)| is.then_some(what));
+    [rule.action.as_str()].into_iter().chain(besides).collect()
 }
 
 fn ports(list: &PolicyInfo) -> String {

@@ -1,11 +1,12 @@
 //! `hyperswitch policy diff FILE`: rules that the file would take out of the lists in force, and put into
-//! them, and ports whose lists would be others. Nothing changes.
+//! them, ports whose lists would be others, and cached decisions that would be others. Nothing changes.
 
+use super::policy_decisions::{self, DecisionDifference};
 use super::{Reply, Request, Session};
 use crate::output;
 use anyhow::{Context, Result, bail};
-use management::{PolicyInfo, PolicyRule, PolicyRules};
-use policy::{List, Policies};
+use management::{PolicyRule, PolicyRules};
+use policy::{Judge, List, ListRule, Policies};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
@@ -22,6 +23,24 @@ struct Difference {
     rules: Vec<RuleDifference>,
     /// Rules of different verdicts would be tried in another order.
     reordered: bool,
+    /// Kinds of packets that are cached, and would be judged otherwise.
+    decisions: Vec<DecisionDifference>,
+    /// Cached kinds of packets that were not looked at, as there are many.
+    decisions_left_out: u32,
+}
+
+impl Difference {
+    fn of_list(list: &str) -> Difference {
+        Difference {
+            list: list.into(),
+            ports_added: Vec::new(),
+            ports_removed: Vec::new(),
+            rules: Vec::new(),
+            reordered: false,
+            decisions: Vec::new(),
+            decisions_left_out: 0,
+        }
+    }
 }
 
 /// A rule that would come, or go.
@@ -53,13 +72,31 @@ pub fn run(session: &mut Session, file: &Path) -> Result<()> {
         bail!("the running instance gave another answer than asked for: is it of another version?");
     };
     let mut running = Vec::with_capacity(infos.len());
-    for PolicyInfo { name, .. } in infos {
+    for info in &infos {
         // A list may go while others are shown.
-        if let Ok(Reply::Policy(shown)) = session.call(&Request::PolicyShow { policy: name }) {
+        let policy = info.name.clone();
+        if let Ok(Reply::Policy(shown)) = session.call(&Request::PolicyShow { policy }) {
             running.push(shown);
         }
     }
-    let found = differences(&running, &policies, &lines);
+    let mut found = differences(&running, &policies, &lines);
+    let judge = Judge::new(&policies)?;
+    for info in &infos {
+        let judged = policy_decisions::judged(session, info)?;
+        let kinds = policy_decisions::differences(&judged.kinds, info, (&policies, &judge), &lines);
+        if kinds.is_empty() && judged.further == 0 {
+            continue;
+        }
+        let place = match found.iter().position(|it| it.list == info.name) {
+            Some(place) => place,
+            None if kinds.is_empty() => continue,
+            None => {
+                found.push(Difference::of_list(&info.name));
+                found.len() - 1
+            }
+        };
+        (found[place].decisions, found[place].decisions_left_out) = (kinds, judged.further);
+    }
     if session.json {
         return output::json(&found);
     }
@@ -91,11 +128,11 @@ fn differences(running: &[PolicyRules], new: &Policies, lines: &HashMap<String, 
         let (rules, reordered) = rules_of(before, after, new, lines);
         let list = |ports: &mut dyn Iterator<Item = &&str>| ports.map(|port| (*port).to_owned()).collect();
         Difference {
-            list: name.into(),
             ports_added: list(&mut now.difference(&then)),
             ports_removed: list(&mut then.difference(now)),
             rules,
             reordered,
+            ..Difference::of_list(name)
         }
     };
     let all = names.into_iter().map(compare);
@@ -118,27 +155,18 @@ fn rules_of(
         coming.extend(list.rules.iter().map(|rule| {
             let origin = rule.origin.to_string();
             let line = lines.get(&origin).copied();
-            let action = rule.rule.verdict.to_string();
-            let matches = new.text(&rule.rule.matches);
-            (
-                plain(Some(rule.rule.number), action, rule.rule.trial, origin, matches),
-                line,
-            )
+            (stated(rule, new), line)
         }));
-        let action = list.default.to_string();
-        coming.push((
-            plain(None, action, false, "default".into(), "any packet".into()),
-            None,
-        ));
+        coming.push((default(list), None));
     }
-    let id = |rule: &PolicyRule| (rule.number, rule.action.clone(), rule.trial);
+    let id = |rule: &PolicyRule| (rule.number, super::policy::action(rule));
     let old_ids: BTreeSet<_> = before.iter().map(|rule| id(rule)).collect();
     let new_ids: BTreeSet<_> = coming.iter().map(|(rule, _)| id(rule)).collect();
     let goes = before.iter().filter(|rule| !new_ids.contains(&id(rule)));
     let comes = coming.iter().filter(|(rule, _)| !old_ids.contains(&id(rule)));
     let difference = |rule: &PolicyRule, comes: bool, line| RuleDifference {
         comes,
-        action: format!("{}{}", rule.action, if rule.trial { " (trial)" } else { "" }),
+        action: super::policy::action(rule),
         origin: rule.origin.clone(),
         matches: rule.matches.clone(),
         line,
@@ -158,13 +186,29 @@ fn rules_of(
     (rules.collect(), !stay_before.eq(stay_after))
 }
 
-fn plain(number: Option<u32>, action: String, trial: bool, origin: String, matches: String) -> PolicyRule {
+/// A rule as an instance would show it.
+fn stated(rule: &ListRule, policies: &Policies) -> PolicyRule {
     PolicyRule {
-        number,
-        origin,
-        action,
-        trial,
-        matches,
+        number: Some(rule.rule.number),
+        origin: rule.origin.to_string(),
+        action: rule.rule.verdict.to_string(),
+        trial: rule.rule.trial,
+        log: rule.rule.log,
+        matches: policies.text(&rule.rule.matches),
+        packets: 0,
+        bytes: 0,
+        idle_ms: None,
+    }
+}
+
+fn default(list: &List) -> PolicyRule {
+    PolicyRule {
+        number: None,
+        origin: "default".into(),
+        action: list.default.to_string(),
+        trial: false,
+        log: false,
+        matches: "any packet".into(),
         packets: 0,
         bytes: 0,
         idle_ms: None,
@@ -205,6 +249,7 @@ fn describe(found: &[Difference], file: &str) -> String {
             } = rule;
             let _ = writeln!(text, "  {sign} {action}: {origin}: {matches}{known}");
         }
+        text += &policy_decisions::describe(&difference.decisions, difference.decisions_left_out, file);
     }
     if text.is_empty() {
         text = "no rule differs\n".into();
@@ -246,22 +291,8 @@ acl-to = "office"
     fn shown(policies: &Policies, ports: &[&str]) -> Vec<PolicyRules> {
         let lists = policies.lists.iter();
         let shown = lists.map(|(number, list)| {
-            let mut rules: Vec<_> = list
-                .rules
-                .iter()
-                .map(|rule| {
-                    let (origin, matches) = (rule.origin.to_string(), policies.text(&rule.rule.matches));
-                    let action = rule.rule.verdict.to_string();
-                    plain(Some(rule.rule.number), action, rule.rule.trial, origin, matches)
-                })
-                .collect();
-            rules.push(plain(
-                None,
-                list.default.to_string(),
-                false,
-                "default".into(),
-                "any packet".into(),
-            ));
+            let mut rules: Vec<_> = list.rules.iter().map(|rule| stated(rule, policies)).collect();
+            rules.push(default(list));
             rules.iter_mut().for_each(|rule| rule.packets = 1);
             let policy = PolicyInfo {
                 name: list.name.clone(),

@@ -80,6 +80,7 @@ fn config(args: &PortArgs) -> PortConfig {
     port.acl_from.clone_from(&args.acl_from);
     port.acl_to.clone_from(&args.acl_to);
     port.security_groups.clone_from(&args.security_groups);
+    port.log_drops = args.log_drops;
     port
 }
 
@@ -107,6 +108,7 @@ fn changes(args: &PortSetArgs) -> PortChanges {
         acl_from: acl(policies.no_acl_from, policies.acl_from.as_ref()),
         acl_to: acl(policies.no_acl_to, policies.acl_to.as_ref()),
         security_groups: given(policies.no_security_groups, &policies.security_groups),
+        log_drops: policies.log_drops,
     }
 }
 
@@ -354,11 +356,13 @@ mod tests {
             acl_from: Some(AclChange::Acl("office".parse().unwrap())),
             acl_to: Some(AclChange::None),
             security_groups: Some(vec!["web".parse().unwrap(), "db".parse().unwrap()]),
+            log_drops: Some(true),
             ..PortChanges::default()
         };
         assert_eq!(
             set(
-                " --guards router,dhcp --acl-from office --no-acl-to --security-group web --security-group db"
+                " --guards router,dhcp --acl-from office --no-acl-to --security-group web --security-group db \
+                 --log-drops true"
             ),
             guarded
         );

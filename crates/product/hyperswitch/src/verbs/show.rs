@@ -21,6 +21,8 @@ pub fn text(reply: &Reply) -> String {
         Reply::Placement(report) => placement(report),
         Reply::Policies(lists) => super::policy::lists(lists),
         Reply::Policy(shown) => super::policy::rules(shown),
+        Reply::PolicyJudged(judged) => super::policy_decisions::kinds(judged),
+        Reply::PolicyLog(log) => super::policy_log::lines(&log.records),
         Reply::Trace(report) => super::trace::text(report),
         Reply::P4(switches) => super::p4::switches(switches),
         Reply::Reloaded(summary) => reloaded(summary),

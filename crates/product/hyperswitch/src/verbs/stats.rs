@@ -33,8 +33,7 @@ pub fn run(session: &mut Session<'_>, port: Option<&str>, watch: Option<u32>) ->
         let elapsed = since.elapsed();
         since = Instant::now();
         if session.json {
-            // One line per interval, for programs that read along.
-            output::print(&(serde_json::to_string(&now)? + "\n"))?;
+            output::json_line(&now)?;
         } else {
             output::print(&format!("{}\n", rates(&before, &now, elapsed)))?;
         }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "shared by several test programs")]
 
 use serde_json::Value;
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -105,7 +106,8 @@ pub fn eventually(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// `hyperswitch run`, ended when dropped.
+/// `hyperswitch run`, ended when dropped. What it logs is in a file beside the configuration, whose name ends
+/// in `.log`.
 pub struct Instance {
     process: Child,
     run_dir: PathBuf,
@@ -129,11 +131,8 @@ impl Instance {
             .arg(run_dir)
             .args(["run", "--config"])
             .arg(config);
-        let process = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let log = File::create(config.with_extension("log")).unwrap();
+        let process = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
         Instance {
             process,
             run_dir: run_dir.into(),
