@@ -50,5 +50,6 @@ pub use schema::{
 };
 pub use value::{
     AgeingSeconds, CopyLength, InterfaceName, InvalidValue, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate,
-    MissRate, Mtu, Name, Netns, PortName, Priority, StormRate, TableSize, UserId, VlanId, Weight,
+    MissRate, Mtu, Name, Netns, P4Operations, PortName, Priority, StormRate, TableSize, UserId, VlanId,
+    Weight,
 };

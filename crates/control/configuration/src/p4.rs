@@ -1,6 +1,6 @@
 //! The schema of P4 programs that forward the packets of ports.
 
-use crate::value::{InvalidValue, Name};
+use crate::value::{InvalidValue, Name, P4Operations};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
@@ -24,6 +24,9 @@ pub struct P4Config {
     /// Ports that are bound to it; they need not exist yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PlacedPort>,
+    /// Most operations of one pass that it is allowed; default: 32,768.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operations: Option<P4Operations>,
 }
 
 /// A port at a program, written `NUMBER=PORT`.

@@ -139,6 +139,11 @@ number! {
 }
 
 number! {
+    /// Most operations of one pass of a P4 program, 32768 to 1000000.
+    P4Operations(u32) = 32_768..=1_000_000, default 32_768, "a number of operations, 32768 to 1000000"
+}
+
+number! {
     /// Weight of a port at a shared bandwidth, 1 to 100.
     Weight(u8) = 1..=100, default 1, "a weight, 1 to 100"
 }

@@ -34,6 +34,13 @@ pub const MAX_P4_DRAFTS: usize = 2;
 /// Most P4 switches of a controller.
 pub const MAX_P4_SWITCHES: usize = 64;
 
+/// Most operations of one pass, unless more are allowed. An operation takes 1.2 ns on a machine of 2021, so a
+/// pass takes 40 us there.
+pub const USUAL_OPERATIONS: u32 = 32_768;
+
+/// Most operations of one pass that can be allowed.
+pub const MAX_OPERATIONS: u32 = 1_000_000;
+
 /// Ports of a P4 switch have lower numbers: this one means "drop" in v1model.
 pub const P4_PORTS: u16 = 511;
 
@@ -64,6 +71,14 @@ pub enum P4Request {
         /// [`MAX_PIECE`] at most.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
+    },
+    /// Says how many operations a pass of the draft's version may take at most; otherwise it is
+    /// [`USUAL_OPERATIONS`]. Answer: `Done`.
+    Allow {
+        /// The P4 switch.
+        switch: P4Id,
+        /// [`MAX_OPERATIONS`] at most.
+        operations: u32,
     },
     /// Makes a version from the draft, and puts it in the former one's place; the draft is gone. Answer:
     /// `Done`, when no packet meets the former one any more.

@@ -32,6 +32,9 @@ pub struct P4Intent {
     /// Tag of the program with its entries.
     #[serde(default)]
     pub program: u64,
+    /// Most operations of a pass that it is allowed, if more than usual.
+    #[serde(default)]
+    pub operations: Option<u32>,
     /// Names of ports by the program's numbers. Those that do not exist may come later.
     pub ports: BTreeMap<u16, String>,
     /// Tag of the program as the configuration file last had it; `None`: the file does not have it.
@@ -47,6 +50,9 @@ pub struct P4Intent {
 pub struct P4Former {
     /// Tag of the program.
     pub program: u64,
+    /// Most operations of a pass that it was allowed.
+    #[serde(default)]
+    pub operations: Option<u32>,
     /// Names of ports by the program's numbers.
     pub ports: BTreeMap<u16, String>,
 }
@@ -56,6 +62,7 @@ impl P4Intent {
     pub fn as_former(&self) -> P4Former {
         P4Former {
             program: self.program,
+            operations: self.operations,
             ports: self.ports.clone(),
         }
     }

@@ -121,8 +121,9 @@ impl Control {
             Request::P4Load {
                 name,
                 ports,
+                operations,
                 replaces,
-            } => self.p4_load(token, name.as_str(), (ports, replaces), fds),
+            } => self.p4_load(token, name.as_str(), (ports, operations, replaces), fds),
             Request::P4Program { name, offset } => self.p4_program(&name, offset).map(Some),
             Request::P4Read {
                 name,

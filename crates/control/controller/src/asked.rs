@@ -101,6 +101,7 @@ impl Kind {
             Request::P4(
                 P4Request::Begin { .. }
                 | P4Request::Add { .. }
+                | P4Request::Allow { .. }
                 | P4Request::Commit { .. }
                 | P4Request::Delete { .. }
                 | P4Request::Write { .. },

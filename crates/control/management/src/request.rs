@@ -152,6 +152,10 @@ pub enum Request {
         name: Name,
         /// The ports that are bound to it; all others are freed. Absent: they stay as they are.
         ports: Option<Vec<P4Place>>,
+        /// Most operations of a pass that it is allowed; absent: as many as usual. Without `ports` they stay
+        /// as they are.
+        #[serde(default)]
+        operations: Option<u32>,
         /// The tag of the program in whose place this one is put; if it is another one by now, the request is
         /// refused. Absent: whichever there is.
         replaces: Option<u64>,

@@ -4,8 +4,8 @@
 use clap::{Args, Parser, Subcommand};
 use management::{
     AgeingSeconds, Dscp, Group, Guard, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate,
-    MissRate, Mtu, Name, Netns, PlacedPort, PortKind, PortMode, Priority, SocketMode, StormBits,
-    StormControl, SwitchKind, TableSize, UserId, VlanId, VlanPriority, Weight,
+    MissRate, Mtu, Name, Netns, P4Operations, PlacedPort, PortKind, PortMode, Priority, SocketMode,
+    StormBits, StormControl, SwitchKind, TableSize, UserId, VlanId, VlanPriority, Weight,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -357,6 +357,9 @@ pub struct P4LoadArgs {
     /// times
     #[arg(long = "port", value_name = "NUMBER=PORT")]
     pub ports: Vec<PlacedPort>,
+    /// Operations that a packet may take in a pass, up to 1000000: longer turns are rarer [default: 32768]
+    #[arg(long, value_name = "N")]
+    pub operations: Option<P4Operations>,
     /// Entries: BMv2's `commands.txt`, runtime JSON as in P4's tutorials, or a script of a packet test; may
     /// be given several times
     #[arg(long, value_name = "FILE")]
@@ -377,6 +380,9 @@ pub struct P4ImportArgs {
     /// times
     #[arg(long = "port", value_name = "NUMBER=PORT")]
     pub ports: Vec<PlacedPort>,
+    /// Operations that a packet may take in a pass, up to 1000000: longer turns are rarer [default: 32768]
+    #[arg(long, value_name = "N")]
+    pub operations: Option<P4Operations>,
 }
 
 #[derive(Args, Debug)]

@@ -12,7 +12,7 @@ use crate::control::Control;
 use crate::intent::{Intent, P4Intent};
 use crate::refusal::Refusal;
 use flow::P4Id;
-use management::{CheckError, Config, Name, P4Config, PathSegment, PlacedPort};
+use management::{CheckError, Config, Name, P4Config, P4Operations, PathSegment, PlacedPort};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -40,7 +40,8 @@ pub(crate) fn read(
             message,
         };
         let bytes = (options.p4.read)(wanted, &directory(options), options.cores.len().max(1));
-        let version = Version::new(bytes.map_err(|message| error("program", message))?);
+        let bytes = bytes.map_err(|message| error("program", message))?;
+        let version = Version::new(bytes, allowed(wanted));
         let present = intent.p4.get(wanted.name.as_str());
         let number = match present {
             Some(present) => present.number,
@@ -52,6 +53,11 @@ pub(crate) fn read(
         versions.push(version);
     }
     Ok(versions)
+}
+
+/// Most operations of a pass that a program is allowed, if more than usual.
+fn allowed(wanted: &P4Config) -> Option<u32> {
+    wanted.operations.map(P4Operations::get)
 }
 
 /// The directory from which paths of the configuration are seen.
@@ -70,6 +76,7 @@ fn of_file(wanted: &P4Config, number: u32, tag: u64, present: Option<&P4Intent>)
     let own = P4Intent {
         number,
         program: unchanged.map_or(tag, |present| present.program),
+        operations: allowed(wanted),
         ports: ports.collect(),
         file: Some(tag),
         former: None,
@@ -142,6 +149,7 @@ impl Control {
                 p4info: None,
                 entries: Vec::new(),
                 ports: Vec::new(),
+                operations: intent.operations.and_then(P4Operations::new),
             };
             let shown = own.filter(|_| intent.file == Some(intent.program));
             Some(P4Config {

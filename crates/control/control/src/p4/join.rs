@@ -29,7 +29,7 @@ impl Control {
         &mut self,
         token: Token,
         name: &str,
-        (ports, replaces): (Option<Vec<P4Place>>, Option<u64>),
+        (ports, operations, replaces): (Option<Vec<P4Place>>, Option<u32>, Option<u64>),
         fds: Vec<OwnedFd>,
     ) -> Served {
         self.can_try()?;
@@ -43,7 +43,14 @@ impl Control {
             (None, Some(present)) => present.ports.clone(),
             (None, None) => return Err(Refusal::NoP4(name.into())),
         };
-        let version = Version::new(sealed::read(fds, MAX_BYTES).ok_or(Refusal::NoProgram)?);
+        let operations = match present {
+            Some(present) if only_entries => present.operations,
+            _ => operations,
+        };
+        let version = Version::new(
+            sealed::read(fds, MAX_BYTES).ok_or(Refusal::NoProgram)?,
+            operations,
+        );
         let number = match present {
             Some(present) => present.number,
             None => free_number(&self.p4_numbers())?,
@@ -51,6 +58,7 @@ impl Control {
         let own = P4Intent {
             number,
             program: version.tag,
+            operations,
             ports,
             file: present.and_then(|present| present.file),
             former: present.and_then(|present| present.former.clone()),
@@ -86,12 +94,14 @@ impl Control {
         let former = present.former.clone();
         let former = former.ok_or_else(|| Refusal::NoFormerP4(name.into()))?;
         let bytes = self.store.load_program(former.program);
-        let version = Version::new(bytes.map_err(|error| Refusal::Unreadable {
+        let bytes = bytes.map_err(|error| Refusal::Unreadable {
             path: self.store.program(former.program),
             error,
-        })?);
+        })?;
+        let version = Version::new(bytes, former.operations);
         let own = P4Intent {
             program: former.program,
+            operations: former.operations,
             ports: former.ports,
             ..present.clone()
         };
@@ -220,18 +230,18 @@ impl Control {
     pub fn want_programs(&mut self) {
         let on_trial = self.p4.on_trial();
         let wanted = self.intent.p4.iter();
-        let wanted: BTreeMap<P4Id, (&String, u64)> = wanted
-            .map(|(name, own)| (P4Id(own.number), (name, own.program)))
+        let wanted: BTreeMap<P4Id, (&String, &P4Intent)> = wanted
+            .map(|(name, own)| (P4Id(own.number), (name, own)))
             .collect();
         let mut idle = self.p4.numbers();
         idle.retain(|id| !wanted.contains_key(id) && Some(*id) != on_trial);
         idle.into_iter().for_each(|id| self.p4.want(id, None));
-        for (id, (name, tag)) in wanted {
-            if Some(id) == on_trial || self.p4.tag(id) == Some(tag) {
+        for (id, (name, own)) in wanted {
+            if Some(id) == on_trial || self.p4.tag(id) == Some(own.program) {
                 continue;
             }
-            match self.store.load_program(tag) {
-                Ok(bytes) => self.p4.want(id, Some(Version::new(bytes))),
+            match self.store.load_program(own.program) {
+                Ok(bytes) => self.p4.want(id, Some(Version::new(bytes, own.operations))),
                 Err(error) => {
                     log::error!("P4 switch {name}: its program cannot be read: {error}");
                     self.p4.want(id, None);

@@ -34,6 +34,8 @@ use std::sync::Arc;
 pub(crate) struct Version {
     /// By which the data plane's version is known.
     pub tag: u64,
+    /// Most operations of a pass that it is allowed, if more than usual.
+    operations: Option<u32>,
     bytes: Arc<[u8]>,
 }
 
@@ -74,11 +76,12 @@ pub(crate) struct Trial {
 }
 
 impl Version {
-    pub fn new(bytes: Vec<u8>) -> Version {
+    pub fn new(bytes: Vec<u8>, operations: Option<u32>) -> Version {
         let mut hasher = DefaultHasher::new();
-        bytes.hash(&mut hasher);
+        (&bytes, operations).hash(&mut hasher);
         Version {
             tag: hasher.finish(),
+            operations,
             bytes: bytes.into(),
         }
     }
@@ -202,6 +205,8 @@ impl P4Run {
         };
         if let Some((&switch, version)) = self.wanted.iter().find(differs) {
             let mut requests = vec![P4Request::Begin { switch }];
+            let allowed = version.operations;
+            requests.extend(allowed.map(|operations| P4Request::Allow { switch, operations }));
             requests.extend(version.bytes.chunks(MAX_PIECE).map(|piece| P4Request::Add {
                 switch,
                 bytes: piece.to_vec(),
@@ -316,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_version_that_is_there_stays_and_others_are_put_and_removed() {
-        let version = Version::new(vec![7; MAX_PIECE + 1]);
+        let version = Version::new(vec![7; MAX_PIECE + 1], Some(40_000));
         let mut run = P4Run::default();
         assert!(run.next().is_empty(), "nothing is asked while nothing is wanted");
         run.want(ONE, Some(version.clone()));
@@ -325,9 +330,17 @@ mod tests {
         run.lose();
         found(&mut run, vec![info(P4Id(9), 9)]);
         let requests = run.next();
-        assert_eq!(requests.len(), 4, "two pieces");
+        assert_eq!(requests.len(), 5, "two pieces");
+        let operations = 40_000;
+        assert_eq!(
+            requests[1],
+            P4Request::Allow {
+                switch: ONE,
+                operations
+            }
+        );
         assert_eq!(run.state_of(ONE), "on its way");
-        all_done(&mut run, 4);
+        all_done(&mut run, 5);
         assert_eq!(run.state_of(ONE), "in force");
         assert_eq!(run.next(), [P4Request::Delete { switch: P4Id(9) }]);
         all_done(&mut run, 1);
@@ -336,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_trial_that_fails_leaves_what_was_wanted() {
-        let (good, bad) = (Version::new(vec![1]), Version::new(vec![2]));
+        let (good, bad) = (Version::new(vec![1], None), Version::new(vec![2], None));
         let mut run = P4Run::default();
         run.want(ONE, Some(good.clone()));
         found(&mut run, vec![info(ONE, good.tag)]);
@@ -355,13 +368,13 @@ mod tests {
         assert!(run.next().is_empty(), "the former one is there");
         assert_eq!(run.wanted(ONE), Some(&good));
         let again = intent.clone();
-        assert!(run.begin_trial(user(Token::default()), intent, Version::new(vec![3])));
+        assert!(run.begin_trial(user(Token::default()), intent, Version::new(vec![3], None)));
         assert!(run.take_settled().is_none());
         run.next();
         assert!(matches!(all_done(&mut run, 3), Some(Ok(trial)) if trial.name == "one"));
-        assert_eq!(run.wanted(ONE), Some(&Version::new(vec![3])));
+        assert_eq!(run.wanted(ONE), Some(&Version::new(vec![3], None)));
         // What is there already is no work for the data plane.
-        assert!(run.begin_trial(user(Token::default()), again, Version::new(vec![3])));
+        assert!(run.begin_trial(user(Token::default()), again, Version::new(vec![3], None)));
         assert!(run.next().is_empty() && run.take_settled().is_some() && !run.is_trying());
     }
 }

@@ -73,7 +73,8 @@ impl Walk {
             let now_ns = cpu::now_ns();
             let took_ns = now_ns.saturating_sub(begin_ns);
             switch.counts.add_time(took_ns);
-            self.shares.charge(bound.key, took_ns, now_ns);
+            let length = switch.version.length_of_turn();
+            self.shares.charge((bound.key, length), took_ns, now_ns);
         }
         Ok(Some(end))
     }

@@ -70,12 +70,13 @@ struct Bound<'a> {
     switch: Option<&'a P4Switch>,
 }
 
-/// Whether a data plane with so many forwarding threads would take a version.
+/// Whether a data plane with so many forwarding threads would take a version that may have so many operations
+/// in a pass.
 ///
 /// # Errors
 /// Why not.
-pub fn check_p4(bytes: &[u8], threads: usize) -> Result<(), String> {
-    let made = Version::new(bytes, threads, None);
+pub fn check_p4(bytes: &[u8], operations: u32, threads: usize) -> Result<(), String> {
+    let made = Version::new(bytes, operations, threads, None);
     made.map(drop).map_err(|refused| refused.to_string())
 }
 

@@ -6,12 +6,15 @@
 //! when no forwarding thread can have the former version any more. What entries of that one have counted is
 //! added to the next one's then, and it is freed here: a forwarding thread frees no tables.
 
-use super::version::{Counts, P4Refused, Version};
+use super::version::{Counts, P4Refused, Version, within};
 use super::{P4Key, P4Switch, cells};
 use crate::refusal::Refusal;
 use crate::state::Datapath;
 use control_protocol::data_plane::Answer;
-use control_protocol::p4::{MAX_P4_DRAFTS, MAX_P4_SWITCHES, MAX_PIECE, P4Answer, P4Array, P4Info, P4Request};
+use control_protocol::p4::{
+    MAX_OPERATIONS, MAX_P4_DRAFTS, MAX_P4_SWITCHES, MAX_PIECE, P4Answer, P4Array, P4Info, P4Request,
+    USUAL_OPERATIONS,
+};
 use flow::{ControllerId, P4Id};
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZero;
@@ -28,7 +31,7 @@ const STACK: usize = 8 << 20;
 /// A controller's drafts, and the work on its P4 switches.
 #[derive(Default)]
 pub(crate) struct P4Work {
-    drafts: BTreeMap<P4Id, Vec<u8>>,
+    drafts: BTreeMap<P4Id, Draft>,
     waiting: VecDeque<(u32, Change)>,
     making: Option<Making>,
     /// Changes that were published, of which forwarding threads may not know.
@@ -37,8 +40,15 @@ pub(crate) struct P4Work {
     retired: Vec<Arc<P4Switch>>,
 }
 
+/// A version that is being stated.
+struct Draft {
+    bytes: Vec<u8>,
+    /// Most operations of a pass.
+    operations: u32,
+}
+
 enum Change {
-    Commit { switch: P4Id, tag: u64, bytes: Vec<u8> },
+    Commit { switch: P4Id, tag: u64, draft: Draft },
     Delete(P4Id),
     Cells(CellRequest),
 }
@@ -107,10 +117,11 @@ impl P4Work {
         let done = match request {
             P4Request::Begin { switch } => self.begin(switch),
             P4Request::Add { switch, bytes } => self.add(switch, &bytes),
+            P4Request::Allow { switch, operations } => self.allow(switch, operations),
             P4Request::Commit { switch, tag } => match self.drafts.remove(&switch) {
-                Some(bytes) => {
+                Some(draft) => {
                     self.waiting
-                        .push_back((serial, Change::Commit { switch, tag, bytes }));
+                        .push_back((serial, Change::Commit { switch, tag, draft }));
                     return None;
                 }
                 None => Err(P4Refused::NoDraft(switch)),
@@ -160,17 +171,29 @@ impl P4Work {
         if self.drafts.len() >= MAX_P4_DRAFTS && !self.drafts.contains_key(&switch) {
             return Err(P4Refused::Drafts(MAX_P4_DRAFTS));
         }
-        self.drafts.insert(switch, Vec::new());
+        let draft = Draft {
+            bytes: Vec::new(),
+            operations: USUAL_OPERATIONS,
+        };
+        self.drafts.insert(switch, draft);
+        Ok(())
+    }
+
+    fn allow(&mut self, switch: P4Id, operations: u32) -> Result<(), P4Refused> {
+        let draft = self.drafts.get_mut(&switch).ok_or(P4Refused::NoDraft(switch))?;
+        let (value, limit) = (operations.into(), MAX_OPERATIONS.into());
+        within("operations of one pass that are allowed", value, limit)?;
+        draft.operations = operations;
         Ok(())
     }
 
     fn add(&mut self, switch: P4Id, bytes: &[u8]) -> Result<(), P4Refused> {
         let mut draft = self.drafts.remove(&switch).ok_or(P4Refused::NoDraft(switch))?;
-        let len = draft.len() + bytes.len();
+        let len = draft.bytes.len() + bytes.len();
         if bytes.len() > MAX_PIECE || len > MAX_BYTES {
             return Err(P4Refused::Bytes(len, MAX_BYTES));
         }
-        draft.extend_from_slice(bytes);
+        draft.bytes.extend_from_slice(bytes);
         self.drafts.insert(switch, draft);
         Ok(())
     }
@@ -213,8 +236,8 @@ impl P4Work {
                 self.publish(serial, (owner, switch), None, datapath);
                 None
             }
-            Change::Commit { switch, tag, bytes } => {
-                match self.make(owner, datapath, (switch, bytes), workers) {
+            Change::Commit { switch, tag, draft } => {
+                match self.make(owner, datapath, (switch, draft), workers) {
                     Ok(thread) => {
                         let serial = Some(serial);
                         self.making = Some(Making {
@@ -247,7 +270,7 @@ impl P4Work {
         &self,
         owner: ControllerId,
         datapath: &Arc<Datapath>,
-        (switch, bytes): (P4Id, Vec<u8>),
+        (switch, draft): (P4Id, Draft),
         workers: usize,
     ) -> Result<JoinHandle<Result<Version, P4Refused>>, Refusal> {
         let ports = datapath.ports();
@@ -260,7 +283,8 @@ impl P4Work {
         let thread = thread.spawn(move || {
             // In some modes the threads are not workers.
             let threads = workers.max(available_parallelism().map_or(1, NonZero::get));
-            let made = Version::new(&bytes, threads, former.as_ref().map(|former| &former.version));
+            let former = former.as_ref().map(|former| &former.version);
+            let made = Version::new(&draft.bytes, draft.operations, threads, former);
             datapath.notices.again();
             made
         });

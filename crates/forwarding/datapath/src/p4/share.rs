@@ -8,6 +8,10 @@
 //! The thread's time is that in which it works: a thread that loses its core for some milliseconds has not
 //! had them, and gives nobody a part of them.
 //!
+//! A program that is allowed more than the usual operations may take longer than others can wait in one turn.
+//! The longer its turns may be, the smaller is its share: turns of ten times the usual length are a hundred
+//! times as rare, so that few packets of others meet one.
+//!
 //! Nobody waits for nothing: a turn is passed on only while rings of others are served. If as many turns in
 //! sequence were passed on as rings wait, nobody else has packets.
 
@@ -21,7 +25,7 @@ const PART: u64 = 16;
 /// nanoseconds.
 const CREDIT_NS: u64 = 1_000_000;
 
-/// Longest time that a P4 switch waits, in nanoseconds, whatever it took.
+/// Longest time that a P4 switch whose turns have the usual length waits, in nanoseconds, whatever it took.
 const MOST_NS: u64 = 20_000_000;
 
 /// Most time between two turns of P4 switches that the thread has had, in nanoseconds.
@@ -45,8 +49,8 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Charges time to a P4 switch.
-    pub fn charge(&mut self, switch: P4Key, took_ns: u64, now_ns: u64) {
+    /// Charges time to a P4 switch, whose turns may take `length` times as long as usual.
+    pub fn charge(&mut self, (switch, length): (P4Key, u64), took_ns: u64, now_ns: u64) {
         self.pass_time(now_ns);
         if self.used_up_ns.len() >= MOST_SWITCHES {
             self.used_up_ns.clear();
@@ -54,8 +58,8 @@ impl Shares {
         let used_up = self.used_up_ns.entry(switch).or_default();
         let from = (*used_up).max(self.had_ns.saturating_sub(CREDIT_NS));
         *used_up = from
-            .saturating_add(took_ns.saturating_mul(PART))
-            .min(self.had_ns + MOST_NS);
+            .saturating_add(took_ns.saturating_mul(PART * length))
+            .min(self.had_ns + MOST_NS * length);
     }
 
     fn pass_time(&mut self, now_ns: u64) {
@@ -97,7 +101,7 @@ mod tests {
         for packets in 0..10_000 {
             now_ns += 80_000;
             if !shares.pass_on(OWN, now_ns, (1, packets)) {
-                shares.charge(OWN, 80_000, now_ns);
+                shares.charge((OWN, 1), 80_000, now_ns);
                 busy_ns += 80_000;
             }
         }
@@ -105,13 +109,29 @@ mod tests {
         assert!((0.9..1.1).contains(&part), "{part}");
     }
 
+    /// Turns of 800 us, ten times the usual length, fill less than a hundredth of the time.
+    #[test]
+    fn long_turns_are_rare() {
+        let mut shares = Shares::default();
+        let (mut now_ns, mut turns) = (1_000_000_000, 0);
+        for packets in 0..20_000 {
+            now_ns += 50_000;
+            if !shares.pass_on(OWN, now_ns, (1, packets)) {
+                now_ns += 800_000;
+                shares.charge((OWN, 10), 800_000, now_ns);
+                turns += 1;
+            }
+        }
+        assert!((5..=8).contains(&turns), "{turns} of 7.8");
+    }
+
     #[test]
     fn nobody_waits_for_nothing() {
         let mut shares = Shares::default();
         let other = (ControllerId::BUILT_IN, P4Id(2));
         let now_ns = 1_000_000_000;
-        shares.charge(OWN, MOST_NS, now_ns);
-        shares.charge(other, MOST_NS, now_ns);
+        shares.charge((OWN, 1), MOST_NS, now_ns);
+        shares.charge((other, 1), MOST_NS, now_ns);
         assert!(!shares.pass_on(OWN, now_ns, (0, 5)), "no ring waits");
         // Both wait, and nothing is forwarded meanwhile.
         let served = (0..40).filter(|turn| {
@@ -124,7 +144,7 @@ mod tests {
     #[test]
     fn whatever_it_took_the_wait_is_bounded() {
         let mut shares = Shares::default();
-        shares.charge(OWN, u64::MAX, 0);
+        shares.charge((OWN, 1), u64::MAX, 0);
         let turns = MOST_NS / 100_000;
         for turn in 1..turns {
             assert!(shares.pass_on(OWN, turn * 100_000, (1, turn)), "{turn}");
@@ -135,7 +155,7 @@ mod tests {
     #[test]
     fn time_that_a_thread_has_not_had_is_no_part_of_a_share() {
         let mut shares = Shares::default();
-        shares.charge(OWN, u64::MAX, 0);
+        shares.charge((OWN, 1), u64::MAX, 0);
         for slice in 1..10 {
             assert!(shares.pass_on(OWN, slice * 20 * MOST_NS, (1, slice)), "{slice}");
         }

@@ -2,7 +2,7 @@
 //!
 //! A program comes from a tenant. The checker of `p4-ir` has proven how many operations a pass takes at
 //! most; here the look-ups are added, which cost what the entries make them cost, and sums over payload. A
-//! version that could cost more than [`MAX_OPERATIONS`] a pass, or more memory than a P4 switch may have, is
+//! version that could cost more than it is allowed a pass, or more memory than a P4 switch may have, is
 //! refused with the figure.
 
 use super::outputs::Outputs;
@@ -16,9 +16,6 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use vnic::BURST;
-
-/// Most operations of one pass. An operation takes 1.2 ns on a machine of 2021, so a pass takes 40 us there.
-const MAX_OPERATIONS: u64 = 32_768;
 
 /// Operations of the first passes of the packets that are taken from a ring at a time, and again of further
 /// passes and of copies.
@@ -119,12 +116,18 @@ pub(super) struct Counts {
 }
 
 impl Version {
-    /// Makes a version ready for so many threads. It goes on with the registers, counters and meters of the
-    /// `former` one where names and types agree, unless its lineage is another one.
-    pub fn new(bytes: &[u8], threads: usize, former: Option<&Version>) -> Result<Version, P4Refused> {
+    /// Makes a version ready for so many threads, whose passes take `most` operations. It goes on with the
+    /// registers, counters and meters of the `former` one where names and types agree, unless its lineage is
+    /// another one.
+    pub fn new(
+        bytes: &[u8],
+        most: u32,
+        threads: usize,
+        former: Option<&Version>,
+    ) -> Result<Version, P4Refused> {
         let (program, given) = setup::decode(bytes)?;
         let operations = operations(&program);
-        within("operations of one pass", operations, MAX_OPERATIONS)?;
+        within("operations of one pass", operations, most.into())?;
         let entries = program.tables.iter().map(|table| u64::from(table.size)).sum();
         within("entries of all tables", entries, MAX_ENTRIES)?;
         let engine = Engine::new(program)?;
@@ -182,6 +185,11 @@ impl Version {
     pub fn spare_passes(&self) -> u32 {
         let passes = BURST_OPERATIONS / self.operations.max(1);
         u32::try_from(passes).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// How many times as long as one of a usual program a turn may take, whose packets are at least one.
+    pub fn length_of_turn(&self) -> u64 {
+        (self.operations / BURST_OPERATIONS).max(1)
     }
 
     /// Scratch memory that no other thread uses, if there is one.
@@ -254,7 +262,7 @@ pub(super) fn check_place(binding: P4Binding) -> Result<(), P4Refused> {
     }
 }
 
-fn within(what: &'static str, value: u64, limit: u64) -> Result<(), P4Refused> {
+pub(super) fn within(what: &'static str, value: u64, limit: u64) -> Result<(), P4Refused> {
     if value > limit {
         return Err(P4Refused::Limit { what, value, limit });
     }

@@ -13,7 +13,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// A guest whose ring is full of these bytes, again and again. Its packets go to these ports, or are misses
 /// if there are none.
-fn flood(
+pub fn flood(
     switch: &mut Switch,
     attackers: &Attackers,
     from: u32,

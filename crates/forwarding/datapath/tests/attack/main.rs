@@ -12,6 +12,7 @@
 //! * `connections`: those that are read and closed dearly;
 //! * `memory`: regions that are huge, vanish or get holes;
 //! * `floods`: senders that fill the bystanders themselves;
+//! * `p4`: P4 programs that cost as much as they may;
 //! * `receivers`: those that take packets slowly, behind a sender that others need.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -27,5 +28,6 @@ mod floods;
 mod measure;
 mod memory;
 mod messages;
+mod p4;
 mod receivers;
 mod rings;

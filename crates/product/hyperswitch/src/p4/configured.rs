@@ -16,7 +16,8 @@ fn read(own: &P4Config, directory: &Path, threads: usize) -> Result<Vec<u8>, Str
     let baked = bake(&directory.join(&own.program), p4info.as_deref(), &entries);
     let (program, given) = baked.map_err(|error| format!("{error:#}"))?;
     let bytes = setup::encode(&program, &given);
-    datapath::check_p4(&bytes, threads)?;
+    let operations = own.operations.unwrap_or_default();
+    datapath::check_p4(&bytes, operations.get(), threads)?;
     Ok(bytes)
 }
 

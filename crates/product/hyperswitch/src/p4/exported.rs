@@ -11,7 +11,7 @@ use crate::output;
 use crate::sealed::sealed;
 use crate::verbs::Session;
 use anyhow::{Context, Result, anyhow, ensure};
-use management::{MAX_CELL_WORDS, Name, P4Array, P4Place, Reply, Request};
+use management::{MAX_CELL_WORDS, Name, P4Array, P4Operations, P4Place, Reply, Request};
 use p4_ir::{Program, setup};
 use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
@@ -130,6 +130,7 @@ pub fn import(session: &mut Session<'_>, args: &P4ImportArgs) -> Result<()> {
         name: name.clone(),
         replaces,
         ports: Some(ports),
+        operations: args.operations.map(P4Operations::get),
     };
     session.call_sent(&load(None, Vec::new()), sealed(program)?.as_fd())?;
     let filled = fill(session, &name, cells);

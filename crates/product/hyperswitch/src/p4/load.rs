@@ -9,7 +9,7 @@ use crate::cli::P4LoadArgs;
 use crate::sealed::sealed;
 use crate::verbs::Session;
 use anyhow::{Context, Result, ensure};
-use management::{Name, P4Place, Request};
+use management::{Name, P4Operations, P4Place, Request};
 use p4_ir::Checked;
 use p4_ir::setup::{self, Setup};
 use p4_stf::script;
@@ -34,6 +34,7 @@ pub fn run(session: &mut Session<'_>, args: &P4LoadArgs) -> Result<()> {
     }
     let request = Request::P4Load {
         name,
+        operations: args.operations.map(P4Operations::get),
         replaces: present.map(|present| present.tag()),
         ports: Some(
             args.ports

@@ -93,6 +93,7 @@ impl Running {
         let request = Request::P4Load {
             name: self.name.parse().map_err(|error| anyhow!("{error}"))?,
             ports: None,
+            operations: None,
             replaces: Some(self.tag),
         };
         session.show_sent(&request, sealed(&self.encode())?.as_fd())
