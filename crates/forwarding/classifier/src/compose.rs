@@ -290,12 +290,7 @@ impl Judged {
     /// The packets that a decision about `key` holds for, if it stands on rules.
     fn class(&self, key: &FlowKey) -> Option<Class> {
         let noted = self.noted?;
-        Some(Class {
-            in_port: key.in_port(),
-            key: key.masked(&noted),
-            noted,
-            was_changed: self.was_changed,
-        })
+        Some(Class::new(key, &noted, self.was_changed))
     }
 }
 

@@ -98,17 +98,13 @@ pub struct Decision {
     pub shape: Shape,
     counts: Counts,
     program: Program,
-    /// The statistics of the flow whose own decision this is.
-    seen: Seen,
 }
 
 /// The flows to whose statistics counts are added.
 #[derive(Debug)]
 enum Counts {
-    /// Counts of the decision itself, which is a flow's own.
-    Own,
-    /// Counts of the given decision, which is a flow's own.
-    Of(Arc<Decision>),
+    /// Counts of the flow whose own decision this is. Its successor goes on with them.
+    Own(Arc<Seen>),
     /// Counts of these flows.
     Parts(Parts),
 }
@@ -140,8 +136,7 @@ type Counters = Arc<[Counter]>;
 /// Where packets are counted for one of the flows.
 #[derive(Debug)]
 pub(crate) struct Counter {
-    /// The decision that has the flow's statistics.
-    decision: Arc<Decision>,
+    seen: Arc<Seen>,
     /// As in its [`Part`].
     grown: i16,
 }
@@ -156,7 +151,7 @@ impl Counter {
     fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
         let grown = i64::from(self.grown) * packets.cast_signed();
         let bytes = bytes.saturating_add_signed(grown);
-        self.decision.seen.record(packets, bytes, tcp_flags, now_ms);
+        self.seen.record(packets, bytes, tcp_flags, now_ms);
     }
 }
 
@@ -219,24 +214,20 @@ impl Decision {
             shape: Shape::of(&program),
             counts,
             program,
-            seen: Seen::default(),
         }
     }
 
     /// A flow's own decision. Its statistics go on from those of `before`, if that is given.
     pub(crate) fn of_flow(program: Program, before: Option<&Arc<Decision>>) -> Decision {
-        let counts = match before {
-            None => Counts::Own,
-            Some(before) => Counts::Of(before.counter()),
-        };
-        Decision::new(program, counts)
+        let seen = before.map_or_else(Arc::default, |before| before.seen());
+        Decision::new(program, Counts::Own(seen))
     }
 
-    /// The decision that has the statistics of the flow whose own decision this is.
-    fn counter(self: &Arc<Self>) -> Arc<Decision> {
+    /// The statistics of the flow whose own decision this is.
+    fn seen(&self) -> Arc<Seen> {
         match &self.counts {
-            Counts::Of(first) => Arc::clone(first),
-            Counts::Own | Counts::Parts(_) => Arc::clone(self),
+            Counts::Own(seen) => Arc::clone(seen),
+            Counts::Parts(_) => Arc::default(),
         }
     }
 
@@ -250,7 +241,7 @@ impl Decision {
     pub(crate) fn parts(&self) -> &[Part] {
         match &self.counts {
             Counts::Parts(parts) => &parts.flows,
-            Counts::Own | Counts::Of(_) => &[],
+            Counts::Own(_) => &[],
         }
     }
 
@@ -259,8 +250,7 @@ impl Decision {
     #[inline]
     pub fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
         match &self.counts {
-            Counts::Own => self.seen.record(packets, bytes, tcp_flags, now_ms),
-            Counts::Of(first) => first.record(packets, bytes, tcp_flags, now_ms),
+            Counts::Own(seen) => seen.record(packets, bytes, tcp_flags, now_ms),
             Counts::Parts(parts) => parts
                 .counters
                 .iter()
@@ -273,7 +263,7 @@ impl Decision {
         let (packets, flags) = (train.packets.into(), train.tcp_flags);
         match &self.counts {
             Counts::Parts(parts) => tally.add(&parts.counters, train, now_ms),
-            Counts::Own | Counts::Of(_) => self.record(packets, train.bytes, flags, now_ms),
+            Counts::Own(_) => self.record(packets, train.bytes, flags, now_ms),
         }
     }
 
@@ -295,8 +285,7 @@ impl Decision {
     /// A flow's statistics so far. Idle time is computed for `now_ms`.
     pub(crate) fn stats(&self, now_ms: u64) -> FlowStats {
         match &self.counts {
-            Counts::Own => self.seen.stats(now_ms),
-            Counts::Of(first) => first.stats(now_ms),
+            Counts::Own(seen) => seen.stats(now_ms),
             Counts::Parts(_) => FlowStats::default(),
         }
     }
@@ -312,8 +301,7 @@ impl Decision {
     pub(crate) fn prefetch_list(&self) {
         match &self.counts {
             Counts::Parts(parts) => prefetch(parts.counters.as_ptr(), Access::Read),
-            Counts::Own => prefetch(&raw const self.seen, Access::Write),
-            Counts::Of(first) => prefetch(&raw const first.seen, Access::Write),
+            Counts::Own(seen) => prefetch(Arc::as_ptr(seen), Access::Write),
         }
     }
 
@@ -322,7 +310,7 @@ impl Decision {
     pub(crate) fn prefetch_counters(&self) {
         if let Counts::Parts(parts) = &self.counts {
             let counters = parts.counters.iter();
-            counters.for_each(|counter| prefetch(&raw const counter.decision.seen, Access::Write));
+            counters.for_each(|counter| prefetch(Arc::as_ptr(&counter.seen), Access::Write));
         }
     }
 
@@ -357,7 +345,7 @@ impl Decision {
     pub(crate) fn behind(&self) -> Option<&Behind> {
         match &self.counts {
             Counts::Parts(parts) => parts.behind.as_deref(),
-            Counts::Own | Counts::Of(_) => None,
+            Counts::Own(_) => None,
         }
     }
 
@@ -365,7 +353,7 @@ impl Decision {
     pub(crate) fn class(&self) -> Option<&Class> {
         match &self.counts {
             Counts::Parts(parts) => parts.class.as_deref(),
-            Counts::Own | Counts::Of(_) => None,
+            Counts::Own(_) => None,
         }
     }
 
@@ -456,7 +444,7 @@ pub(crate) fn compose(
 ) -> Arc<Decision> {
     let meters = meters.iter().filter(|meter| !meter.behind.is_empty());
     let counter = |part: &Part| Counter {
-        decision: part.flow.decision.counter(),
+        seen: part.flow.decision.seen(),
         grown: part.grown,
     };
     let hash = hash(parts, class.as_ref());

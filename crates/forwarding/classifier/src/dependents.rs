@@ -339,7 +339,10 @@ impl SharedDependents {
             _ => Standing::Several,
         };
         match decision.class().filter(|class| !class.was_changed) {
-            Some(class) => Outline::new(&class.key, &class.noted, standing),
+            Some(class) => {
+                let (key, noted) = class.key();
+                Outline::new(&key, &noted, standing)
+            }
             None => Outline::of_any(standing),
         }
     }
@@ -355,9 +358,9 @@ impl SharedDependents {
             let any = fields.of_any_value().map(|any| Key::of_beginning(&any));
             port.chain(any).collect()
         } else {
-            let beginnings = fields.beginnings(&class.key, &class.noted);
-            port.chain(beginnings.map(|one| Key::of_beginning(&one)))
-                .collect()
+            let (key, noted) = class.key();
+            let beginnings = fields.beginnings(&key, &noted);
+            port.chain(beginnings.iter().map(Key::of_beginning)).collect()
         }
     }
 
@@ -380,7 +383,11 @@ impl SharedDependents {
     pub fn end_of_rules(&self, part: usize, change: &ListChange) -> bool {
         self.parts.get(part).is_some_and(|part| {
             end_concerned(part.filter(|outline| change.may_meet(outline)), |class| {
-                class.is_none_or(|class| class.was_changed || change.may_concern(&class.key, &class.noted))
+                let may_concern = |class: &Class| {
+                    let (key, noted) = class.key();
+                    change.may_concern(&key, &noted)
+                };
+                class.is_none_or(|class| class.was_changed || may_concern(class))
             });
             true
         })
@@ -403,8 +410,8 @@ impl SharedDependents {
             .collect();
         end_concerned(part.concerned(&changes), |class| {
             let may_concern = |class: &Class| {
-                let mut changes = changes.iter();
-                changes.any(|change| list.may_concern(&change.change, &class.key, &class.noted))
+                let (mut changes, (key, noted)) = (changes.iter(), class.key());
+                changes.any(|change| list.may_concern(&change.change, &key, &noted))
             };
             class.is_none_or(|class| class.was_changed || may_concern(class))
         });

@@ -57,6 +57,19 @@ impl Seed {
         u128::from(first) * u128::from(second)
     }
 
+    /// The part in a sum of a key's word and its mask, which have that number.
+    pub(crate) fn word(&self, number: usize, words: [u64; 2]) -> u128 {
+        let secret = if number < PAIRS {
+            &self.words
+        } else {
+            &self.context
+        };
+        let at = 2 * (number % PAIRS);
+        let first = words[0].wrapping_add(secret[at]);
+        let second = words[1].wrapping_add(secret[at + 1]);
+        u128::from(first) * u128::from(second)
+    }
+
     /// A context's part of the sum.
     pub(crate) fn context(&self, words: impl Fn(usize) -> u64) -> u128 {
         let pairs = (0..PAIRS).map(|pair| {

@@ -41,13 +41,14 @@ pub(crate) fn from_part(list: &SharedDependents, from: usize, most: usize) -> Ju
 /// The packets that a decision is about. Rules on trial come before the one that decides.
 fn packets(decision: &Decision, list: &SharedDependents) -> Option<JudgedPackets> {
     let class = decision.class()?;
+    let (key, noted) = class.key();
     let parts = decision.parts().iter();
     let mut rules = parts.filter_map(|part| part.flow.rule_of(list));
     let decides = rules.find(|rule| !rule.trial)?;
     Some(JudgedPackets {
         in_port: flow::PortId(class.in_port),
-        key: class.key,
-        noted: class.noted,
+        key,
+        noted,
         was_changed: class.was_changed,
         rule: decides.number,
         verdict: decides.verdict,

@@ -137,7 +137,7 @@ impl PortFlows {
     /// Has the bits compared so that lists noted for a decision, after [`promote`](Self::promote).
     pub fn promote_of(&self, decision: &Decision) {
         if let Some(class) = decision.class() {
-            self.own.mask_union.of_lists(&class.noted);
+            self.own.mask_union.of_lists(&class.key().1);
         }
     }
 

@@ -15,6 +15,7 @@ use crate::rule::SetId;
 use crate::sets::{Family, SetChange};
 use crate::trie::Prefix;
 use flow::{FieldId, FlowKey, FlowMask};
+use smallvec::SmallVec;
 
 /// Fields for which rules name sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +55,7 @@ impl SetFields {
 
     /// The beginnings of values in these fields of packets that agree with `key` in the bits `noted`, if
     /// these have a bit of the field.
-    pub fn beginnings(self, key: &FlowKey, noted: &FlowMask) -> impl Iterator<Item = Beginning> {
+    pub fn beginnings(self, key: &FlowKey, noted: &FlowMask) -> SmallVec<[Beginning; 2]> {
         let knows_version = noted.is_exact(FieldId::EthType.field());
         let is_noted = |dimension: &Dimension| dimension.field().field().get(&noted.0.words) != 0;
         let of_dimension = move |dimension: Dimension| {
@@ -76,12 +77,7 @@ impl SetFields {
                 }
             })
         };
-        self.0
-            .iter()
-            .filter(is_noted)
-            .flat_map(of_dimension)
-            .collect::<Vec<_>>()
-            .into_iter()
+        self.0.iter().filter(is_noted).flat_map(of_dimension).collect()
     }
 
     /// Beginnings that every value has in these fields: of packets whose values are not known.
@@ -217,7 +213,7 @@ mod tests {
                 noted
                     .0
                     .set_ip_src(u128::from(u32::MAX.checked_shl(32 - known).unwrap_or(0)));
-                let beginnings: Vec<_> = fields.beginnings(&key, &noted).collect();
+                let beginnings = fields.beginnings(&key, &noted);
                 assert_eq!(beginnings.is_empty(), known == 0);
                 for len in 1..=32 {
                     let first = 0x0a00_0001 & u32::MAX << (32 - len);
