@@ -612,7 +612,7 @@ proptest! {
     ) {
         let mut both = Both::new(rules, &members);
         let mut next = 1000;
-        let mut remembered: Vec<(FlowKey, FlowMask, Result<Option<u32>, ()>, Outline)> = Vec::new();
+        let mut remembered = Vec::new();
         for ((set, member), priority, matches, what) in changes {
             for key in &keys {
                 let answer = both.look_up(key, Unseen::Nothing);
