@@ -587,3 +587,36 @@ fn ports_that_disagree_about_private_vlans_are_shown_with_each_other() {
         assert!(text.starts_with("x.toml:8:") && text.contains(message), "{text}");
     }
 }
+
+/// Nothing, a byte a second, and more than any device sends.
+#[test]
+fn bandwidths_outside_their_ranges_are_refused() {
+    let said = |key: &str, value: &str| {
+        let text = format!(
+            "[[switch]]\nname=\"s\"\n[[switch.port]]\nname=\"p\"\nmax-rate-to=\"1M\"\n{key}=\"{value}\"\n"
+        );
+        parse(&text, "x.toml")
+            .map(drop)
+            .map_err(|error| error.to_string())
+    };
+    let rates =
+        ["max-rate-from", "min-rate"].map(|key| (key, ["0", "8", "99999", "101G"], "\"100k\" to \"100G\""));
+    let burst = ("max-burst", ["0", "1", "1599", "101M"], "\"1600\" to \"100M\"");
+    for (key, values, allowed) in rates.into_iter().chain([burst]) {
+        for value in values.into_iter().chain(["-1", "18446744073709551616", ""]) {
+            let refused = said(key, value).unwrap_err();
+            assert!(
+                refused.starts_with("x.toml:6:") && refused.contains(allowed),
+                "{value}: {refused}"
+            );
+        }
+    }
+    for (key, value) in [
+        ("max-rate-from", "100k"),
+        ("max-rate-from", "100G"),
+        ("max-burst", "1600"),
+        ("max-burst", "100M"),
+    ] {
+        assert_eq!(said(key, value), Ok(()), "{key} {value}");
+    }
+}

@@ -73,6 +73,16 @@ struct Compiler<'a> {
 impl Compiler<'_> {
     /// Checks lists and groups that no port names: their sets are nobody's.
     fn check_unused(&mut self, config: &Config) -> Result<(), CheckError> {
+        // Before anything is made of rules, which may be millions.
+        for (index, acl) in config.acls.iter().enumerate() {
+            let place = [PathSegment::Key("acl"), PathSegment::Index(index)];
+            check_count(acl.rules.len(), &format!("acl {}", acl.name), &place)?;
+        }
+        for (index, group) in config.groups.iter().enumerate() {
+            let rules = [&group.from, &group.to].into_iter().flatten().map(Vec::len);
+            let place = [PathSegment::Key("security-group"), PathSegment::Index(index)];
+            check_count(rules.sum(), &format!("security group {}", group.name), &place)?;
+        }
         let mut names = Names::of(config)?;
         for stated in config.acls.iter().enumerate() {
             add_acl(&mut Rules::default(), stated, Direction::To, &mut names)?;
@@ -298,13 +308,16 @@ impl Compiler<'_> {
 
 /// The list, unless it is too long.
 fn check_length(list: List, place: &[PathSegment]) -> Result<List, CheckError> {
-    let count = list.rules.len();
+    check_count(list.rules.len(), &list.name, place).map(|()| list)
+}
+
+fn check_count(count: usize, of: &str, place: &[PathSegment]) -> Result<(), CheckError> {
     if count > MAX_RULES {
-        let message = format!("{} has {count} rules; a list has at most {MAX_RULES}", list.name);
+        let message = format!("{of} has {count} rules; a list has at most {MAX_RULES}");
         let path = place.to_vec();
         return Err(CheckError { path, message });
     }
-    Ok(list)
+    Ok(())
 }
 
 /// The access control list of a port for a direction, and its key.

@@ -4,7 +4,7 @@ use crate::mirrors::PortMirror;
 use configuration::{Guard, Name};
 use flow::NamedPolicy;
 use rule_list::{IpPrefix, ListId, MacPrefix, Match, Rule, SetId, Verdict};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
@@ -180,14 +180,26 @@ impl fmt::Display for Origin {
 pub(crate) struct Rules {
     all: Vec<ListRule>,
     numbers: BTreeSet<u32>,
+    /// Last numbers of rules that did not get the number that they wanted, by that one. There may be
+    /// thousands of equal rules.
+    twins: HashMap<u32, u32>,
 }
 
 impl Rules {
     /// Adds a rule behind the others, whose priorities are no lower.
     pub fn add(&mut self, priority: u32, matches: Match, verdict: Verdict, origin: Origin) -> &mut Rule {
         // Counters follow the number, so what the rule says decides it, and its place does not.
-        let number = free_number(&(&matches, verdict), 32, |number| self.numbers.contains(&number));
-        self.numbers.insert(number);
+        let wanted = free_number(&(&matches, verdict), 32, |_| false);
+        let mut number = self
+            .twins
+            .get(&wanted)
+            .map_or(wanted, |last| last.wrapping_add(1));
+        while !self.numbers.insert(number) {
+            number = number.wrapping_add(1);
+        }
+        if number != wanted {
+            self.twins.insert(wanted, number);
+        }
         let rule = Rule {
             number,
             priority,

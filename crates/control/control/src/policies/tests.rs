@@ -343,6 +343,31 @@ fn what_is_refused_is_told_once_and_tried_again_when_something_else_is_wanted() 
     assert_eq!(model.rules(), rules_of(&other));
 }
 
+/// A rule about a port holds for that port while it is there, and for no other one that gets its number.
+#[test]
+fn a_port_that_comes_and_goes_is_in_sets_while_it_is_there() {
+    let policies = example("{ action = \"allow\", sender = \"later\" }");
+    let (mut model, mut run) = (Model::default(), PolicyRun::default());
+    let mut members = |number: Option<u32>| {
+        let numbers = number.map(|number| ("later", PortId(number)));
+        run.want(Wanted::of(&policies, &numbers.into_iter().collect()));
+        assert_eq!(model.serve(&mut run), Vec::<String>::new());
+        model.sets.values().map(all).collect::<Vec<_>>()
+    };
+    for (number, expected) in [
+        (None, vec![]),
+        (Some(7), vec![7]),
+        (None, vec![]),
+        (Some(9), vec![9]),
+    ] {
+        let expected: Vec<Member> = expected
+            .into_iter()
+            .map(|number| Member::Port(PortId(number)))
+            .collect();
+        assert_eq!(members(number), [expected]);
+    }
+}
+
 #[test]
 fn nothing_is_asked_where_nothing_is_wanted() {
     let mut run = PolicyRun::default();

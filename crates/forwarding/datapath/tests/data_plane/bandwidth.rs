@@ -3,8 +3,9 @@
 //! Rates are so low that the test sees packets wait however slow the machine is, and a higher rate ends that.
 
 use crate::support::control::{SWITCH, mode};
-use crate::support::frames::plain;
-use crate::support::{Guest, Switch, eventually};
+use crate::support::frames::{Tcp, plain};
+use crate::support::guest::ALL;
+use crate::support::{Guest, Layout, Setup, Switch, eventually};
 use control_protocol::data_plane::{Answer, Request};
 use control_protocol::work::WorkReport;
 use flow::{Action, DropReason, PortCounters, PortId, PortRates, RateLimit, Share};
@@ -89,6 +90,44 @@ fn what_a_guest_may_not_send_stays_in_its_ring() {
     a.all_sent();
     assert_eq!(switch.counters(1).dropped.total(), 0);
     switch.finish();
+}
+
+/// Frames of 64 KiB at 1 Mb/s take half a second each: all arrive whole, and no two of them at once.
+#[test]
+fn frames_of_64_kib_wait_at_a_slow_port_and_arrive() {
+    const FRAMES: usize = 4;
+    let slow = RateLimit {
+        bits_per_second: 1_000_000,
+        burst: 1600,
+    };
+    for to in [false, true] {
+        let mut switch = Switch::with_ports(2);
+        let a = &mut Guest::usual(&mut switch, 1);
+        let setup = Setup {
+            features: ALL,
+            ..Setup::default()
+        };
+        let mut b = Guest::start(&mut switch, 2, setup);
+        switch.flow(1, &[Action::Output(PortId(2))]);
+        let (port, from, to) = if to {
+            (2, None, Some(slow))
+        } else {
+            (1, Some(slow), None)
+        };
+        set(&mut switch, port, from, to);
+        let tcp = Tcp::new(false, 65_535 - 72);
+        let frame = tcp.frame(1, 2, false);
+        let begun = Instant::now();
+        (0..FRAMES).for_each(|_| a.send_as(&tcp.header(1400), &frame, &Layout::Apart));
+        for _ in 0..FRAMES {
+            b.expect(&frame);
+        }
+        // Those behind the first one wait for it to be paid.
+        let least = Duration::from_millis(500) * (FRAMES as u32 - 1);
+        assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
+        assert_eq!(switch.counters(1).dropped.total(), 0);
+        switch.finish();
+    }
 }
 
 /// A ring that starts again has what its port has saved, and owes what its port owes.
