@@ -220,3 +220,26 @@ fn a_forwarder_that_is_killed_all_the_time_hurts_its_own_device_only() {
     site.reaches_all();
     assert!(site.outside.pings("10.84.0.1"));
 }
+
+/// Beside traffic of its own, and beside traffic of others.
+#[test]
+fn a_forwarder_that_is_stopped_is_replaced() {
+    let Some(site) = Site::start() else { return };
+    for (role, address) in [(UPLINK, "10.84.0.2"), (TAPS, "10.84.0.9")] {
+        let old = site.pid(role);
+        let ping = site.ping(address);
+        assert!(run(&format!("kill -STOP {old}")).0);
+        eventually("another process", || {
+            let process = site.process(role).unwrap_or_default();
+            process["pid"].as_u64().is_some_and(|pid| pid != old)
+        });
+        let said = site.process(role).unwrap();
+        assert_eq!(said["last-exit"], "was stopped by signal 19", "{said}");
+        if role == UPLINK {
+            loses_nothing(ping, "between containers");
+        } else {
+            ping.wait_with_output().unwrap();
+        }
+        site.reaches_all();
+    }
+}

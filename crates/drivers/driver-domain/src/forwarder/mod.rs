@@ -5,6 +5,7 @@
 //! | `worker` | a thread per port: its device, its connection, waiting |
 //! | `coalescing` | whether a worker sleeps until the next frame, or for a fixed time |
 //! | `waking_core` | the core from which a worker is woken, where it stays |
+//! | `watchdog` | whether workers go on |
 //! | `nic` | a frame in, batches of frames out |
 //! | `session` | vhost-user negotiation, memory, rings |
 //! | `forward` | frames between the two, in batches |
@@ -25,6 +26,7 @@ mod nic;
 mod outbound;
 mod session;
 mod waking_core;
+mod watchdog;
 mod worker;
 
 use crate::DriverError;
@@ -46,11 +48,12 @@ use std::thread::JoinHandle;
 use thread_priority::Priority;
 use virtqueue::driver::Doorbell;
 use vm_state::VmState;
+use watchdog::Watchdog;
 use worker::{Command, News, Report, Start, Worker};
 
 /// Runs a forwarder until the supervisor asks it to end, or is gone.
 pub fn forward(supervisor: Channel) -> Result<(), DriverError> {
-    let mut forwarder = Forwarder::new()?;
+    let mut forwarder = Forwarder::new(Watchdog::start(&supervisor)?)?;
     let result = forwarder.serve(&supervisor);
     forwarder.end();
     result
@@ -70,6 +73,7 @@ struct Forwarder {
     priority: Priority,
     /// The states of cores, for workers that start from now on.
     states: Option<Arc<VmState>>,
+    watchdog: Arc<Watchdog>,
 }
 
 struct Port {
@@ -92,7 +96,7 @@ enum Next {
 }
 
 impl Forwarder {
-    fn new() -> io::Result<Forwarder> {
+    fn new(watchdog: Arc<Watchdog>) -> io::Result<Forwarder> {
         let (reporter, reports) = mpsc::channel();
         Ok(Forwarder {
             broker: None,
@@ -104,6 +108,7 @@ impl Forwarder {
             reported: Arc::new(Doorbell::new()?),
             priority: Priority::Normal,
             states: None,
+            watchdog,
         })
     }
 
@@ -274,6 +279,7 @@ impl Forwarder {
             reported: self.reported.clone(),
             priority: self.priority,
             states: self.states.clone(),
+            watchdog: self.watchdog.clone(),
         });
         let thread = std::thread::Builder::new()
             .name(thread_name(id))

@@ -16,6 +16,7 @@ use super::forward::{Counters, End, Progress, receive, transmit};
 use super::nic::{Full, Nic};
 use super::session::{Session, SessionError};
 use super::waking_core::{Reason, WakingCore};
+use super::watchdog::{Beats, Watchdog};
 use control_protocol::driver::InterfaceState;
 use control_protocol::forwarder::Device;
 use flow::PortId;
@@ -74,6 +75,8 @@ pub struct Start {
     pub priority: Priority,
     /// The states of cores, if they are published.
     pub states: Option<Arc<VmState>>,
+    /// Sees to it that the worker goes on.
+    pub watchdog: Arc<Watchdog>,
 }
 
 /// What a descriptor that became ready means.
@@ -112,6 +115,8 @@ pub struct Worker {
     poller: Option<OwnedFd>,
     /// The core from which the thread is woken; `None` if that is not known, or does not matter.
     waking_core: Option<WakingCore>,
+    /// Of this thread, once it runs.
+    beats: Option<Arc<Beats>>,
 }
 
 impl Worker {
@@ -128,11 +133,14 @@ impl Worker {
             full: None,
             poller: None,
             waking_core: None,
+            beats: None,
         }
     }
 
     /// Runs until detached.
     pub fn run(mut self) {
+        let beats = self.start.watchdog.admit();
+        self.beats = Some(beats.clone());
         let mut booster = Booster::anchored(self.start.priority);
         let is_real_time = self.start.priority == Priority::Realtime;
         let states = self.start.states.take().filter(|_| is_real_time);
@@ -154,7 +162,10 @@ impl Worker {
                 next = self.start.commands.try_recv().ok();
             }
             self.report();
-            if let Err(error) = self.serve(&mut booster) {
+            beats.wake();
+            let served = self.serve(&mut booster, &beats);
+            beats.rest();
+            if let Err(error) = served {
                 // Only descriptors or kernel memory running out can bring us here.
                 self.lose_device(format!("waiting: {error}"));
                 self.session = None;
@@ -241,7 +252,7 @@ impl Worker {
     }
 
     /// Forwards until something else is to be done.
-    fn serve(&mut self, booster: &mut Booster) -> io::Result<()> {
+    fn serve(&mut self, booster: &mut Booster, beats: &Beats) -> io::Result<()> {
         let mut readable = true;
         let mut busy = true;
         let mut coalescing = Coalescing::new(Instant::now());
@@ -258,10 +269,16 @@ impl Worker {
             };
             if timeout == Some(Duration::ZERO) {
                 booster.check();
+                beats.turn();
             } else {
                 booster.prepare_sleep(WakeMode::Preempting);
+                beats.rest();
             }
-            let ready = self.wait(timeout)?;
+            let ready = self.wait(timeout);
+            if timeout != Some(Duration::ZERO) {
+                beats.wake();
+            }
+            let ready = ready?;
             if timeout != Some(Duration::ZERO) {
                 booster.woken();
                 self.follow_waker(booster, ready);
@@ -450,6 +467,9 @@ impl Worker {
 impl Drop for Worker {
     /// A bug here must not look like an interface that works.
     fn drop(&mut self) {
+        if let Some(beats) = &self.beats {
+            self.start.watchdog.dismiss(beats);
+        }
         if std::thread::panicking() {
             let failed = InterfaceState::Failed("internal error".into());
             self.start.tell(News::State(self.stream, failed));

@@ -404,7 +404,7 @@ impl Supervised {
             killed: None,
             hung: None,
             missing: None,
-            watch: Watch::default(),
+            watch: Watch::new(self.role),
             unasked: 0,
             paused_until: None,
             victims: BTreeSet::new(),

@@ -5,8 +5,8 @@
 //! | stopped by a signal | SIGCHLD | [`STOPPED_LOOKS`] looks |
 //! | does not answer a ping, all of it asleep | looks at its main thread | [`SILENT_LOOKS`] looks |
 //! | does not answer a ping, and computes | the same | [`ENDLESS_MS`] of processor time |
-//! | a forwarding thread does not go on, and sleeps | reports of the data plane | [`STUCK_REPORTS`] reports |
-//! | a forwarding thread does not go on, and computes | the same | [`ENDLESS_MS`] of processor time |
+//! | a forwarding thread does not go on, and sleeps | reports of the data plane or a forwarder | [`STUCK_REPORTS`] reports |
+//! | a forwarding thread does not go on, and computes | the same | [`ENDLESS_MS`] of processor time, of a forwarder [`ENDLESS_FORWARDER_MS`] |
 //! | waits for a processor, is held by the kernel, is being traced | - | never: another process would not do better |
 //!
 //! A child is pinged when somebody waits for it - a user, a process to which it owes an answer, the service
@@ -20,7 +20,7 @@
 //! does not get one.
 
 use super::threads::{Condition, Thread};
-use control_protocol::supervisor::StuckThread;
+use control_protocol::supervisor::{Role, StuckThread};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,9 @@ const STARTING_LOOKS: u32 = QUICK_LOOKS + 30;
 
 /// Processor time in which a thread that does not go on is not waited for any more.
 const ENDLESS_MS: u64 = 2_000;
+
+/// Of a thread of a forwarder, whose turns are a batch of frames each way.
+const ENDLESS_FORWARDER_MS: u64 = 100;
 
 /// Reports about a thread after which it is not waited for any more.
 const STUCK_REPORTS: u32 = 2;
@@ -84,6 +87,8 @@ pub struct Watch {
     trouble: Option<String>,
     /// Messages of the child wait to be read: its answer may be among them.
     has_unread: bool,
+    /// The turns of the child's threads are short.
+    has_short_turns: bool,
 }
 
 /// An answer that the child owes.
@@ -118,6 +123,14 @@ struct Stuck {
 }
 
 impl Watch {
+    /// For a process of this role.
+    pub fn new(role: Role) -> Watch {
+        Watch {
+            has_short_turns: matches!(role, Role::Forwarder(_)),
+            ..Watch::default()
+        }
+    }
+
     /// Asks for an answer: the number of the ping to be sent, unless one is under way.
     pub fn ping(&mut self, sight: &impl Sight, now: Instant) -> Option<u32> {
         // What was not read yet may be so much that there is no room for an answer.
@@ -274,7 +287,12 @@ impl Watch {
             return None;
         };
         let used_ms = thread.cpu_ms.saturating_sub(stuck.cpu_ms);
-        if used_ms >= ENDLESS_MS {
+        let most_ms = if self.has_short_turns {
+            ENDLESS_FORWARDER_MS
+        } else {
+            ENDLESS_MS
+        };
+        if used_ms >= most_ms {
             return Some(format!(
                 "has a thread that did not go on in {used_ms} ms of processor time"
             ));

@@ -1,6 +1,7 @@
 //! Judgements about a child whose threads are made up.
 
 use super::*;
+use control_protocol::supervisor::ForwarderId;
 use std::cell::RefCell;
 
 const MAIN: u32 = 1;
@@ -362,6 +363,18 @@ fn a_thread_that_computes_without_end_has_its_process_replaced() {
         reason.contains("processor time") && reports > 20,
         "{reason}, {reports}"
     );
+}
+
+/// Reports come every 25 ms: a forwarder on a processor of its own is replaced after 150 ms at most.
+#[test]
+fn a_forwarder_that_computes_without_end_is_replaced_soon() {
+    let mut scene = Scene::new();
+    scene.watch = Watch::new(Role::Forwarder(ForwarderId::TAPS));
+    for report in 0..5 {
+        scene.is(WORKER, Condition::Runnable, 25);
+        let reason = scene.report(7);
+        assert_eq!(reason.is_some(), report == 4, "{report}: {reason:?}");
+    }
 }
 
 /// The supervisor may have been stopped when they came.
