@@ -17,6 +17,8 @@
 
 #![forbid(unsafe_code)]
 
+mod fields;
+mod journal;
 mod limit;
 mod logger;
 mod problems;
@@ -24,7 +26,7 @@ mod problems;
 pub use limit::{PortLimits, RateLimit, Verdict, log_limited, log_limited_by};
 pub use log;
 pub use logger::{LEVEL_VARIABLE, init, init_child, push_time, relay};
-pub use problems::Problems;
+pub use problems::{Problems, Told};
 
 /// Logs like `log::log!`, at most [`RateLimit::BURST`] lines per [`RateLimit::INTERVAL_MS`] from this place
 /// in the source; the next line after that says how many were left out.

@@ -1,5 +1,7 @@
 //! The logger behind the `log` facade: lines on standard error.
 
+use crate::fields::Fields;
+use crate::journal;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -16,7 +18,8 @@ pub const LEVEL_VARIABLE: &str = "HYPERSWITCH_LOG";
 enum Style {
     /// Date and time, level. For terminals, files and tests.
     Timed,
-    /// `<priority>` as `sd-daemon(3)` wants it; the journal stamps the time itself.
+    /// `<priority>` as `sd-daemon(3)` wants it; the journal stamps the time itself. Where the journal takes
+    /// fields, lines go there with them (`journal`).
     Journal,
     /// `<priority>` and the message alone, for [`relay`].
     Relayed,
@@ -83,9 +86,8 @@ pub fn relay(role: &str, line: &[u8]) {
         role: role.to_owned(),
         style,
     };
-    let line = logger.line(SystemTime::now(), level, &String::from_utf8_lossy(message));
-    // A failure to write the log cannot be logged.
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    let (fields, message) = Fields::split(&String::from_utf8_lossy(message));
+    logger.write(level, &message, &fields);
 }
 
 /// Level and message of a relayed line.
@@ -119,9 +121,8 @@ impl Log for Logger {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            let line = self.line(SystemTime::now(), record.level(), &record.args().to_string());
-            // A failure to write the log cannot be logged.
-            let _ = std::io::stderr().write_all(line.as_bytes());
+            let fields = Fields::of(record.key_values());
+            self.write(record.level(), &record.args().to_string(), &fields);
         }
     }
 
@@ -129,6 +130,20 @@ impl Log for Logger {
 }
 
 impl Logger {
+    fn write(&self, level: Level, message: &str, fields: &Fields) {
+        let mut line = self.line(SystemTime::now(), level, message);
+        match self.style {
+            Style::Relayed => {
+                let front = line.find('>').map_or(0, |end| end + 1);
+                line.insert_str(front, &fields.prefix());
+            }
+            Style::Journal if journal::send(&line, &self.role, fields) => return,
+            Style::Journal | Style::Timed => {}
+        }
+        // A failure to write the log cannot be logged.
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+
     fn line(&self, now: SystemTime, level: Level, message: &str) -> String {
         let mut line = String::with_capacity(message.len() + 64);
         match self.style {
@@ -161,7 +176,7 @@ impl Logger {
 
 /// Whether the character neither controls a terminal nor changes the direction in which the text behind it is
 /// read.
-fn is_safe(c: char) -> bool {
+pub(crate) fn is_safe(c: char) -> bool {
     !c.is_control()
         && !matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
 }

@@ -43,6 +43,22 @@ pub struct Problems<P> {
     left_out: u64,
 }
 
+/// A line for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The thing that it is about; `None` if it is about many.
+    pub name: Option<String>,
+    /// What is told of it.
+    pub text: String,
+}
+
+impl Told {
+    fn about(name: &str, text: String) -> Told {
+        let name = Some(name.to_owned());
+        Told { name, text }
+    }
+}
+
 #[derive(Debug)]
 struct Known<P> {
     problem: P,
@@ -69,7 +85,7 @@ impl<P: Clone + Eq + Display> Problems<P> {
     }
 
     /// Replaces the present problems by these, and no others. Returns lines for the log.
-    pub fn update<'a>(&mut self, present: impl Iterator<Item = (&'a str, &'a P)>, now_ms: u64) -> Vec<String>
+    pub fn update<'a>(&mut self, present: impl Iterator<Item = (&'a str, &'a P)>, now_ms: u64) -> Vec<Told>
     where
         P: 'a,
     {
@@ -92,11 +108,12 @@ impl<P: Clone + Eq + Display> Problems<P> {
             lines.extend(self.note_absence(&name, now_ms));
         }
         if self.left_out > 0 && self.admit_line(now_ms) {
-            lines.push(format!(
+            let text = format!(
                 "{} lines about problems of {}s are left out; `hyperswitch status` shows all problems",
                 std::mem::take(&mut self.left_out),
                 self.kind
-            ));
+            );
+            lines.push(Told { name: None, text });
         }
         lines
     }
@@ -112,8 +129,7 @@ impl<P: Clone + Eq + Display> Problems<P> {
         each.chain(count).min()
     }
 
-    fn note(&mut self, name: &str, problem: &P, now_ms: u64) -> Option<String> {
-        let kind = self.kind;
+    fn note(&mut self, name: &str, problem: &P, now_ms: u64) -> Option<Told> {
         let Some(known) = self.known.get_mut(name) else {
             let told = self.admit_line(now_ms);
             self.left_out += u64::from(!told);
@@ -126,7 +142,7 @@ impl<P: Clone + Eq + Display> Problems<P> {
                 hour_ms: now_ms,
             };
             self.known.insert(name.to_owned(), known);
-            return told.then(|| format!("{kind} {name}: {problem}"));
+            return told.then(|| Told::about(name, problem.to_string()));
         };
         known.absent_since_ms = None;
         let is_new = known.problem != *problem;
@@ -149,13 +165,14 @@ impl<P: Clone + Eq + Display> Problems<P> {
             self.left_out += 1;
             return None;
         }
-        Some(match is_new {
-            true => format!("{kind} {name}: {problem}"),
-            false => format!("{kind} {name}: {problem} (for {minutes} minutes now)"),
-        })
+        let text = match is_new {
+            true => problem.to_string(),
+            false => format!("{problem} (for {minutes} minutes now)"),
+        };
+        Some(Told::about(name, text))
     }
 
-    fn note_absence(&mut self, name: &str, now_ms: u64) -> Option<String> {
+    fn note_absence(&mut self, name: &str, now_ms: u64) -> Option<Told> {
         let known = self.known.get_mut(name)?;
         let since_ms = *known.absent_since_ms.get_or_insert(now_ms);
         if now_ms < since_ms + ENDED_MS {
@@ -169,10 +186,8 @@ impl<P: Clone + Eq + Display> Problems<P> {
             self.left_out += 1;
             return None;
         }
-        Some(format!(
-            "{} {name}: the problem has gone after {seconds} s",
-            self.kind
-        ))
+        let text = format!("the problem has gone after {seconds} s");
+        Some(Told::about(name, text))
     }
 
     /// Takes the allowance for a line, if there is one.
@@ -196,7 +211,12 @@ mod tests {
             .iter()
             .map(|(name, problem)| (*name, (*problem).to_owned()))
             .collect();
-        problems.update(owned.iter().map(|(name, problem)| (*name, problem)), now_ms)
+        let told = problems.update(owned.iter().map(|(name, problem)| (*name, problem)), now_ms);
+        let line = |told: Told| match told.name {
+            Some(name) => format!("port {name}: {}", told.text),
+            None => told.text,
+        };
+        told.into_iter().map(line).collect()
     }
 
     #[test]

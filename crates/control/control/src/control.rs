@@ -5,6 +5,7 @@
 
 use crate::Options;
 use crate::data_plane::DataPlane;
+use crate::events::EventLog;
 use crate::intent::Intent;
 use crate::p4::P4Run;
 use crate::pending::{AllGathered, Pending};
@@ -51,6 +52,8 @@ pub(crate) struct Control {
     pub gathered: AllGathered,
     /// Problems of ports, as far as the log has been told.
     pub told: Problems<String>,
+    /// What happened lately.
+    pub events: EventLog,
     /// The socket for queries.
     pub view: View,
     /// Why the state could not be saved the last time.
@@ -70,18 +73,6 @@ impl Control {
     /// Milliseconds since this process started.
     pub fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// Tells the log of problems of ports that are new, or have lasted.
-    pub fn tell_problems(&mut self, now_ms: u64) {
-        let ports = self.ports.iter();
-        let present: Vec<_> = ports
-            .filter_map(|(name, run)| Some((name.as_str(), run.trouble()?)))
-            .collect();
-        let present = present.iter().map(|(name, trouble)| (*name, trouble));
-        for line in self.told.update(present, now_ms) {
-            log::warn!("{line}");
-        }
     }
 
     /// A user does not wait for an answer any longer.

@@ -5,6 +5,7 @@ use crate::l2::storm::meter_text;
 use crate::l2::{Decision, Destination, MASK, Source};
 use crate::port::PortRun;
 use crate::state::Link;
+use crate::tell::state_name;
 use control_protocol::data_plane::{self, Costly, FoundRule, GuestState, PortState};
 use control_protocol::driver::InterfaceKind;
 use flow::{Action, FIELDS, Flow, FlowKey, FlowMask, FlowStats, ListId, PortId, Stage, SwitchId};
@@ -123,12 +124,9 @@ impl Control {
             mac: found.map_or(port.mac, |found| found.mac).map(mac_text),
             mtu: port.mtu,
             vlan: port.rules.vlan.to_string() + if uplink { " (uplink)" } else { "" },
-            state: match run.state {
+            state: match &run.state {
                 _ if !self.data_plane.client.is_connected() || !run.added => "unknown",
-                PortState::Disconnected => "disconnected",
-                PortState::Connected => "connected",
-                PortState::Running => "running",
-                PortState::Broken(_) => "broken",
+                state => state_name(state),
             }
             .into(),
             problem: run.trouble(),

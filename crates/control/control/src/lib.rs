@@ -17,6 +17,7 @@
 //! | vCPU threads of each guest | `vcpus` |
 //! | users' connections; groups of users; the socket for queries | `users`, `groups`, `view` |
 //! | bounding the work that guests can cause | `pace` |
+//! | the latest events, for users; what becomes one | `events`, `tell` |
 //! | state that outlives this process | `store` |
 //! | all of these | `control` |
 //!
@@ -44,6 +45,7 @@ mod control;
 mod data_plane;
 mod describe;
 mod edit;
+mod events;
 mod groups;
 mod intent;
 pub mod l2;
@@ -66,6 +68,7 @@ mod state;
 mod store;
 mod switches;
 mod sync;
+mod tell;
 mod unconfirmed;
 mod users;
 mod vcpus;

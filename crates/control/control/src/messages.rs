@@ -6,10 +6,12 @@ use crate::l2::Readiness;
 use crate::pending::{Pending, Question};
 use crate::port::PortRun;
 use crate::refusal::Refusal;
+use crate::tell::state_name;
 use control_protocol::Channel;
 use control_protocol::data_plane::{Connection, FromDataPlane, PortState, Request};
 use controller::{Event, Lost};
 use flow::{ControllerId, PortId};
+use management::Happening;
 use std::collections::BTreeMap;
 
 impl Control {
@@ -127,12 +129,22 @@ impl Control {
             return self.vcpus.look(id);
         }
         log::debug!("port {name}: {state:?}");
+        let told = Happening::PortState {
+            port: name.clone(),
+            switch: run.wanted.switch.clone(),
+            state: state_name(&state).into(),
+            pid: peer,
+        };
+        let is_news = run.state != state || run.peer != peer;
         run.peer = peer;
         run.on_state(state, now_ms);
         if run.added {
             self.vcpus.on_port(id, run.is_interface(), &run.state, peer);
         }
         self.switches.port_changed(&run.wanted.switch, id);
+        if is_news {
+            self.tell(told);
+        }
         self.refresh_stale(now_ms);
     }
 

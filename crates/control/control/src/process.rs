@@ -2,6 +2,7 @@
 
 use crate::control::{Control, Reported};
 use crate::data_plane::DataPlane;
+use crate::events::EventLog;
 use crate::intent::Intent;
 use crate::p4::{P4Run, Version};
 use crate::pending::AllGathered;
@@ -20,7 +21,7 @@ use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, ProcessStatus, Role, ToChild};
 use controller::{DriverClient, Link};
 use flow::ControllerId;
-use management::{SwitchConfig, SwitchKind};
+use management::{Happening, SwitchConfig, SwitchKind};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use std::collections::{BTreeMap, HashMap};
@@ -81,6 +82,7 @@ impl Control {
             gathered: AllGathered::new(),
             told: telemetry::Problems::new("port"),
             unsaved: None,
+            events: EventLog::new(),
             view: View::default(),
             options,
         };
@@ -160,6 +162,7 @@ impl Control {
         let before = std::mem::replace(&mut self.intent, intent);
         self.state = state;
         self.apply(&changes);
+        self.tell_changes(&changes);
         self.listen_for_queries();
         if before.p4 != self.intent.p4 {
             self.want_programs();
@@ -285,7 +288,12 @@ impl Control {
                 ToChild::IdlePoll(idle_poll) => self.reported.idle_poll = Some(idle_poll),
                 ToChild::Reload => match self.reload() {
                     Ok(summary) => log::info!("configuration reloaded, {} changes", summary.changes.len()),
-                    Err(error) => log::error!("configuration not reloaded: {error}"),
+                    Err(error) => {
+                        log::error!("configuration not reloaded: {error}");
+                        self.tell(Happening::ConfigurationRefused {
+                            reason: error.to_string(),
+                        });
+                    }
                 },
                 ToChild::Ping(ping) => self.supervisor.send(FromChild::Pong(ping), Vec::new()),
                 ToChild::Shutdown => return ControlFlow::Break(()),
@@ -298,6 +306,7 @@ impl Control {
         let forwarders = processes.iter().filter(is_forwarder);
         let forwarders = forwarders.filter_map(|process| process.pid);
         self.vcpus.on_forwarders(forwarders.collect());
+        self.tell_processes(&processes);
         self.reported.processes = processes;
     }
 
@@ -344,6 +353,7 @@ impl Control {
         self.watch_peers(now_ms);
         self.refresh_stale(now_ms);
         self.tell_problems(now_ms);
+        self.tell_stations();
         for token in self.users.overdue(now_ms) {
             self.forget_user(token);
             self.answer_user(token, Err(Refusal::NoAnswer));

@@ -82,6 +82,7 @@ impl Control {
                 let question = Question::Stats(self.selected(port.as_deref(), None)?);
                 return self.ask_user(token, data_plane::Request::PortList, vec![], question);
             }
+            Request::Events { after } => Reply::Events(self.events.after(after)),
             Request::Placement => {
                 return self.ask_user(token, data_plane::Request::Work, vec![], Question::Work);
             }

@@ -9,7 +9,7 @@ use crate::intent::{Intent, P4Intent, Unconfirmed, has_port};
 use crate::p4::free_number;
 use crate::refusal::Refusal;
 
-use management::PortConfig;
+use management::{Happening, PortConfig};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,6 +32,7 @@ impl Control {
             "{} was not confirmed: the configuration before it returns",
             unconfirmed.file
         );
+        let reason = format!("{} was not confirmed", unconfirmed.file);
         let before = (*unconfirmed.before).clone();
         let done = self.adopt_unsaved(taken_back(unconfirmed, &self.intent));
         // What was changed meanwhile may not go with it.
@@ -39,6 +40,7 @@ impl Control {
             log::error!("the configuration before cannot return: {refusal}");
             self.intent.unconfirmed = None;
         }
+        self.tell(Happening::ConfigurationRefused { reason });
     }
 
     /// Refuses while a configuration waits to be confirmed.

@@ -7,12 +7,14 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod event;
 mod reply;
 mod request;
 
 pub use client::{Client, ClientError, supervision};
 pub use configuration::*;
 pub use control_protocol::p4::{MAX_CELL_WORDS, P4Array};
+pub use event::{Event, EventMark, Events, Happening};
 pub use reply::{
     Counters, DataPlaneStatus, FlowInfo, IdlePollStatus, JudgedKind, MacInfo, Origin, P4Cells, P4Piece,
     P4Switch, PolicyInfo, PolicyJudged, PolicyLog, PolicyRecord, PolicyRule, PolicyRules, PortInUse,

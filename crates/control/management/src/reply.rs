@@ -1,6 +1,7 @@
 //! Replies to users. Everything is plain data with names instead of numbers, fit to be printed as JSON; the
 //! CLI formats tables.
 
+use crate::event::Events;
 use crate::request::{Hex, P4Place};
 use configuration::{Config, PortConfig, PortKind, SwitchConfig};
 use control_protocol::work::WorkReport;
@@ -63,6 +64,8 @@ pub enum Reply {
     Unconfirmed(Option<Unconfirmed>),
     /// To `config-show`.
     Config(Box<Config>),
+    /// To `events`.
+    Events(Events),
 }
 
 /// A configuration that is in force, and waits to be confirmed.

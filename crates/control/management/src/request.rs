@@ -1,5 +1,6 @@
 //! Requests of users.
 
+use crate::event::EventMark;
 use configuration::{
     Dscp, Guard, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, PortConfig, Priority, StormBits,
     StormControl, SwitchConfig, VlanConfig, VlanPriority, Weight,
@@ -106,6 +107,12 @@ pub enum Request {
         /// Only of this port.
         #[serde(default)]
         port: Option<String>,
+    },
+    /// Answer: [`Reply::Events`](crate::Reply::Events).
+    Events {
+        /// Only later ones.
+        #[serde(default)]
+        after: Option<EventMark>,
     },
     /// Answer: [`Reply::Placement`](crate::Reply::Placement).
     Placement,
@@ -265,6 +272,7 @@ impl Request {
             | Request::FlowList { .. }
             | Request::Stats { .. }
             | Request::Placement
+            | Request::Events { .. }
             | Request::Trace { .. }
             | Request::PolicyList
             | Request::PolicyShow { .. }

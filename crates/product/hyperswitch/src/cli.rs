@@ -485,6 +485,16 @@ pub enum UserVerb {
     /// Show installed flows
     #[command(subcommand)]
     Flow(FlowVerb),
+    /// Show what happened lately to ports, MAC addresses and processes
+    ///
+    /// Events of the last 15 minutes are shown, those of the configuration included. A control process that
+    /// was started again knows what happened since. Of a port that causes too many events, the number is
+    /// shown. With --json and --follow, each event is a line.
+    Events {
+        /// Go on with what happens from now on, until interrupted
+        #[arg(long)]
+        follow: bool,
+    },
     /// Show packets, bytes and drops by reason
     Stats(StatsArgs),
     /// Run a packet through the real tables without forwarding it, and show each step

@@ -463,7 +463,7 @@ fn ask(run_dir: &Path, arguments: &str) -> (Option<i32>, String, String) {
 }
 
 /// Verbs that ask the control process.
-const VERBS: [&str; 22] = [
+const VERBS: [&str; 23] = [
     "status",
     "switch add lan",
     "switch del lan",
@@ -477,6 +477,7 @@ const VERBS: [&str; 22] = [
     "flow list",
     "mac flush",
     "flow flush",
+    "events",
     "stats",
     "stats placement",
     "trace --in-port vm1 --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff",

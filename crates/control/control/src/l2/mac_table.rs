@@ -15,6 +15,7 @@
 //! share is made by forgetting a place on the port that has most (the one seen longest ago). So ports whose
 //! limits together exceed the table do not keep out stations of other ports.
 
+use super::notes::{Note, Notes};
 use flow::PortId;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -72,6 +73,7 @@ pub struct MacTable {
     per_port: HashMap<PortId, HashSet<Station>>,
     /// Stations with several places.
     contested: BTreeSet<Station>,
+    notes: Notes,
 }
 
 impl MacTable {
@@ -125,6 +127,7 @@ impl MacTable {
         self.places.insert((station, port), Place::new(seen_ms));
         self.per_port.entry(port).or_default().insert(station);
         self.note_contest(station);
+        self.note(station, port, false);
     }
 
     /// Notes that a station was seen where it is known to be.
@@ -145,6 +148,21 @@ impl MacTable {
             }
         }
         self.note_contest(station);
+        self.note(station, port, true);
+    }
+
+    fn note(&mut self, station: Station, port: PortId, has_left: bool) {
+        self.notes.add(Note {
+            station,
+            port,
+            has_left,
+            is_contested: self.is_contested(station),
+        });
+    }
+
+    /// What became of stations since this was asked last, if anything did.
+    pub fn take_notes(&mut self) -> Option<Notes> {
+        self.notes.take()
     }
 
     fn note_contest(&mut self, station: Station) {

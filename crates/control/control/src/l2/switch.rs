@@ -4,6 +4,7 @@ use super::decide::{Decision, Destination, Source};
 use super::flows::{Flows, MASK, Record, flow_id};
 use super::mac_table::{MacTable, Station};
 use super::moves::{MoveCounts, Moves};
+use super::notes::Notes;
 use super::private_vlan::PrivateVlans;
 use super::storm::StormLimits;
 use crate::provider::{FLOW_IDLE_MS, FlowChange, REINSTALL_MS};
@@ -606,7 +607,16 @@ impl LearningSwitch {
             self.flows.insert(flow.id, record);
         }
         changes.extend(self.reconsider(&ids, now_ms));
+        // The control process before has told of the stations that these flows show.
+        if !ids.is_empty() {
+            self.macs.take_notes();
+        }
         changes
+    }
+
+    /// What became of stations since this was asked last, if anything did.
+    pub fn take_notes(&mut self) -> Option<Notes> {
+        self.macs.take_notes()
     }
 
     fn relearn(&mut self, key: &FlowKey, used_ms: u64) {

@@ -7,6 +7,7 @@
 mod bandwidth;
 mod changes;
 mod crowd;
+mod events;
 mod hostile;
 mod rig;
 mod storm;

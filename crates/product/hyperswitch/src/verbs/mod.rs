@@ -4,6 +4,7 @@ mod apply;
 mod capture;
 mod check;
 mod config_file;
+mod events;
 mod explain;
 mod health;
 mod p4;
@@ -76,6 +77,7 @@ fn ask(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<()> {
             let (port, watch) = args.selected();
             stats::run(&mut session, port, watch)
         }
+        UserVerb::Events { follow } => events::run(&mut session, *follow),
         UserVerb::Trace(args) => session.show(trace::request(args)?),
         UserVerb::Capture(args) => capture::run(&mut session, args),
         UserVerb::Policy(PolicyVerb::Check { file }) => policy::check(file, json),
@@ -200,6 +202,7 @@ impl serde::Serialize for Bare<'_> {
             Reply::Reloaded(reply) => reply.serialize(serializer),
             Reply::Unconfirmed(reply) => reply.serialize(serializer),
             Reply::Config(reply) => reply.serialize(serializer),
+            Reply::Events(reply) => reply.events.serialize(serializer),
         }
     }
 }
