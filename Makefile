@@ -50,6 +50,7 @@ install: ## Install program, what joins Open vSwitch to it, manual pages, comple
 	install -d $(DESTDIR)/lib/systemd/system
 	sed 's|@BINDIR@|$(BINDIR)|g' packaging/hyperswitch.service > $(DESTDIR)/lib/systemd/system/hyperswitch.service
 	chmod 644 $(DESTDIR)/lib/systemd/system/hyperswitch.service
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/hyperswitch packaging/hyperswitch-alerts.yml packaging/hyperswitch-dashboard.json
 	test -e $(DESTDIR)/etc/hyperswitch/hyperswitch.toml || \
 		install -D -m 644 packaging/hyperswitch.toml $(DESTDIR)/etc/hyperswitch/hyperswitch.toml
 

@@ -4,7 +4,9 @@
 //! takes the most severe outcome, so there is one filter per error number, which refuses its calls and allows
 //! all others, and one that allows listed calls (refused ones included) and ends the process at any other.
 
-use crate::calls::{COMMON, Calls, Check, LEGACY_COMMON, Rule, control, data_plane, driver, forwarder, ovs};
+use crate::calls::{
+    COMMON, Calls, Check, LEGACY_COMMON, Rule, control, data_plane, driver, forwarder, ovs, view,
+};
 use crate::isolation::Violation;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -22,6 +24,7 @@ pub(crate) enum Filtered {
     Driver,
     Forwarder,
     Ovs,
+    View,
 }
 
 impl Filtered {
@@ -33,6 +36,7 @@ impl Filtered {
             Filtered::Driver => (driver::CALLS, driver::LEGACY),
             Filtered::Forwarder => (forwarder::CALLS, forwarder::LEGACY),
             Filtered::Ovs => (ovs::CALLS, ovs::LEGACY),
+            Filtered::View => (view::CALLS, view::LEGACY),
         };
         [COMMON, LEGACY_COMMON, own, legacy]
             .into_iter()
@@ -137,6 +141,7 @@ mod tests {
         Filtered::Driver,
         Filtered::Forwarder,
         Filtered::Ovs,
+        Filtered::View,
     ];
 
     /// Alternatives add up, so a call must not be both free and conditional, nor both allowed and refused.

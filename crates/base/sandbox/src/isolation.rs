@@ -11,6 +11,9 @@
 //! | new privileges by executing | none | none | none | none | none |
 //! | system calls | `calls/data_plane.rs` | `calls/control.rs` | `calls/driver.rs` | `calls/forwarder.rs` | `calls/ovs.rs` |
 //!
+//! The process that serves metrics gives up what the data plane does, as another user ([`VIEW_USER`]) and
+//! with a list of its own (`calls/view.rs`). No capability is left to it.
+//!
 //! Core dumps, capabilities, new privileges and system calls can always be given up; if the system refuses,
 //! something is wrong and the process must not go on. User, namespaces and Landlock take privileges or a
 //! kernel that has them. Where they are not available, a process goes on and reports it: [`Missing`].
@@ -29,7 +32,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 use std::io;
 use std::path::Path;
 
-pub use crate::separate::{DATA_PLANE_USER, forwarder_user};
+pub use crate::separate::{DATA_PLANE_USER, VIEW_USER, forwarder_user};
 
 /// The consequence for a process that makes a call it may not make. The call is not executed in either case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +144,19 @@ pub fn isolate_ovs(violation: Violation, run_dir: &Path) -> Result<Missing, Isol
     let files = landlock::for_ovs(run_dir);
     let keep = CapabilitySet::NET_ADMIN | CapabilitySet::DAC_OVERRIDE;
     finish(Filtered::Ovs, keep, Some(files), violation, &mut missing)?;
+    Ok(missing)
+}
+
+/// Isolates the calling process, which serves metrics at a socket that it has already.
+///
+/// # Errors
+/// As [`isolate_data_plane`].
+pub fn isolate_view(violation: Violation) -> Result<Missing, IsolationError> {
+    let mut missing = Missing::new();
+    separate::leave_namespaces(&mut missing);
+    let keep = CapabilitySet::empty();
+    separate::become_nobody(VIEW_USER, keep, &mut missing)?;
+    finish(Filtered::View, keep, None, violation, &mut missing)?;
     Ok(missing)
 }
 

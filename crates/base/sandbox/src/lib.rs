@@ -21,6 +21,6 @@ mod report;
 mod separate;
 
 pub use isolation::{
-    DATA_PLANE_USER, IsolationError, Kept, Missing, Violation, forwarder_user, isolate_control,
-    isolate_data_plane, isolate_driver, isolate_forwarder, isolate_ovs,
+    DATA_PLANE_USER, IsolationError, Kept, Missing, VIEW_USER, Violation, forwarder_user, isolate_control,
+    isolate_data_plane, isolate_driver, isolate_forwarder, isolate_ovs, isolate_view,
 };

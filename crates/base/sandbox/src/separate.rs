@@ -13,6 +13,9 @@ use std::io;
 /// distribution assigns (`systemd` calls 60578 to 61183 unused). It owns nothing.
 pub const DATA_PLANE_USER: u32 = 60_913;
 
+/// As [`DATA_PLANE_USER`], for the process that serves metrics.
+pub const VIEW_USER: u32 = 60_912;
+
 /// User and group of the forwarder with this number, in the same range.
 pub fn forwarder_user(number: u8) -> u32 {
     DATA_PLANE_USER + 1 + u32::from(number)

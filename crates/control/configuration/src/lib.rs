@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `schema` | types that describe a TOML file, and the objects that requests add at run time |
 //! | `policy`, `mirror` | the parts of the schema about sets, rules and guards; about copies of ports' packets |
-//! | `access` | who may connect to the sockets that the switch makes |
 //! | `p4` | the part about P4 programs |
+//! | `access`, `view` | who may connect to the sockets that the switch makes; where metrics are served |
 //! | `mark` | marks of packets: the sender's, or a number |
 //! | `per_class` | values for each class of frames that go to all ports |
 //! | `value`, `policy_value` | values that check themselves: one that exists is in range |
@@ -27,6 +27,7 @@ mod policy_value;
 mod private_vlan;
 mod schema;
 mod value;
+mod view;
 mod wanted;
 
 pub use access::{AccessConfig, Group, SocketMode};
@@ -53,3 +54,4 @@ pub use value::{
     MissRate, Mtu, Name, Netns, P4Operations, PortName, Priority, StormRate, TableSize, UserId, VlanId,
     Weight,
 };
+pub use view::{ListenAddress, Place, ViewConfig};

@@ -14,6 +14,7 @@ use crate::value::{
     AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, Netns,
     Priority, StormRate, TableSize, UserId, VlanId, Weight, kebab_text,
 };
+use crate::view::ViewConfig;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -50,6 +51,9 @@ pub struct Config {
     /// Which cores do the data plane's work. Changes take effect when the switch is started again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub placement: placement_config::Config,
+    /// Metrics. Changes take effect when the switch is started again.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub view: ViewConfig,
     /// Open vSwitch's control plane. Changes take effect when the switch is started again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ovs: OvsConfig,

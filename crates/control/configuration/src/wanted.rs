@@ -87,6 +87,7 @@ const ACTIONS: &str = "\"allow\", \"drop\" or \"reject\"";
 const PLAIN: &[(&str, &str, &str)] = &[
     // A `vlan` has a key of this name, which is no table.
     ("", "access", "a table: [access]"),
+    ("", "view", "a table: [view]"),
     ("switch", "type", "\"private\", \"internal\" or \"external\""),
     ("port", "type", "\"vhost-user\" or \"tap\""),
     ("port", "mode", "\"server\" or \"client\""),

@@ -19,6 +19,8 @@ pub enum Role {
     Driver,
     /// Answers Open vSwitch's control plane, where that is configured.
     Ovs,
+    /// Serves metrics, where that is configured.
+    View,
     /// Forwards for interfaces that the broker has opened. Started when the broker asks for it.
     Forwarder(ForwarderId),
 }
@@ -43,7 +45,13 @@ impl ForwarderId {
 
 impl Role {
     /// The roles that there always are, in the order they are started.
-    pub const ALL: [Role; 4] = [Role::DataPlane, Role::Driver, Role::Control, Role::Ovs];
+    pub const ALL: [Role; 5] = [
+        Role::DataPlane,
+        Role::Driver,
+        Role::Control,
+        Role::Ovs,
+        Role::View,
+    ];
 
     /// Name of its kind, and the hidden subcommand.
     pub const fn name(self) -> &'static str {
@@ -52,6 +60,7 @@ impl Role {
             Role::Control => "control",
             Role::Driver => "driver",
             Role::Ovs => "ovs",
+            Role::View => "view",
             Role::Forwarder(_) => "forwarder",
         }
     }
@@ -64,6 +73,7 @@ impl Role {
             Role::Driver => 2,
             Role::Ovs => 3,
             Role::Forwarder(id) => 4 + u32::from(id.0),
+            Role::View => 4 + u32::from(ForwarderId::LIMIT),
         }
     }
 }
@@ -82,7 +92,8 @@ impl fmt::Display for Role {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToChild {
     /// A fresh channel to the named peer is attached (one descriptor); it replaces any earlier one. For
-    /// controllers, the broker and forwarders.
+    /// controllers, the broker and forwarders; and between control process and `view`, where it is a stream
+    /// of requests of users.
     Peer(Role),
     /// A fresh channel to a controller is attached (one descriptor); it replaces any earlier one to the same.
     /// For the processes that serve controllers: data plane and driver domain.
@@ -160,6 +171,8 @@ pub struct ProcessStatus {
     pub trouble: Option<String>,
     /// What a forwarder serves, and how, for users.
     pub serves: Option<String>,
+    /// When it was started, in milliseconds since 1970-01-01 UTC; `None` while waiting to be restarted.
+    pub started_ms: Option<u64>,
 }
 
 /// Messages of a process to the supervisor.

@@ -93,6 +93,14 @@ impl Control {
         })
     }
 
+    /// The state of a port, for users.
+    pub fn shown_state(&self, run: &PortRun) -> &'static str {
+        match self.data_plane.client.is_connected() && run.added {
+            true => state_name(&run.state),
+            false => "unknown",
+        }
+    }
+
     pub fn port_info(&self, name: &str, run: &PortRun, listed: Option<&data_plane::PortInfo>) -> PortInfo {
         let port = &run.wanted;
         let (kind, socket, interface) = match &port.link {
@@ -124,11 +132,7 @@ impl Control {
             mac: found.map_or(port.mac, |found| found.mac).map(mac_text),
             mtu: port.mtu,
             vlan: port.rules.vlan.to_string() + if uplink { " (uplink)" } else { "" },
-            state: match &run.state {
-                _ if !self.data_plane.client.is_connected() || !run.added => "unknown",
-                state => state_name(state),
-            }
-            .into(),
+            state: self.shown_state(run).into(),
             problem: run.trouble(),
             features: listed.map_or(0, |info| info.features),
             vcpus: run

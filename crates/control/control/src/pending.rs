@@ -2,7 +2,7 @@
 
 use crate::users::Token;
 use flow::{Flow, FlowId, FlowStats, ListId, PortId, SwitchId};
-use management::{PolicyRules, Reply, TraceStep};
+use management::{PolicyRules, Reply, Snapshot, TraceStep};
 use std::collections::HashMap;
 
 /// The purpose of an answer.
@@ -24,7 +24,7 @@ pub(crate) enum Pending {
 impl Pending {
     /// Whether a user waits for a list of ports.
     pub fn is_list_of_ports(&self) -> bool {
-        matches!(self, Pending::User(_, question) if matches!(**question, Question::Ports(_) | Question::Stats(_)))
+        matches!(self, Pending::User(_, question) if matches!(**question, Question::Ports(_) | Question::Stats(_) | Question::Snapshot(_)))
     }
 }
 
@@ -37,6 +37,8 @@ pub(crate) enum Question {
     Ports(Vec<String>),
     /// Counters of ports of these names.
     Stats(Vec<String>),
+    /// Figures of everything, those of ports first.
+    Snapshot(Option<Box<Snapshot>>),
     /// Flows; gathered in [`AllGathered`].
     Flows,
     /// Rules of a list with what they counted; those that arrived so far.

@@ -318,6 +318,10 @@ impl Control {
         match role {
             Role::DataPlane => self.attach_data_plane(Channel::from(fd)),
             Role::Driver => self.attach_driver(Channel::from(fd)),
+            Role::View => {
+                let now_ms = self.now_ms();
+                self.users.attach_view_process(fd, now_ms);
+            }
             Role::Control | Role::Ovs | Role::Forwarder(_) => {
                 log::error!("a control process needs no channel to {role}")
             }

@@ -106,6 +106,7 @@ impl Control {
         let tables = [
             ("[placement]", config.placement != self.intent.config.placement),
             ("[ovs]", config.ovs != self.intent.config.ovs),
+            ("[view]", config.view != self.intent.config.view),
         ];
         let changed: Vec<&str> = tables
             .iter()

@@ -27,7 +27,7 @@ use rustix::net::{SocketType, sockopt};
 use std::os::fd::OwnedFd;
 
 /// Version of the product.
-const PRODUCT: &str = env!("CARGO_PKG_VERSION");
+pub const PRODUCT: &str = env!("CARGO_PKG_VERSION");
 
 /// Shortest and longest frame that can be traced.
 const FRAME: std::ops::RangeInclusive<usize> = 14..=65_553;
@@ -83,6 +83,7 @@ impl Control {
                 return self.ask_user(token, data_plane::Request::PortList, vec![], question);
             }
             Request::Events { after } => Reply::Events(self.events.after(after)),
+            Request::Snapshot => return self.snapshot(token),
             Request::Placement => {
                 return self.ask_user(token, data_plane::Request::Work, vec![], Question::Work);
             }
@@ -207,7 +208,7 @@ impl Control {
     }
 
     /// Conditions that need attention, one sentence each.
-    fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if !self.data_plane.client.is_connected() {
             warnings.push("there is no data plane at the moment".to_owned());
@@ -305,7 +306,7 @@ impl Control {
         warnings
     }
 
-    fn switch_list(&self) -> Vec<SwitchInfo> {
+    pub fn switch_list(&self) -> Vec<SwitchInfo> {
         let info = |(name, switch): (&String, &crate::state::DesiredSwitch)| {
             let run = self.switches.runs.get(name);
             let moves = run.map(|run| run.l2().move_counts()).unwrap_or_default();
@@ -521,6 +522,11 @@ impl Control {
             (Question::P4, Answer::P4(P4Answer::Switches(infos))) => Ok(Some(self.p4_reply(&infos))),
             (Question::P4, Answer::P4(P4Answer::Cells { words, stride, more })) => {
                 Ok(Some(Reply::P4Cells(P4Cells { words, stride, more })))
+            }
+            (Question::Snapshot(None), Answer::Ports { ports, .. }) => self.snapshot_of_ports(token, &ports),
+            (Question::Snapshot(Some(mut snapshot)), Answer::Work(report)) => {
+                snapshot.work = Some(report);
+                Ok(Some(Reply::Snapshot(snapshot)))
             }
             (Question::Capture, Answer::Done) => Ok(Some(Reply::Done)),
             (Question::Work, Answer::Work(report)) => Ok(Some(Reply::Placement(report))),

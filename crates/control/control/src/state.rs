@@ -204,9 +204,7 @@ pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
             let port_name = port.name.to_string();
             let origin = of_switch(&port_name);
             let mut desired = desired_port(switch, port, origin, options);
-            if let Link::Listen(_) = desired.link {
-                desired.access = port_access(port, &merged.access);
-            }
+            desired.access = port_access(port, &merged.access);
             state.ports.insert(port_name, desired);
         }
         let config = SwitchConfig {
@@ -393,6 +391,9 @@ fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, option
 }
 
 fn port_access(port: &PortConfig, usual: &AccessConfig) -> PortAccess {
+    if port.kind == PortKind::Tap || port.mode == Some(PortMode::Client) {
+        return PortAccess::default();
+    }
     PortAccess {
         group: port.group.as_ref().or(usual.group.as_ref()).cloned(),
         mode: port.socket_mode.unwrap_or(usual.socket_mode),

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | `control.sock` | the owner of the process | all |
 //! | `view.sock` | as `[access]` says | queries ([`Request::is_query`]), without descriptors |
+//! | none: the supervisor makes the connection | the process `view` | the same |
 
 use crate::refusal::Refusal;
 use management::{MAX_REQUEST, Request, Response};
@@ -30,6 +31,8 @@ pub enum Rights {
     All,
     /// Make queries.
     View,
+    /// Make queries, on the one connection of the process `view`.
+    ViewProcess,
 }
 
 /// Most connections of users with the same rights at a time.
@@ -102,7 +105,7 @@ impl Users {
     /// Listens for queries, in place of the socket before and its connections.
     pub fn view_at(&mut self, listener: Option<OwnedFd>) {
         self.connections
-            .retain(|_, connection| connection.rights == Rights::All);
+            .retain(|_, connection| connection.rights != Rights::View);
         self.view = listener;
     }
 
@@ -132,12 +135,19 @@ impl Users {
             let accepted = match (rights, &self.view) {
                 (Rights::All, _) => accept_with(&self.listener, flags),
                 (Rights::View, Some(view)) => accept_with(view, flags),
-                (Rights::View, None) => return,
+                (Rights::View, None) | (Rights::ViewProcess, _) => return,
             };
             let Ok(socket) = accepted else { return };
             self.make_room(rights);
             self.add(socket, rights, now_ms);
         }
+    }
+
+    /// Takes the connection of the process `view`, in place of the one before.
+    pub fn attach_view_process(&mut self, socket: OwnedFd, now_ms: u64) {
+        self.connections
+            .retain(|_, connection| connection.rights != Rights::ViewProcess);
+        self.add(socket, Rights::ViewProcess, now_ms);
     }
 
     /// Ends the connection that has been quiet for longest, if there are as many as allowed.

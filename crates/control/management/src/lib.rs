@@ -10,6 +10,7 @@ mod client;
 mod event;
 mod reply;
 mod request;
+mod snapshot;
 
 pub use client::{Client, ClientError, supervision};
 pub use configuration::*;
@@ -23,6 +24,7 @@ pub use reply::{
 };
 pub use request::{AclChange, Hex, MAX_CONFIGURATION, MAX_REQUEST, P4Place, PortChanges, Request};
 
+pub use snapshot::{PortFigures, Snapshot};
 use std::path::{Path, PathBuf};
 
 /// Where the supervisor listens: a connection makes it look at all processes, and yields a [`Supervision`] as

@@ -3,6 +3,7 @@
 
 use crate::event::Events;
 use crate::request::{Hex, P4Place};
+use crate::snapshot::Snapshot;
 use configuration::{Config, PortConfig, PortKind, SwitchConfig};
 use control_protocol::work::WorkReport;
 use flow::{FlowKey, FlowMask};
@@ -66,6 +67,8 @@ pub enum Reply {
     Config(Box<Config>),
     /// To `events`.
     Events(Events),
+    /// To `snapshot`.
+    Snapshot(Box<Snapshot>),
 }
 
 /// A configuration that is in force, and waits to be confirmed.
@@ -221,6 +224,9 @@ pub struct Process {
     /// What a forwarder serves, and how.
     #[serde(default)]
     pub serves: Option<String>,
+    /// When it was started, in milliseconds since 1970-01-01 UTC.
+    #[serde(default)]
+    pub started_ms: Option<u64>,
 }
 
 impl Process {
@@ -249,6 +255,7 @@ impl From<&control_protocol::supervisor::ProcessStatus> for Process {
             missing: status.missing.clone(),
             trouble: status.trouble.clone(),
             serves: status.serves.clone(),
+            started_ms: status.started_ms,
         }
     }
 }
@@ -601,15 +608,18 @@ pub struct PortStats {
     pub counters: Counters,
 }
 
+/// Numbers of counters by the name of their reason.
+type ByReason = fn(&Counters) -> &BTreeMap<String, u64>;
+
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),*; $($(#[$map_doc:meta])* $map:ident),*) => {
+    ($($(#[doc = $doc:literal])* $name:ident),*; $($(#[doc = $map_doc:literal])* $map:ident),*) => {
         /// Counters, see [`flow::PortCounters`] for their exact meaning; drops by the name of their reason.
         /// What an older version does not count is 0.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case", default)]
         pub struct Counters {
-            $($(#[$doc])* pub $name: u64,)*
-            $($(#[$map_doc])* pub $map: BTreeMap<String, u64>,)*
+            $($(#[doc = $doc])* pub $name: u64,)*
+            $($(#[doc = $map_doc])* pub $map: BTreeMap<String, u64>,)*
             /// Packets that came in and are not accounted for yet; 0 when nothing is under way.
             pub in_flight: i64,
         }
@@ -625,6 +635,16 @@ macro_rules! counters {
         }
 
         impl Counters {
+            /// All counters that are numbers: name, meaning, and value.
+            pub const NUMBERS: &[(&str, &str, fn(&Counters) -> u64)] = &[
+                $((stringify!($name), concat!($($doc),*), |counters| counters.$name),)*
+            ];
+
+            /// All counters by reason: name, meaning, and numbers by the name of their reason.
+            pub const BY_REASON: &[(&str, &str, ByReason)] = &[
+                $((stringify!($map), concat!($($map_doc),*), |counters| &counters.$map),)*
+            ];
+
             /// Adds `other` to this.
             pub fn add(&mut self, other: &Counters) {
                 $(self.$name += other.$name;)*

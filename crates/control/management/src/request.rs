@@ -114,6 +114,8 @@ pub enum Request {
         #[serde(default)]
         after: Option<EventMark>,
     },
+    /// Answer: [`Reply::Snapshot`](crate::Reply::Snapshot).
+    Snapshot,
     /// Answer: [`Reply::Placement`](crate::Reply::Placement).
     Placement,
     /// Answer: [`Reply::Trace`](crate::Reply::Trace).
@@ -272,6 +274,7 @@ impl Request {
             | Request::FlowList { .. }
             | Request::Stats { .. }
             | Request::Placement
+            | Request::Snapshot
             | Request::Events { .. }
             | Request::Trace { .. }
             | Request::PolicyList

@@ -11,6 +11,7 @@ use crate::pipeline::Pipeline;
 use crate::requests::{Engine, Serving};
 use crate::state::Datapath;
 use control_protocol::supervisor::{FromChild, Role, StuckThread, ToChild};
+use control_protocol::work::Misses;
 use control_protocol::{Channel, ChannelError};
 use flow::ControllerId;
 use placement::{Config, Costs, Cpu, Policy, Topology};
@@ -58,6 +59,7 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
             scheduler: Scheduler::new(shared.clone(), None, Pipeline::new(datapath.clone())),
             datapath,
             workers,
+            misses: Misses::default(),
         },
         controllers: BTreeMap::new(),
     };

@@ -11,7 +11,7 @@ use flow::{Context, DropReason, FlowKey, PortId, SwitchId};
 use pacing::TokenBucket;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vnic::Packet;
 use wire::{MAX_HEADERS, parse};
 
@@ -27,7 +27,8 @@ pub(crate) struct MissQueue(Mutex<Misses>);
 
 struct Misses {
     bucket: TokenBucket,
-    waiting: VecDeque<Upcall>,
+    /// With the time of their arrival.
+    waiting: VecDeque<(Upcall, Instant)>,
     /// Sent and not yet answered.
     sent: VecDeque<Sent>,
     /// Of both.
@@ -39,6 +40,8 @@ struct Sent {
     serial: u64,
     /// When it was sent, in milliseconds.
     sent_ms: u64,
+    /// When it came.
+    since: Instant,
     bytes: usize,
 }
 
@@ -107,14 +110,15 @@ impl MissQueue {
             vnet_header: packet.offload.header().to_bytes(),
             frame,
         };
-        misses.waiting.push_back(Upcall {
+        let upcall = Upcall {
             id,
             switch,
             cause,
             key,
             context: (!context.is_none()).then(|| Box::new(*context)),
             packet,
-        });
+        };
+        misses.waiting.push_back((upcall, Instant::now()));
         let is_first = misses.waiting.len() == 1;
         (if is_first { Queued::First } else { Queued::Behind }, lost)
     }
@@ -122,20 +126,23 @@ impl MissQueue {
     /// The next packet to send, and whether another one waits behind it.
     pub fn pop(&self, now_ms: u64) -> Option<(Upcall, bool)> {
         let mut misses = self.0.lock();
-        let upcall = misses.waiting.pop_front()?;
+        let (upcall, since) = misses.waiting.pop_front()?;
         misses.sent.push_back(Sent {
             serial: upcall.id.serial,
             sent_ms: now_ms,
+            since,
             bytes: upcall.packet.frame.len(),
         });
         Some((upcall, !misses.waiting.is_empty()))
     }
 
-    /// Ends an upcall; false if it is not outstanding (any more).
-    pub fn answered(&self, serial: u64) -> bool {
+    /// Ends an upcall, and returns how long the packet has waited; `None` if it is not outstanding (any
+    /// more).
+    pub fn answered(&self, serial: u64) -> Option<Duration> {
         let mut misses = self.0.lock();
-        let place = misses.sent.iter().position(|sent| sent.serial == serial);
-        place.is_some_and(|place| misses.end(place))
+        let place = misses.sent.iter().position(|sent| sent.serial == serial)?;
+        let waited = misses.sent[place].since.elapsed();
+        misses.end(place).then_some(waited)
     }
 
     /// Writes off the packets that a control process that has gone held; returns how many.

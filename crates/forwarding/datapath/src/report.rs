@@ -1,14 +1,16 @@
 //! What forwarding threads did, for users.
 
-use crate::state::Datapath;
+use crate::requests::Engine;
 use control_protocol::work::WorkReport;
 
 /// All threads' accounts as they are, and what the ports say about calls.
-pub(crate) fn work_report(datapath: &Datapath) -> WorkReport {
+pub(crate) fn work_report(engine: &Engine) -> WorkReport {
+    let datapath = &engine.datapath;
     let ledger = &datapath.shared.ledger;
     let mut report = WorkReport {
         cycles_per_second: ledger.cycles_per_second(),
         workers: ledger.records(),
+        misses: engine.misses.clone(),
         ..WorkReport::default()
     };
     for port in datapath.ports().iter() {

@@ -18,6 +18,7 @@ use control_protocol::data_plane::{
     VERSION,
 };
 use control_protocol::p4::P4Binding;
+use control_protocol::work::Misses;
 use control_protocol::{Channel, MAX_MESSAGE, encoded_len};
 use cpu::Deadline;
 use flow::{
@@ -50,6 +51,8 @@ pub(crate) struct Engine {
     pub scheduler: Scheduler<Pipeline>,
     pub work: Arc<Account>,
     pub workers: usize,
+    /// Packets without a flow that were answered.
+    pub misses: Misses,
 }
 
 /// A controller in its turn.
@@ -193,7 +196,7 @@ impl Serving<'_> {
                 }
             }
             Request::Barrier => Ok(Answer::Done),
-            Request::Work => Ok(Answer::Work(work_report(&self.engine.datapath))),
+            Request::Work => Ok(Answer::Work(work_report(self.engine))),
             Request::Trace { in_port, frame } => self.trace(in_port, frame, None),
             Request::TraceActions {
                 in_port,
@@ -503,14 +506,15 @@ impl Serving<'_> {
 
     /// True if the upcall was outstanding.
     fn finish_upcall(&mut self, upcall: Option<UpcallId>) -> bool {
-        let was_outstanding = upcall.is_some_and(|upcall| {
-            self.port(upcall.port)
-                .is_ok_and(|port| port.misses.answered(upcall.serial))
+        let waited = upcall.and_then(|upcall| {
+            let port = self.port(upcall.port).ok()?;
+            port.misses.answered(upcall.serial)
         });
-        if was_outstanding {
+        if let Some(waited) = waited {
             self.controller.note_answer();
+            self.engine.misses.add(waited);
         }
-        was_outstanding
+        waited.is_some()
     }
 
     fn discard(&mut self, upcall: UpcallId, reason: DropReason) {
@@ -589,6 +593,7 @@ mod tests {
             scheduler: Scheduler::new(shared, None, Pipeline::new(datapath.clone())),
             datapath,
             workers: 0,
+            misses: Misses::default(),
         }
     }
 

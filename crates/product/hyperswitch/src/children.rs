@@ -5,8 +5,12 @@ use anyhow::{Context, Result};
 use control_protocol::Channel;
 use control_protocol::supervisor::{ForwarderId, FromChild, Role};
 use driver_domain::Owner;
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use management::{Group, ListenAddress, Place, SocketMode};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
 use sandbox::{Kept, Missing, Violation};
+use socket_path::Access;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -110,6 +114,36 @@ pub fn ovs(run_dir: &Path, database: Option<PathBuf>, claim_connections: bool) -
         owner,
     };
     end(ovs_glue::process::run(supervisor, &options).map_err(Into::into))
+}
+
+/// Metrics. The socket is there before rights to make one are given up.
+pub fn view(listen: &ListenAddress, group: Option<&Group>, mode: SocketMode) -> Result<ExitCode> {
+    let supervisor = begin(Role::View)?;
+    match listener(listen, group, mode).with_context(|| format!("cannot listen at {listen}")) {
+        Ok(listener) => {
+            isolated(&supervisor, sandbox::isolate_view(violation())?)?;
+            end(view::run(supervisor, listener).map_err(Into::into))
+        }
+        Err(error) => end(Err(error)),
+    }
+}
+
+fn listener(listen: &ListenAddress, group: Option<&Group>, mode: SocketMode) -> Result<OwnedFd> {
+    match listen.place() {
+        Place::Tcp(address) => {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener.into())
+        }
+        Place::Unix(path) => {
+            let groups = control::Groups::of_machine();
+            let access = Access {
+                mode: Mode::from_raw_mode(mode.bits()),
+                group: group.map(|group| groups.number(group)).transpose()?,
+            };
+            Ok(socket_path::listen_at(&path.clone().into(), access)?)
+        }
+    }
 }
 
 fn begin(role: Role) -> Result<Channel> {

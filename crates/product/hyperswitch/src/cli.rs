@@ -3,8 +3,8 @@
 
 use clap::{Args, Parser, Subcommand};
 use management::{
-    AgeingSeconds, Dscp, Group, Guard, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate,
-    MissRate, Mtu, Name, Netns, P4Operations, PlacedPort, PortKind, PortMode, Priority, SocketMode,
+    AgeingSeconds, Dscp, Group, Guard, InterfaceName, IpPrefix, ListenAddress, MacAddr, MacLimit, MaxBurst,
+    MaxRate, MissRate, Mtu, Name, Netns, P4Operations, PlacedPort, PortKind, PortMode, Priority, SocketMode,
     StormBits, StormControl, SwitchKind, TableSize, UserId, VlanId, VlanPriority, Weight,
 };
 use std::net::IpAddr;
@@ -75,6 +75,15 @@ pub enum Verb {
     Control {
         #[arg(long)]
         config: Option<PathBuf>,
+    },
+    #[command(hide = true)]
+    View {
+        #[arg(long)]
+        listen: ListenAddress,
+        #[arg(long)]
+        group: Option<Group>,
+        #[arg(long)]
+        mode: SocketMode,
     },
     /// Write manual pages into a directory
     #[command(hide = true)]

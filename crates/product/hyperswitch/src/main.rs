@@ -61,6 +61,7 @@ fn main() -> ExitCode {
             database,
             claim_connections,
         } => children::ovs(&cli.run_dir, database, claim_connections),
+        Verb::View { listen, group, mode } => children::view(&listen, group.as_ref(), mode),
         Verb::Control { config } => children::control(cli.run_dir, config),
         Verb::Man { directory } => manual::pages(&directory),
         Verb::Completions { directory } => manual::completions(&directory),

@@ -85,8 +85,10 @@ fn counters_of_ports_and_threads() {
     write!(
         text,
         "\n## Threads\n\n`hyperswitch stats placement --json` shows the work of each thread since the data plane was started:\n\n\
-         | field | meaning |\n|---|---|\n{}\nFor each of the `workers`:\n\n| field | meaning |\n|---|---|\n{}",
+         | field | meaning |\n|---|---|\n{}\nOf the `misses`:\n\n| field | meaning |\n|---|---|\n{}\n\
+         For each of the `workers`:\n\n| field | meaning |\n|---|---|\n{}",
         rows(&fields(file, "WorkReport")),
+        rows(&fields(file, "Misses")),
         rows(&fields(file, "WorkerReport"))
     )
     .unwrap();
@@ -179,6 +181,7 @@ fn every_key_is_documented() {
     assert_eq!(rows("P4 program"), known("[[p4]]\nnonsense = 1\n"));
     assert_eq!(rows("Placement"), known("[placement]\nnonsense = 1\n"));
     assert_eq!(rows("Access"), known("[access]\nnonsense = 1\n"));
+    assert_eq!(rows("View"), known("[view]\nnonsense = 1\n"));
     assert_eq!(rows("Open vSwitch"), known("[ovs]\nnonsense = 1\n"));
 }
 

@@ -74,6 +74,8 @@ fn processes_that_end_and_start_are_told() {
         last_exit: last_exit.map(str::to_owned),
         missing: None,
         trouble: None,
+        serves: None,
+        started_ms: None,
     };
     for now in [
         status(Some(7), 0, None),

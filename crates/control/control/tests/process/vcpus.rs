@@ -161,6 +161,7 @@ fn the_thread_of_an_interface_is_found_in_the_driver_domain() {
         missing: None,
         trouble: None,
         serves: None,
+        started_ms: None,
     };
     let processes = ToChild::Processes(vec![driver]);
     rig.supervisor.send(&processes, &[]).unwrap();

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a process may take to end once it was killed. A process in uninterruptible sleep (state D) may
 /// never end.
@@ -62,6 +62,8 @@ pub struct Supervised {
 struct Running {
     process: Child,
     channel: Channel,
+    /// When it was started, in milliseconds since 1970-01-01 UTC.
+    started_ms: u64,
     killed: Option<Instant>,
     /// Why we killed it, if it hung.
     hung: Option<String>,
@@ -126,7 +128,7 @@ fn may_replace(role: Role, victim: Role) -> bool {
         Role::Control => victim != Role::Control,
         Role::Ovs => matches!(victim, Role::DataPlane | Role::Driver),
         Role::Driver => matches!(victim, Role::Forwarder(_)),
-        Role::DataPlane | Role::Forwarder(_) => false,
+        Role::DataPlane | Role::Forwarder(_) | Role::View => false,
     }
 }
 
@@ -380,6 +382,7 @@ impl Supervised {
                 .as_ref()
                 .and_then(|running| running.watch.trouble().cloned()),
             serves: self.serves.clone(),
+            started_ms: self.running.as_ref().map(|running| running.started_ms),
         }
     }
 
@@ -401,6 +404,7 @@ impl Supervised {
         self.running = Some(Running {
             process,
             channel: ours,
+            started_ms: milliseconds(SystemTime::now()),
             killed: None,
             hung: None,
             missing: None,
@@ -576,6 +580,11 @@ fn bounded(sentences: Vec<String>) -> Vec<String> {
         characters.take(length).collect()
     };
     sentences.into_iter().take(most).map(clean).collect()
+}
+
+fn milliseconds(moment: SystemTime) -> u64 {
+    let since_epoch = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// How a process ended, for users.

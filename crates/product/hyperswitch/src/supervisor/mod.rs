@@ -34,6 +34,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::time::Timespec;
 use status_socket::StatusSocket;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -50,9 +51,15 @@ const JOINED: [(Role, Role, ControllerId); 4] = [
 ];
 
 /// Order of ending: processes that depend on others end first, so that none reports the loss of a peer.
-const ENDING: [Role; 4] = [Role::Ovs, Role::Control, Role::Driver, Role::DataPlane];
+const ENDING: [Role; 5] = [
+    Role::View,
+    Role::Ovs,
+    Role::Control,
+    Role::Driver,
+    Role::DataPlane,
+];
 /// Forwarders end with the broker, in the order of the list behind it.
-const FORWARDERS_END: usize = 2;
+const FORWARDERS_END: usize = 3;
 
 /// How long a child may take to end when asked.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
@@ -88,15 +95,17 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     let note = run_dir.join("resume-latency");
     let granted = thread_priority::grant(wanted.placement.priority);
     let nice = granted.by_capability;
-    let ovs = wanted.ovs;
-    let is_ovs_enabled = ovs.enabled;
+    let optional = Optional {
+        ovs: wanted.ovs,
+        view: wanted.view,
+        access: wanted.access,
+    };
+    let absent = optional.absent();
     let status_socket = StatusSocket::listen(&run_dir, Instant::now())
         .with_context(|| format!("cannot listen in {}", run_dir.display()))?;
     let launch = move |role| {
         let mut command = command(role, &run_dir, config.as_deref());
-        if role == Role::Ovs {
-            tell_ovs(&mut command, &ovs);
-        }
+        optional.tell(role, &mut command);
         if nice && matches!(role, Role::DataPlane | Role::Forwarder(_)) {
             command.env(crate::children::NICE_VARIABLE, "1");
         }
@@ -106,9 +115,9 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     let may_idle_poll = vm_state.is_ok() && wanted.placement.may_idle_poll();
     let mut supervisor = Supervisor::new(Box::new(launch), Some(probe), wanted.placement, vm_state);
     supervisor.constraints = may_idle_poll.then(|| Constraints::open(Path::new(CPUS), &note));
-    if !is_ovs_enabled {
-        supervisor.children.retain(|child| child.role() != Role::Ovs);
-    }
+    supervisor
+        .children
+        .retain(|child| !absent.contains(&child.role()));
     if std::env::var_os(crate::children::HANGS_VARIABLE).is_some_and(|value| value == "leave") {
         supervisor.tolerates_hangs = true;
         supervisor
@@ -135,12 +144,46 @@ fn read_config(path: &Path) -> Result<management::Config> {
     Ok(policy::parse(&text, &path.display().to_string())?)
 }
 
-fn tell_ovs(command: &mut Command, ovs: &management::OvsConfig) {
-    if let Some(database) = &ovs.database {
-        command.arg("--database").arg(database);
+/// Configuration of the processes that there are only where they are wanted.
+struct Optional {
+    ovs: management::OvsConfig,
+    view: management::ViewConfig,
+    access: management::AccessConfig,
+}
+
+impl Optional {
+    /// The processes that are not wanted.
+    fn absent(&self) -> Vec<Role> {
+        let wanted = [
+            (Role::Ovs, self.ovs.enabled),
+            (Role::View, self.view.listen.is_some()),
+        ];
+        let absent = wanted.into_iter().filter(|(_, is_wanted)| !is_wanted);
+        absent.map(|(role, _)| role).collect()
     }
-    if ovs.claim_connections {
-        command.arg("--claim-connections");
+
+    /// Adds what such a process has to know to its command.
+    fn tell(&self, role: Role, command: &mut Command) {
+        match role {
+            Role::Ovs => {
+                if let Some(database) = &self.ovs.database {
+                    command.arg("--database").arg(database);
+                }
+                if self.ovs.claim_connections {
+                    command.arg("--claim-connections");
+                }
+            }
+            Role::View => {
+                if let Some(listen) = &self.view.listen {
+                    command.arg("--listen").arg(listen.to_string());
+                }
+                if let Some(group) = &self.access.view_group {
+                    command.arg("--group").arg(group.as_str());
+                }
+                command.arg("--mode").arg(self.access.view_mode.to_string());
+            }
+            Role::DataPlane | Role::Control | Role::Driver | Role::Forwarder(_) => {}
+        }
     }
 }
 
@@ -283,6 +326,24 @@ impl Supervisor {
                 self.join_forwarder(id)?;
             }
         }
+        if matches!(role, Role::Control | Role::View) {
+            self.join_view()?;
+        }
+        Ok(())
+    }
+
+    /// Gives `view` a fresh connection to the control process, as one of `view.sock` would be, if both run.
+    fn join_view(&mut self) -> Result<()> {
+        if self.is_running(Role::Control) && self.is_running(Role::View) {
+            let (to_control, to_view) = UnixStream::pair()?;
+            for (role, peer, end) in [
+                (Role::Control, Role::View, to_view),
+                (Role::View, Role::Control, to_control),
+            ] {
+                end.set_nonblocking(true)?;
+                self.child(role).send(&ToChild::Peer(peer), &[end.as_fd()]);
+            }
+        }
         Ok(())
     }
 
@@ -329,12 +390,12 @@ impl Supervisor {
                 };
                 child.send(&ToChild::IdlePoll(status), &[]);
             }
-            Role::Driver | Role::Forwarder(_) | Role::Ovs => {}
+            Role::Driver | Role::Forwarder(_) | Role::Ovs | Role::View => {}
         }
     }
 
     fn tell_vm_state(&mut self, role: Role) {
-        if matches!(role, Role::Ovs | Role::Driver) {
+        if matches!(role, Role::Ovs | Role::Driver | Role::View) {
             return;
         }
         let message = ToChild::VmState(match &self.vm_state {

@@ -73,10 +73,7 @@ fn ask(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<()> {
             verb: Some(StatsVerb::Placement),
             ..
         }) => session.show(Request::Placement),
-        UserVerb::Stats(args) => {
-            let (port, watch) = args.selected();
-            stats::run(&mut session, port, watch)
-        }
+        UserVerb::Stats(args) => stats::run(&mut session, args.selected()),
         UserVerb::Events { follow } => events::run(&mut session, *follow),
         UserVerb::Trace(args) => session.show(trace::request(args)?),
         UserVerb::Capture(args) => capture::run(&mut session, args),
@@ -202,6 +199,7 @@ impl serde::Serialize for Bare<'_> {
             Reply::Reloaded(reply) => reply.serialize(serializer),
             Reply::Unconfirmed(reply) => reply.serialize(serializer),
             Reply::Config(reply) => reply.serialize(serializer),
+            Reply::Snapshot(reply) => reply.serialize(serializer),
             Reply::Events(reply) => reply.events.serialize(serializer),
         }
     }

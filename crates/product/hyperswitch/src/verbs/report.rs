@@ -22,6 +22,7 @@ const VERBS: &[&str] = &[
     "flow list",
     "stats",
     "stats placement",
+    "events",
     "policy list",
     "p4 show",
     "config show",

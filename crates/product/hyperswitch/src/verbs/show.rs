@@ -28,6 +28,7 @@ pub fn text(reply: &Reply) -> String {
         Reply::Reloaded(summary) => reloaded(summary),
         Reply::Unconfirmed(waiting) => or_dash(waiting.as_ref().map(|waiting| &waiting.file)) + "\n",
         Reply::Config(config) => super::config_file::text(config),
+        Reply::Snapshot(snapshot) => format!("{} ports\n", snapshot.ports.len()),
         Reply::Events(events) => super::events::text(&events.events),
         Reply::P4Program(piece) => format!("{}\n", piece.bytes),
         Reply::P4Cells(cells) => format!("{:?}\n", cells.words),

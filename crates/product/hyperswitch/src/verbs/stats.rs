@@ -17,7 +17,7 @@ const OPEN_VSWITCH: &str = "openvswitch";
 ///
 /// # Errors
 /// When the instance refuses or goes away.
-pub fn run(session: &mut Session<'_>, port: Option<&str>, watch: Option<u32>) -> Result<()> {
+pub fn run(session: &mut Session<'_>, (port, watch): (Option<&str>, Option<u32>)) -> Result<()> {
     let mut before = ask(session, port)?;
     let Some(seconds) = watch else {
         return if session.json {
