@@ -135,7 +135,7 @@ fn alternatives(checks: &[Check], pid: u32) -> Result<Vec<SeccompRule>, BackendE
 mod tests {
     use super::*;
 
-    const ALL: [Filtered; 5] = [
+    const ALL: [Filtered; 6] = [
         Filtered::DataPlane,
         Filtered::Control,
         Filtered::Driver,
