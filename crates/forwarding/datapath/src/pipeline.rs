@@ -26,7 +26,7 @@ use crate::grace::Member;
 use crate::injection::Injection;
 use crate::kept::{Kept, TurnTime};
 use crate::look_up::LookUp;
-use crate::p4::Shares;
+use crate::p4::{Diverted, Shares};
 use crate::port::Port;
 use crate::sinks::Forward;
 use crate::state::{Datapath, Ports, port_of, transmit_ring};
@@ -312,9 +312,14 @@ impl Walk {
         let (mut more, before) = (true, step.schedule.progress.packets);
         for _ in 0..ROUNDS {
             let fetched = if port.vnic.is_diverted() {
-                match self.serve_diverted(&mut sender, step).transpose() {
-                    Some(fetched) => fetched,
-                    None => break,
+                match self.serve_diverted(&mut sender, step) {
+                    Ok(Diverted::Fetched(end)) => Ok(end),
+                    Ok(Diverted::PassedOn) => break,
+                    Ok(Diverted::Waits) => {
+                        more = false;
+                        break;
+                    }
+                    Err(error) => Err(error),
                 }
             } else {
                 sender.transmit.with(|side| match side {

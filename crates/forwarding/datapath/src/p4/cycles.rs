@@ -250,7 +250,7 @@ fn kept() {
     }
 }
 
-/// Without their share these programs leave it 0.05 to 0.15, and the heavy one 0.001.
+/// Without their share these programs leave it 0.05 to 0.15, and the heavy one hardly any.
 #[test]
 fn others_keep_their_packets_beside_the_worst_programs() {
     for program in [

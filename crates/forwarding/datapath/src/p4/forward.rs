@@ -6,6 +6,7 @@
 //! slots and handed over from ring to ring.
 
 use super::outputs::{Outputs, Sent};
+use super::share::Diverted;
 use super::version::Lane;
 use super::{Bound, P4Switch};
 use crate::burst::Outgoing;
@@ -17,37 +18,48 @@ use crate::sinks::enqueue;
 use flow::{DropReason, MirrorPoint, PortId};
 use lock_free::{Shared, Unique};
 use p4_interpreter::{Drop, NoObserver, ReadGuard, Tail};
+use scheduler::Due;
 use std::sync::atomic::Ordering::Relaxed;
-use vnic::{BURST, Fetched, MAX_FRAME, Packet, QueueError};
+use vnic::{BURST, Fetched, MAX_FRAME, Packet, QueueError, TransmitSide};
 
 /// Shortest frame: an Ethernet header.
 const MIN_FRAME: usize = 14;
 
 impl Walk {
-    /// Fetches packets of a port that are not looked up, and forwards or drops them: none is left. `None`:
-    /// there is no free lane, or the P4 switch has had more than its share of time, so the turn is passed on.
+    /// Fetches packets of a port that are not looked up, and forwards or drops them: none is left.
     #[cold]
     #[inline(never)]
     pub fn serve_diverted(
         &mut self,
         sender: &mut Sender<'_>,
         step: &mut Step<'_>,
-    ) -> Result<Option<Fetched>, QueueError> {
+    ) -> Result<Diverted, QueueError> {
         let (port, ports) = (sender.port, step.ports);
         let bound = ports.p4().and_then(|table| table.bound(port.id()));
         let switch = bound.as_ref().and_then(|bound| bound.switch);
         let most = switch.map_or(BURST, |switch| switch.version.burst());
         let begin_ns = cpu::now_ns();
         let load = (step.schedule.waiting(), step.schedule.progress.packets);
-        if let (Some(bound), Some(switch)) = (&bound, switch)
-            && self.shares.pass_on(bound.key, begin_ns, load)
-        {
-            switch.counts.add_passed_on();
-            return Ok(None);
+        if let (Some(bound), Some(switch)) = (&bound, switch) {
+            let turns = (bound.key, switch.version.length_of_turn());
+            if let Some(wait_ns) = self.shares.wait_ns(turns, begin_ns) {
+                switch.counts.add_passed_on();
+                sender
+                    .transmit
+                    .with(|side| side.iter_mut().for_each(TransmitSide::disable_kicks));
+                let at_ns = step.schedule.now_ns() + wait_ns;
+                step.schedule
+                    .set_timer(at_ns, port.transmit_ring(), Due::Bandwidth);
+                return Ok(Diverted::Waits);
+            }
+            if self.shares.pass_on(bound.key, begin_ns, load) {
+                switch.counts.add_passed_on();
+                return Ok(Diverted::PassedOn);
+            }
         }
         let lane = switch.map(|switch| switch.version.try_lane().zip(switch.version.state.try_read()));
         if matches!(lane, Some(None)) {
-            return Ok(None);
+            return Ok(Diverted::PassedOn);
         }
         let end = sender.transmit.with(|side| match side {
             Some(side) if guest_memory::fault_count() > 0 && side.is_broken() => Err(vanished()),
@@ -58,7 +70,7 @@ impl Walk {
             None => Ok(Fetched::Empty),
         })?;
         if self.burst.packets.is_empty() {
-            return Ok(Some(end));
+            return Ok(Diverted::Fetched(end));
         }
         self.begin_burst(sender, step);
         match (&bound, switch, lane.flatten()) {
@@ -76,7 +88,7 @@ impl Walk {
             let length = switch.version.length_of_turn();
             self.shares.charge((bound.key, length), took_ns, now_ns);
         }
-        Ok(Some(end))
+        Ok(Diverted::Fetched(end))
     }
 
     fn deliver_outgoing(&mut self, sender: &mut Sender<'_>, step: &mut Step<'_>) {

@@ -32,7 +32,7 @@ mod share;
 mod version;
 
 pub(crate) use requests::P4Work;
-pub(crate) use share::Shares;
+pub(crate) use share::{Diverted, Shares};
 pub(crate) use version::P4Refused;
 
 use control_protocol::p4::P4Binding;
