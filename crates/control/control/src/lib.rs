@@ -30,7 +30,7 @@
 //! | comparing the state of a new data plane with the desired state | `sync` |
 //! | users' intent becomes desired state, that becomes changes, and these are applied | `intent`, `state`, `mac`, `plan`, `apply` |
 //! | ports are connected, again and again | `links` |
-//! | users' requests; names and texts for them; why one is refused, or a port not connected; warnings | `serve`, `snapshot`, `edit`, `describe`, `refusal`, `warnings` |
+//! | users' requests; names, their order, and texts for them; why one is refused, or a port not connected; warnings | `serve`, `snapshot`, `edit`, `order`, `describe`, `refusal`, `warnings` |
 //! | the configuration file is read again, or another one applied; one that is not confirmed ends | `reload`, `unconfirmed` |
 //! | texts that users send in memory | `sealed` |
 //!
@@ -52,6 +52,7 @@ pub mod l2;
 mod links;
 mod mac;
 mod messages;
+mod order;
 mod p4;
 mod pace;
 mod pending;

@@ -4,6 +4,7 @@
 //! request. Requests that change something are done completely or not at all.
 
 use crate::control::Control;
+use crate::order::natural;
 use crate::pending::{Gathered, Question};
 use crate::port::PortRun;
 use crate::provider::actions_of;
@@ -326,7 +327,9 @@ impl Control {
                 deferred_flows: moves.deferred,
             }
         };
-        self.state.switches.iter().map(info).collect()
+        let mut switches: Vec<_> = self.state.switches.iter().map(info).collect();
+        switches.sort_by(|a, b| natural(a.config.name.as_str(), b.config.name.as_str()));
+        switches
     }
 
     /// Names of the ports that a request is about.
@@ -370,11 +373,11 @@ impl Control {
         let found = names
             .iter()
             .filter_map(|name| Some((name, self.ports.get(name)?)));
-        Reply::Ports(
-            found
-                .map(|(name, run)| self.port_info(name, run, listed(name)))
-                .collect(),
-        )
+        let mut ports: Vec<_> = found
+            .map(|(name, run)| self.port_info(name, run, listed(name)))
+            .collect();
+        ports.sort_by(|a, b| natural(&a.name, &b.name));
+        Reply::Ports(ports)
     }
 
     fn stats_reply(&self, names: &[String], listed: &[DataPlanePort]) -> Reply {
@@ -392,7 +395,7 @@ impl Control {
                 counters,
             });
         }
-        stats.ports.sort_by(|a, b| a.port.cmp(&b.port));
+        stats.ports.sort_by(|a, b| natural(&a.port, &b.port));
         Reply::Stats(stats)
     }
 

@@ -9,6 +9,7 @@ use management::{
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A virtual switch for hosts that run virtual machines.
 #[derive(Debug, Parser)]
@@ -965,6 +966,12 @@ pub struct StatsArgs {
     /// Show what happens in each interval, until interrupted
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     pub watch: Option<Watch>,
+    /// With --watch: the order of the ports
+    #[arg(long, value_enum, default_value_t, requires = "watch")]
+    pub sort: SortBy,
+    /// With --watch: only the first ports of that order
+    #[arg(long, value_name = "N", requires = "watch")]
+    pub top: Option<usize>,
     #[command(subcommand)]
     pub verb: Option<StatsVerb>,
 }
@@ -973,7 +980,7 @@ pub struct StatsArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Watch {
     /// An interval.
-    Seconds(u32),
+    Every(Duration),
     /// A port, every second.
     Port(String),
 }
@@ -982,25 +989,43 @@ impl std::str::FromStr for Watch {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text.starts_with(|first: char| first.is_ascii_digit())
-            && text.bytes().all(|byte| byte.is_ascii_digit())
-        {
-            let seconds = text.parse().ok().filter(|seconds| (1..=86_400).contains(seconds));
-            return seconds.map(Watch::Seconds).ok_or("not in 1..=86400 seconds");
+        let digits = |byte: u8| byte.is_ascii_digit() || byte == b'.';
+        if text.starts_with(|first: char| first.is_ascii_digit()) && text.bytes().all(digits) {
+            let seconds: Option<f64> = text.parse().ok();
+            let seconds = seconds.filter(|seconds| (0.1..=86_400.0).contains(seconds));
+            let interval = seconds.map(Duration::from_secs_f64);
+            return interval.map(Watch::Every).ok_or("not in 0.1..=86400 seconds");
         }
         Ok(Watch::Port(text.to_owned()))
     }
 }
 
 impl StatsArgs {
-    /// The port, and the interval in seconds if there is one.
-    pub fn selected(&self) -> (Option<&str>, Option<u32>) {
+    /// The port, and the interval if there is one.
+    pub fn selected(&self) -> (Option<&str>, Option<Duration>) {
         match &self.watch {
             None => (self.port.as_deref(), None),
-            Some(Watch::Seconds(seconds)) => (self.port.as_deref(), Some(*seconds)),
-            Some(Watch::Port(port)) => (Some(self.port.as_deref().unwrap_or(port)), Some(1)),
+            Some(Watch::Every(interval)) => (self.port.as_deref(), Some(*interval)),
+            Some(Watch::Port(port)) => (
+                Some(self.port.as_deref().unwrap_or(port)),
+                Some(Duration::from_secs(1)),
+            ),
         }
     }
+}
+
+/// What rates are sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum SortBy {
+    /// The port's name.
+    #[default]
+    Name,
+    /// Packets from the port.
+    Rx,
+    /// Packets to the port.
+    Tx,
+    /// Packets of the port that were dropped.
+    Drops,
 }
 
 #[derive(Debug, Subcommand)]

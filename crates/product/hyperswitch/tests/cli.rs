@@ -102,7 +102,8 @@ fn wrong_usage_says_what_is_allowed_and_exits_2() {
             &["capture", "vm1", "-w", "x", "--snap-length", "70000"],
             "14..=65553",
         ),
-        (&["stats", "--watch=0"], "1..=86400"),
+        (&["stats", "--watch=0"], "0.1..=86400"),
+        (&["stats", "--top", "3"], "--watch"),
         (&["stats", "vm1", "placement"], "cannot be used with"),
     ];
     for (arguments, expected) in cases {

@@ -73,7 +73,7 @@ fn ask(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<()> {
             verb: Some(StatsVerb::Placement),
             ..
         }) => session.show(Request::Placement),
-        UserVerb::Stats(args) => stats::run(&mut session, args.selected()),
+        UserVerb::Stats(args) => stats::run(&mut session, args),
         UserVerb::Events { follow } => events::run(&mut session, *follow),
         UserVerb::Trace(args) => session.show(trace::request(args)?),
         UserVerb::Capture(args) => capture::run(&mut session, args),

@@ -4,22 +4,25 @@
 //! that it does not know.
 
 use super::{Reply, Request, Session, show};
+use crate::cli::{SortBy, StatsArgs};
 use crate::output::{self, Table};
 use anyhow::{Result, bail};
 use management::{ClientError, Counters, PortStats, Stats};
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The switch of Open vSwitch's ports, as it is shown.
 const OPEN_VSWITCH: &str = "openvswitch";
 
-/// Shows counters, or with `watch`, every so many seconds, their changes.
+/// Shows counters, or with an interval, time and again, their changes.
 ///
 /// # Errors
 /// When the instance refuses or goes away.
-pub fn run(session: &mut Session<'_>, (port, watch): (Option<&str>, Option<u32>)) -> Result<()> {
+pub fn run(session: &mut Session<'_>, args: &StatsArgs) -> Result<()> {
+    let (port, interval) = args.selected();
     let mut before = ask(session, port)?;
-    let Some(seconds) = watch else {
+    let Some(interval) = interval else {
         return if session.json {
             output::json(&before)
         } else {
@@ -28,14 +31,15 @@ pub fn run(session: &mut Session<'_>, (port, watch): (Option<&str>, Option<u32>)
     };
     let mut since = Instant::now();
     loop {
-        std::thread::sleep(Duration::from_secs(seconds.into()));
+        std::thread::sleep(interval);
         let now = ask(session, port)?;
         let elapsed = since.elapsed();
         since = Instant::now();
+        let rates = Rates::between(&before, &now, elapsed);
         if session.json {
-            output::json_line(&now)?;
+            output::json_line(&rates.as_json(&now)?)?;
         } else {
-            output::print(&format!("{}\n", rates(&before, &now, elapsed)))?;
+            output::print(&rates.text(args.sort, args.top))?;
         }
         before = now;
     }
@@ -73,73 +77,196 @@ fn of_open_vswitch(session: &Session<'_>, port: &str) -> Option<Stats> {
     })
 }
 
-/// Counters only grow, but a port that was added again, or a new data plane, begins at 0.
-fn rates(before: &Stats, now: &Stats, elapsed: Duration) -> Table {
-    let old: HashMap<&str, &Counters> = before
-        .ports
-        .iter()
-        .map(|port| (port.port.as_str(), &port.counters))
-        .collect();
-    let mut table = Table::new(&[
-        "PORT",
-        ">RX/S",
-        ">RX MBIT/S",
-        ">TX/S",
-        ">TX MBIT/S",
-        ">DROPS/S",
-        ">UPCALLS/S",
-    ]);
-    let none = Counters::default();
-    for port in &now.ports {
-        let old = *old.get(port.port.as_str()).unwrap_or(&&none);
-        let rate = |value: fn(&Counters) -> u64, scale: f64| {
-            value(&port.counters).saturating_sub(value(old)) as f64 / scale / elapsed.as_secs_f64()
-        };
-        let bits = 1e6 / 8.0;
-        table.row([
-            port.port.clone(),
-            format!("{:.0}", rate(|counters| counters.received, 1.0)),
-            format!("{:.1}", rate(|counters| counters.received_bytes, bits)),
-            format!("{:.0}", rate(|counters| counters.transmitted, 1.0)),
-            format!("{:.1}", rate(|counters| counters.transmitted_bytes, bits)),
-            format!("{:.0}", rate(|counters| counters.dropped.values().sum(), 1.0)),
-            format!("{:.0}", rate(|counters| counters.upcalls, 1.0)),
-        ]);
+/// What happened per second, of each port and of all together.
+struct Rates {
+    time: SystemTime,
+    elapsed: Duration,
+    ports: Vec<(String, Rate)>,
+    total: Rate,
+}
+
+/// What happened per second.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Rate {
+    received: f64,
+    received_bytes: f64,
+    transmitted: f64,
+    transmitted_bytes: f64,
+    dropped: BTreeMap<String, f64>,
+    upcalls: f64,
+}
+
+impl Rate {
+    /// Counters only grow, but a port that was added again, or a new data plane, begins at 0.
+    fn between(before: &Counters, now: &Counters, elapsed: Duration) -> Rate {
+        let per_second = |before: u64, now: u64| now.saturating_sub(before) as f64 / elapsed.as_secs_f64();
+        let of = |value: fn(&Counters) -> u64| per_second(value(before), value(now));
+        let drops = now.dropped.iter().map(|(reason, count)| {
+            let earlier = before.dropped.get(reason).copied().unwrap_or(0);
+            (reason.clone(), per_second(earlier, *count))
+        });
+        Rate {
+            received: of(|counters| counters.received),
+            received_bytes: of(|counters| counters.received_bytes),
+            transmitted: of(|counters| counters.transmitted),
+            transmitted_bytes: of(|counters| counters.transmitted_bytes),
+            dropped: drops.filter(|(_, rate)| *rate > 0.0).collect(),
+            upcalls: of(|counters| counters.upcalls),
+        }
     }
-    table
+
+    fn drops(&self) -> f64 {
+        self.dropped.values().sum()
+    }
+
+    fn cells(&self, name: &str) -> [String; 7] {
+        let megabits = |bytes: f64| format!("{:.1}", bytes * 8.0 / 1e6);
+        [
+            name.to_owned(),
+            format!("{:.0}", self.received),
+            megabits(self.received_bytes),
+            format!("{:.0}", self.transmitted),
+            megabits(self.transmitted_bytes),
+            format!("{:.0}", self.drops()),
+            format!("{:.0}", self.upcalls),
+        ]
+    }
+}
+
+impl Rates {
+    fn between(before: &Stats, now: &Stats, elapsed: Duration) -> Rates {
+        let old = before.ports.iter();
+        let old: HashMap<&str, &Counters> = old.map(|port| (port.port.as_str(), &port.counters)).collect();
+        let none = Counters::default();
+        let rate = |port: &PortStats| {
+            let old = old.get(port.port.as_str()).copied().unwrap_or(&none);
+            (port.port.clone(), Rate::between(old, &port.counters, elapsed))
+        };
+        let ports: Vec<_> = now.ports.iter().map(rate).collect();
+        let mut total = Rate::default();
+        for (_, rate) in &ports {
+            total.received += rate.received;
+            total.received_bytes += rate.received_bytes;
+            total.transmitted += rate.transmitted;
+            total.transmitted_bytes += rate.transmitted_bytes;
+            total.upcalls += rate.upcalls;
+            for (reason, rate) in &rate.dropped {
+                *total.dropped.entry(reason.clone()).or_default() += rate;
+            }
+        }
+        Rates {
+            time: SystemTime::now(),
+            elapsed,
+            ports,
+            total,
+        }
+    }
+
+    /// A table, with the sum below it and drops by reason.
+    fn text(&self, sort: SortBy, top: Option<usize>) -> String {
+        let mut table = Table::new(&[
+            "PORT",
+            ">RX/S",
+            ">RX MBIT/S",
+            ">TX/S",
+            ">TX MBIT/S",
+            ">DROPS/S",
+            ">UPCALLS/S",
+        ]);
+        let mut ports: Vec<_> = self.ports.iter().collect();
+        let key = |rate: &Rate| match sort {
+            SortBy::Name => 0.0,
+            SortBy::Rx => rate.received,
+            SortBy::Tx => rate.transmitted,
+            SortBy::Drops => rate.drops(),
+        };
+        // Equal ones stay in the order of their names.
+        ports.sort_by(|(_, a), (_, b)| key(b).total_cmp(&key(a)));
+        for (name, rate) in ports.into_iter().take(top.unwrap_or(usize::MAX)) {
+            table.row(rate.cells(name));
+        }
+        table.row(self.total.cells("(all)"));
+        let mut text = String::new();
+        telemetry::push_time(&mut text, self.time);
+        let drops = self.total.dropped.iter();
+        let drops: Vec<String> = drops
+            .map(|(reason, rate)| format!("{reason} {rate:.0}/s"))
+            .collect();
+        let drops = match drops.is_empty() {
+            true => String::new(),
+            false => format!("drops: {}\n", drops.join(", ")),
+        };
+        format!("{text}\n{table}{drops}\n")
+    }
+
+    /// The counters, with time and rates.
+    fn as_json(&self, now: &Stats) -> Result<serde_json::Value> {
+        let mut value = serde_json::to_value(now)?;
+        let time_ms = self
+            .time
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_millis();
+        value["time-ms"] = serde_json::Number::from_u128(time_ms).into();
+        value["seconds"] = self.elapsed.as_secs_f64().into();
+        for (at, (_, rate)) in self.ports.iter().enumerate() {
+            value["ports"][at]["rates"] = serde_json::to_value(rate)?;
+        }
+        value["rates"] = serde_json::to_value(&self.total)?;
+        Ok(value)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn rates_are_differences_over_time() {
-        let stats = |received| {
-            let counters = Counters {
+    /// Counters of two ports.
+    fn stats(first: u64, second: u64) -> Stats {
+        let port = |name: &str, received: u64| PortStats {
+            port: name.into(),
+            switch: "sw0".into(),
+            counters: Counters {
                 received,
                 received_bytes: received * 1000,
+                dropped: [("policy".to_owned(), received / 2)].into(),
                 ..Counters::default()
-            };
-            let port = PortStats {
-                port: "vm1".into(),
-                switch: "sw0".into(),
-                counters,
-            };
-            Stats {
-                ports: vec![port],
-                total: Box::default(),
-            }
+            },
         };
-        let text = rates(&stats(1000), &stats(3000), Duration::from_secs(2)).to_string();
+        Stats {
+            ports: vec![port("vm1", first), port("vm2", second)],
+            total: Box::default(),
+        }
+    }
+
+    #[test]
+    fn rates_are_differences_over_time() {
+        let rates = Rates::between(&stats(1000, 0), &stats(3000, 4000), Duration::from_secs(2));
+        let text = rates.text(SortBy::Name, None);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].ends_with('Z') && lines[1].starts_with("PORT"), "{text}");
+        assert!(lines[2].starts_with("vm1    1000        8.0"), "{text}");
+        assert!(lines[4].starts_with("(all)  3000       24.0"), "{text}");
+        assert_eq!(lines[5], "drops: policy 1500/s");
+        let text = rates.text(SortBy::Rx, Some(1));
+        let lines: Vec<&str> = text.lines().collect();
         assert!(
-            text.lines().nth(1).unwrap().starts_with("vm1   1000        8.0"),
+            lines[2].starts_with("vm2 ") && lines[3].starts_with("(all)"),
             "{text}"
         );
-        let text = rates(&stats(1000), &stats(10), Duration::from_secs(1)).to_string();
-        assert!(
-            text.lines().nth(1).unwrap().starts_with("vm1      0 "),
-            "started again: {text}"
-        );
+        let json = rates.as_json(&stats(3000, 4000)).unwrap();
+        assert_eq!(json["ports"][0]["rates"]["received"], 1000.0);
+        assert_eq!(json["ports"][1]["rates"]["dropped"]["policy"], 1000.0);
+        assert_eq!(json["ports"][1]["counters"]["received"], 4000);
+        assert_eq!(json["rates"]["received-bytes"], 3e6);
+        assert_eq!(json["seconds"], 2.0);
+        assert!(json["time-ms"].is_u64());
+    }
+
+    #[test]
+    fn counters_that_began_anew_have_no_rate() {
+        let rates = Rates::between(&stats(1000, 0), &stats(10, 0), Duration::from_secs(1));
+        assert_eq!(rates.ports[0].1, Rate::default());
     }
 }
