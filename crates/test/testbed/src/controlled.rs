@@ -34,6 +34,8 @@ use vm_state::{Publisher, Registry, vcpu_threads};
 
 const SWITCH: SwitchId = SwitchId(1);
 const TIMEOUT: Duration = Duration::from_secs(15);
+/// From port 1 to port 2, and back.
+const BOTH_WAYS: [(u32, u32); 2] = [(1, 2), (2, 1)];
 
 /// A running data plane; killed on drop.
 pub struct Controlled {
@@ -160,18 +162,45 @@ impl Controlled {
     /// Joins ports 1 and 2 by a flow for each of these pairs of UDP ports, in each direction. Flows look at
     /// the port that packets come from, at the protocol and at both UDP ports.
     pub fn join_by_udp_ports(&mut self, pairs: impl Iterator<Item = (u16, u16)>) -> Result<()> {
-        let mut number = 0;
-        for (source, destination) in pairs {
-            for (from, to) in [(1, 2), (2, 1)] {
-                number += 1;
-                let key = udp_key(from, source, destination);
-                let actions = vec![Action::Output(PortId(to))];
-                let flow = Flow::new(FlowId(number), SWITCH, key, udp_mask(), actions);
-                let mode = PutMode::Create;
-                self.tell(Request::FlowPut { flow, mode }, Vec::new())?;
-                if !self.client.has_room() {
-                    self.answer()?;
-                }
+        let keys = pairs.flat_map(|(source, destination)| {
+            BOTH_WAYS.map(|(from, to)| (udp_key(from, source, destination), to))
+        });
+        self.put_flows(keys, udp_mask())
+    }
+
+    /// Joins ports 1 and 2 by a flow in each direction.
+    pub fn join_ports(&mut self) -> Result<()> {
+        let mut mask = FlowMask::ANY;
+        mask.0.set_in_port(u32::MAX);
+        let from = |from| {
+            let mut key = FlowKey::default();
+            key.set_in_port(from);
+            key
+        };
+        self.put_flows(BOTH_WAYS.map(|way| (from(way.0), way.1)).into_iter(), mask)
+    }
+
+    /// Installs flows with these keys to these ports.
+    fn put_flows(&mut self, keys: impl Iterator<Item = (FlowKey, u32)>, mask: FlowMask) -> Result<()> {
+        let put = |(number, (key, to))| Request::FlowPut {
+            flow: Flow::new(
+                FlowId(number),
+                SWITCH,
+                key,
+                mask,
+                vec![Action::Output(PortId(to))],
+            ),
+            mode: PutMode::Create,
+        };
+        self.ask_all((1..).zip(keys).map(put))
+    }
+
+    /// Has the data plane serve these requests one after the other, and waits for all answers.
+    pub fn ask_all(&mut self, requests: impl IntoIterator<Item = Request>) -> Result<()> {
+        for request in requests {
+            self.tell(request, Vec::new())?;
+            if !self.client.has_room() {
+                self.answer()?;
             }
         }
         while self.client.count(|()| true) > 0 {

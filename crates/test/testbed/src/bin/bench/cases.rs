@@ -18,6 +18,7 @@ mod load;
 mod many;
 mod misses;
 mod packet_loop;
+mod policies;
 mod ports;
 mod rate;
 mod rr;
@@ -84,6 +85,7 @@ pub const ALL: &[Case] = &[
     attack::DRIVEN,
     dump::CASE,
     deaths::CASE,
+    policies::CASE,
     full::GUESTS,
     full::CLASSES,
     full::CONTAINERS,

@@ -161,7 +161,7 @@ fn send_flows(makers: &mut PollingGuest, port: usize, count: u32) -> Result<()> 
 }
 
 /// The longest time that a frame takes, of frames that are sent one after the other until the end.
-fn longest(guest: &mut PollingGuest, frame: &Frame, end: impl Fn() -> bool) -> Result<Duration> {
+pub fn longest(guest: &mut PollingGuest, frame: &Frame, end: impl Fn() -> bool) -> Result<Duration> {
     let mut longest = Duration::ZERO;
     while !end() {
         longest = longest.max(one_way(guest, 0, frame)?);
