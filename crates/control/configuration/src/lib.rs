@@ -38,8 +38,8 @@ pub use mirror::{MirrorConfig, MirroredPackets};
 pub use p4::{P4Config, PlacedPort};
 pub use per_class::PerClass;
 pub use policy::{
-    AclConfig, AllowedPair, ConnectionMatch, FragmentMatch, GroupConfig, Guard, PortPolicyConfig, RuleAction,
-    RuleConfig, SetConfig,
+    AclConfig, AddressSource, AllowedPair, ConnectionMatch, FragmentMatch, GroupConfig, Guard,
+    PortPolicyConfig, RuleAction, RuleConfig, SetConfig,
 };
 pub use policy_value::{
     AddressMatch, EthernetType, FlagMatch, MacBlock, MacMatch, MacsOrSet, Network, NetworkOrSet, NumberRange,
@@ -50,8 +50,8 @@ pub use schema::{
     StormControl, SwitchConfig, SwitchKind, Trunk, VlanConfig,
 };
 pub use value::{
-    AgeingSeconds, CopyLength, InterfaceName, InvalidValue, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate,
-    MissRate, Mtu, Name, Netns, P4Operations, PortName, Priority, StormRate, TableSize, UserId, VlanId,
-    Weight,
+    AddressLimit, AgeingSeconds, CopyLength, InterfaceName, InvalidValue, IpPrefix, MacAddr, MacLimit,
+    MaxBurst, MaxRate, MissRate, Mtu, Name, Netns, P4Operations, PortName, Priority, StormRate, TableSize,
+    UserId, VlanId, Weight,
 };
 pub use view::{ListenAddress, Place, ViewConfig};

@@ -183,6 +183,9 @@ pub struct PortPolicyConfig {
     /// What the other end of the port must not do.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub guards: BTreeSet<Guard>,
+    /// Whether leases of a DHCP server behind the port count.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub dhcp_server: bool,
     /// Access control list for packets from the port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acl_from: Option<Name>,
@@ -227,6 +230,7 @@ impl PortPolicyConfig {
         PortConfig {
             allowed_pairs: self.allowed_pairs.clone(),
             guards: self.guards.clone(),
+            dhcp_server: self.dhcp_server,
             acl_from: self.acl_from.clone(),
             acl_to: self.acl_to.clone(),
             security_groups: self.security_groups.clone(),
@@ -257,6 +261,21 @@ pub enum Guard {
     /// Take part in the spanning tree.
     Bpdu,
 }
+
+/// Where addresses come from that the guard `spoof` lets a port's guest use, besides those that are stated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AddressSource {
+    /// From nowhere else.
+    #[default]
+    Configuration,
+    /// From leases of DHCP servers whose ports say that they are some.
+    Dhcp,
+    /// From packets that use them first.
+    FirstUse,
+}
+
+kebab_text!(AddressSource: Configuration "configuration", Dhcp "dhcp", FirstUse "first-use");
 
 /// Addresses that a port's guest may use besides its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,10 +9,10 @@ use crate::mark::{Dscp, VlanPriority};
 use crate::mirror::MirrorConfig;
 use crate::p4::P4Config;
 use crate::per_class::PerClass;
-use crate::policy::{AclConfig, AllowedPair, GroupConfig, Guard, PortPolicyConfig, SetConfig};
+use crate::policy::{AclConfig, AddressSource, AllowedPair, GroupConfig, Guard, PortPolicyConfig, SetConfig};
 use crate::value::{
-    AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, Netns,
-    Priority, StormRate, TableSize, UserId, VlanId, Weight, kebab_text,
+    AddressLimit, AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate,
+    Mtu, Name, Netns, Priority, StormRate, TableSize, UserId, VlanId, Weight, kebab_text,
 };
 use crate::view::ViewConfig;
 use serde::{Deserialize, Serialize};
@@ -255,6 +255,15 @@ pub struct PortConfig {
     /// What the guest must not do.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub guards: BTreeSet<Guard>,
+    /// Where further addresses come from that the guard `spoof` lets the guest use.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub address_source: AddressSource,
+    /// Most addresses that come so.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub address_limit: AddressLimit,
+    /// Whether leases of a DHCP server behind the port count.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub dhcp_server: bool,
     /// Access control list for packets from the guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acl_from: Option<Name>,
@@ -600,6 +609,9 @@ impl PortConfig {
             addresses: Vec::new(),
             allowed_pairs: Vec::new(),
             guards: BTreeSet::new(),
+            address_source: AddressSource::default(),
+            address_limit: AddressLimit::default(),
+            dhcp_server: false,
             acl_from: None,
             acl_to: None,
             security_groups: Vec::new(),

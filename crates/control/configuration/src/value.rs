@@ -129,6 +129,11 @@ number! {
 }
 
 number! {
+    /// Addresses that a port may get by DHCP or first use, 1 to 64.
+    AddressLimit(u8) = 1..=64, default 4, "a number of addresses, 1 to 64"
+}
+
+number! {
     /// Packets per second of a port that may need a decision of the control process, 1 to 1000000.
     MissRate(u32) = 1..=1_000_000, default 1000, "a number of packets per second, 1 to 1000000"
 }

@@ -114,6 +114,11 @@ const PLAIN: &[(&str, &str, &str)] = &[
         "a list of \"spoof\", \"dhcp\", \"router\" and \"bpdu\"",
     ),
     ("port", "security-groups", "a list of names of security groups"),
+    (
+        "port",
+        "address-source",
+        "\"configuration\", \"dhcp\" or \"first-use\"",
+    ),
     ("vlan", "promiscuous", "a list of VLAN identifiers, 1 to 4094"),
     (
         "port",

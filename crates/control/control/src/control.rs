@@ -7,6 +7,7 @@ use crate::Options;
 use crate::data_plane::DataPlane;
 use crate::events::EventLog;
 use crate::intent::Intent;
+use crate::learning::Learning;
 use crate::p4::P4Run;
 use crate::pending::{AllGathered, Pending};
 use crate::policies::{PolicyRun, RuleLog};
@@ -42,6 +43,8 @@ pub(crate) struct Control {
     pub policies: PolicyRun,
     /// Packets that rules noted.
     pub rule_log: RuleLog,
+    /// Addresses by DHCP or first use, on their way to policies.
+    pub learning: Learning,
     pub p4: P4Run,
     /// Answers to users whose changes the data plane does not obey yet.
     pub unsettled: Vec<(Token, Reply)>,

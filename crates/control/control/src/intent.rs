@@ -4,6 +4,7 @@ use crate::refusal::Refusal;
 use management::{Config, PortChanges, PortConfig, SwitchConfig};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 /// Users' intent: the file as last read, and the changes that requests made to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,9 +20,21 @@ pub struct Intent {
     /// P4 switches of the file, and those that requests have loaded, by name.
     #[serde(default)]
     pub p4: BTreeMap<String, P4Intent>,
+    /// Addresses that ports got by DHCP or first use.
+    #[serde(default)]
+    pub learned: BTreeMap<String, Vec<LearnedAddress>>,
     /// `config` waits to be confirmed.
     #[serde(default)]
     pub unconfirmed: Option<Box<Unconfirmed>>,
+}
+
+/// An address that a port got by DHCP or first use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LearnedAddress {
+    /// Address of one host.
+    pub address: IpAddr,
+    /// End of the lease in seconds since 1970; `None`: it does not end.
+    pub until: Option<u64>,
 }
 
 /// A P4 switch. Its programs are in files of their own.

@@ -33,6 +33,7 @@
 //! | users' requests; names, their order, and texts for them; why one is refused, or a port not connected; warnings | `serve`, `snapshot`, `edit`, `order`, `describe`, `refusal`, `warnings` |
 //! | the configuration file is read again, or another one applied; one that is not confirmed ends | `reload`, `unconfirmed` |
 //! | texts that users send in memory | `sealed` |
+//! | addresses of ports by DHCP and first use; messages of DHCP | `sources`, `learning`, `dhcp` |
 //!
 //! The death of this process costs nothing but time: the intent is in the store, port numbers and flows are
 //! in the data plane, and flows show where stations are.
@@ -44,11 +45,13 @@ mod apply;
 mod control;
 mod data_plane;
 mod describe;
+mod dhcp;
 mod edit;
 mod events;
 mod groups;
 mod intent;
 pub mod l2;
+mod learning;
 mod links;
 mod mac;
 mod messages;
@@ -66,6 +69,7 @@ mod reload;
 mod sealed;
 mod serve;
 mod snapshot;
+mod sources;
 mod state;
 mod store;
 mod switches;

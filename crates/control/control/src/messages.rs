@@ -6,6 +6,7 @@ use crate::l2::Readiness;
 use crate::pending::{Pending, Question};
 use crate::port::PortRun;
 use crate::refusal::Refusal;
+use crate::sources::told_by_rule;
 use crate::tell::state_name;
 use control_protocol::Channel;
 use control_protocol::data_plane::{Connection, FromDataPlane, PortState, Request};
@@ -67,7 +68,10 @@ impl Control {
                 Ok(Some(Event::Answered(pending, result))) => self.answered(pending, result),
                 Ok(Some(Event::Upcall(upcall))) => {
                     let now_ms = self.now_ms();
-                    self.switches.decide(upcall, &mut self.data_plane, now_ms);
+                    match told_by_rule(&upcall) {
+                        Some(rule) => self.on_packet_of_source(upcall, rule, now_ms),
+                        None => self.switches.decide(upcall, &mut self.data_plane, now_ms),
+                    }
                 }
                 Ok(Some(Event::Port(changed))) => self.on_port(changed),
                 Ok(Some(Event::RuleRecords(records))) => self.on_rule_records(records),

@@ -4,6 +4,7 @@ use crate::control::{Control, Reported};
 use crate::data_plane::DataPlane;
 use crate::events::EventLog;
 use crate::intent::Intent;
+use crate::learning::Learning;
 use crate::p4::{P4Run, Version};
 use crate::pending::AllGathered;
 use crate::policies::{PolicyRun, RuleLog};
@@ -74,6 +75,7 @@ impl Control {
             data_plane: DataPlane::default(),
             policies: PolicyRun::default(),
             rule_log: RuleLog::default(),
+            learning: Learning::default(),
             p4: P4Run::default(),
             unsettled: Vec::new(),
             driver: DriverClient::new(ControllerId::BUILT_IN),
@@ -131,7 +133,7 @@ impl Control {
     }
 
     /// Saves an intent for the next control process; an error is told to the log once, and kept for users.
-    fn save(&mut self, intent: &Intent) -> Result<(), Refusal> {
+    pub fn save(&mut self, intent: &Intent) -> Result<(), Refusal> {
         let Err(error) = self.store.save(intent) else {
             self.unsaved = None;
             return Ok(());
@@ -339,6 +341,7 @@ impl Control {
             self.vcpus.deadline_ms(),
             self.told.due_ms(),
             self.roll_back_ms(),
+            self.sources_due_ms(),
             self.driver.due_ms(),
             self.users.next_deadline_ms(),
         ];
@@ -348,6 +351,7 @@ impl Control {
     /// Performs the tasks that are due.
     fn tick(&mut self) {
         self.roll_back_if_due();
+        self.renew_sources();
         let now_ms = self.now_ms();
         self.connect_links(now_ms);
         self.switches.age(&mut self.data_plane, now_ms);

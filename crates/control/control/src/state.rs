@@ -13,8 +13,8 @@ use control_protocol::driver::{InterfaceKind, InterfaceSpec};
 use control_protocol::p4::P4_PORTS;
 use flow::{PortRates, RateLimit, Share};
 use management::{
-    AccessConfig, Config, Group, MaxRate, MissRate, Name, Origin, PortConfig, PortKind, PortMode, SocketMode,
-    SwitchConfig, SwitchKind, UserId, VlanConfig,
+    AccessConfig, AddressSource, AllowedPair, Config, Group, Guard, MaxRate, MissRate, Name, Origin,
+    PortConfig, PortKind, PortMode, SocketMode, SwitchConfig, SwitchKind, UserId, VlanConfig,
 };
 use socket_path::SocketPath;
 use std::collections::BTreeMap;
@@ -173,7 +173,7 @@ pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
     let (merged, runtime) = merge(intent)?;
     merged.check()?;
     let mut state = State {
-        policies: policy::compile(&merged)?,
+        policies: policy::compile(&with_learned(merged.clone(), intent))?,
         p4: intent.p4.clone(),
         ..State::default()
     };
@@ -216,6 +216,24 @@ pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
     check_sockets(&state, &options.run_dir)?;
     check_p4(&state)?;
     Ok(state)
+}
+
+/// The configuration with addresses that ports got by DHCP or first use as allowed pairs.
+fn with_learned(mut config: Config, intent: &Intent) -> Config {
+    for port in config.switches.iter_mut().flat_map(|switch| &mut switch.ports) {
+        let learned = intent.learned.get(port.name.as_str());
+        let (Some(learned), Some(mac)) = (learned, port.mac) else {
+            continue;
+        };
+        if port.address_source != AddressSource::Configuration && port.guards.contains(&Guard::Spoof) {
+            let addresses = learned
+                .iter()
+                .filter_map(|it| it.address.to_string().parse().ok());
+            port.allowed_pairs
+                .extend(addresses.map(|address| AllowedPair { mac, address }));
+        }
+    }
+    config
 }
 
 impl State {

@@ -38,16 +38,21 @@
 //! | anything but IP, ARP and RARP | MAC |
 //!
 //! Link-local addresses of IPv6 belong to each MAC of the port, unless its pair names some: then only those.
+//!
+//! With `address-source` the controller sees what it learns further addresses from: the client's side of
+//! DHCP, and what servers send from ports with `dhcp-server`; or what would be dropped for its address alone.
+//! An address that it has learned is stated as an allowed pair.
 
 use crate::lists::{List, Origin, Rules, SetMembers};
 use crate::names::{Names, at, host, network};
 use crate::rules::{ARP, ICMP, ICMPV6, IPV4, IPV6, UDP};
-use configuration::{CheckError, Guard, MacAddr, PathSegment, PortConfig};
+use configuration::{AddressSource, CheckError, Guard, MacAddr, PathSegment, PortConfig};
 use rule_list::{Addresses, Fragment, IpPrefix, MacPrefix, Macs, Match, Range, SetId, Transport, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Priorities, in the order in which a guard asks.
+const LEASE: u32 = 8;
 const BPDU: u32 = 7;
 const HIDDEN: u32 = 6;
 const SERVER: u32 = 5;
@@ -106,10 +111,14 @@ pub(crate) fn list(
         let message = "`allowed-pairs` is for ports with the guard \"spoof\"".into();
         return Err(at(place, "allowed-pairs", message));
     }
-    if port.guards.is_empty() {
+    check_source(port, place)?;
+    if port.guards.is_empty() && !port.dhcp_server {
         return Ok(None);
     }
     let mut rules = Rules::default();
+    if port.dhcp_server {
+        rules.add(LEASE, udp(67, 68), Verdict::Copy, Origin::Leases);
+    }
     if port.guards.contains(&Guard::Bpdu) {
         add_bpdu(&mut rules);
     }
@@ -132,6 +141,33 @@ pub(crate) fn list(
         rules.log_drops(default);
     }
     Ok(Some(rules.into_list(format!("guards of {owner}"), default)))
+}
+
+fn check_source(port: &PortConfig, place: &[PathSegment]) -> Result<(), CheckError> {
+    if port.dhcp_server && port.guards.contains(&Guard::Dhcp) {
+        let message =
+            "the guard \"dhcp\" drops what a DHCP server sends, so leases cannot come from this port".into();
+        return Err(at(place, "dhcp-server", message));
+    }
+    let learns = port.address_source != AddressSource::Configuration;
+    if learns && !port.guards.contains(&Guard::Spoof) {
+        let message = "`address-source` is for ports with the guard \"spoof\"".into();
+        return Err(at(place, "address-source", message));
+    }
+    Ok(())
+}
+
+/// Datagrams over IPv4.
+fn udp(source: u16, destination: u16) -> Match {
+    Match {
+        eth_type: Some(IPV4),
+        ip_proto: Some(UDP),
+        transport: Some(Transport::Ports {
+            source: Range::one(source),
+            destination: Range::one(destination),
+        }),
+        ..Match::default()
+    }
 }
 
 fn drop(rules: &mut Rules, priority: u32, guard: Guard, matches: Match) {
@@ -225,11 +261,13 @@ fn add_spoof(
     names: &mut Names<'_>,
     place: &[PathSegment],
 ) -> Result<(), CheckError> {
-    if port.mac.is_none() && (!port.addresses.is_empty() || port.allowed_pairs.is_empty()) {
+    let learns = port.address_source != AddressSource::Configuration;
+    if port.mac.is_none() && (learns || !port.addresses.is_empty() || port.allowed_pairs.is_empty()) {
         let message = "the guard \"spoof\" needs the port's `mac`".into();
         return Err(at(place, "guards", message));
     }
-    if port.addresses.is_empty() && port.allowed_pairs.is_empty() {
+    let is_stated = port.address_source == AddressSource::Configuration;
+    if is_stated && port.addresses.is_empty() && port.allowed_pairs.is_empty() {
         let message = "the guard \"spoof\" needs the port's `addresses`, or `allowed-pairs`".into();
         return Err(at(place, "guards", message));
     }
@@ -247,6 +285,9 @@ fn add_spoof(
     for (mac, addresses) in pairs {
         add_pair(rules, &mac, addresses, owner, names);
     }
+    if let Some(mac) = port.mac {
+        add_source(rules, port.address_source, number(&mac));
+    }
     let messages = Range {
         first: NEIGHBOUR_SOLICITATION,
         last: NEIGHBOUR_ADVERTISEMENT,
@@ -260,6 +301,62 @@ fn add_spoof(
         drop(rules, OTHER_ADDRESS, Guard::Spoof, matches);
     }
     Ok(())
+}
+
+/// Adds what the controller sees to know further addresses of a MAC address: requests to DHCP servers, or
+/// packets from addresses that no rule before allows.
+fn add_source(rules: &mut Rules, source: AddressSource, own: MacPrefix) {
+    let mut see = |priority, matches, verdict| {
+        let eth_src = Some(Macs::Prefix(own));
+        rules.add(priority, Match { eth_src, ..matches }, verdict, Origin::Leases);
+    };
+    match source {
+        AddressSource::Configuration => {}
+        AddressSource::Dhcp => see(LEASE, udp(68, 67), Verdict::Copy),
+        AddressSource::FirstUse => {
+            for kind in [NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT] {
+                for link in [own, NO_MAC] {
+                    let message = icmp(ICMPV6, Range::one(kind));
+                    let matches = match kind {
+                        NEIGHBOUR_SOLICITATION => Match {
+                            nd_sll: Some(link),
+                            ..message
+                        },
+                        _ => Match {
+                            nd_tll: Some(link),
+                            ..message
+                        },
+                    };
+                    see(OTHER_MESSAGE, matches, Verdict::Ask);
+                }
+            }
+            for eth_type in [IPV4, IPV6] {
+                let eth_type = Some(eth_type);
+                see(
+                    OTHER_ADDRESS,
+                    Match {
+                        eth_type,
+                        ..Match::default()
+                    },
+                    Verdict::Ask,
+                );
+            }
+            let arp = Match {
+                eth_type: Some(ARP),
+                nd_sll: Some(own),
+                ..Match::default()
+            };
+            see(OTHER_ADDRESS, arp, Verdict::Ask);
+        }
+    }
+}
+
+fn number(mac: &MacAddr) -> MacPrefix {
+    let address = mac
+        .bytes()
+        .iter()
+        .fold(0, |address, byte| address << 8 | u64::from(*byte));
+    MacPrefix { address, len: 48 }
 }
 
 /// What passes with a MAC address and the addresses that go with it.
@@ -283,13 +380,7 @@ fn add_pair(
         format!("addresses of {owner} with {mac}"),
         SetMembers::Addresses(addresses),
     );
-    let own = MacPrefix {
-        address: mac
-            .bytes()
-            .iter()
-            .fold(0, |address, byte| address << 8 | u64::from(*byte)),
-        len: 48,
-    };
+    let own = number(mac);
     let mut pair = Pair { rules, own, set };
     pair.add_ip();
     pair.add_arp();

@@ -108,6 +108,8 @@ pub enum Origin {
     Mark,
     /// What matches no other rule, where that is logged.
     Default,
+    /// The control process learns addresses from the packet.
+    Leases,
 }
 
 /// Direction of packets, as a port's guest sees it.
@@ -171,6 +173,7 @@ impl fmt::Display for Origin {
             Origin::Hidden => f.write_str("guard headers-hidden"),
             Origin::Mark => f.write_str("marks"),
             Origin::Default => f.write_str("default"),
+            Origin::Leases => f.write_str("address source"),
         }
     }
 }

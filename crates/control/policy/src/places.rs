@@ -33,6 +33,11 @@ fn path(config: &Config, origin: &Origin) -> Option<[configuration::PathSegment;
             let group = config.groups.iter().position(|group| group.name == *name)?;
             Some(groups::place(group, *direction, place - 1))
         }
-        Origin::Member | Origin::Guard(_) | Origin::Hidden | Origin::Mark | Origin::Default => None,
+        Origin::Member
+        | Origin::Guard(_)
+        | Origin::Hidden
+        | Origin::Mark
+        | Origin::Default
+        | Origin::Leases => None,
     }
 }

@@ -21,7 +21,7 @@ use crate::judged::{self, Judged};
 use crate::rule_logs::RuleLogs;
 use flow::{
     Action, ControllerId, DropReason, Edit, FieldId, FlowKey, FlowMask, FlowStats, ListId, PortId, SetField,
-    Unseen, VLAN_PRIORITY,
+    Unseen, Userspace, VLAN_PRIORITY,
 };
 use parking_lot::{RwLock, RwLockReadGuard};
 use rule_list::{
@@ -118,6 +118,13 @@ impl RulesReading<'_> {
     }
 }
 
+fn for_controller(data: &[u8]) -> Action {
+    Action::Userspace(Userspace {
+        data: data.into(),
+        ..Userspace::default()
+    })
+}
+
 /// The actions that give a packet marks, and let it pass.
 fn marking(marks: &Marks) -> Vec<Action> {
     let set = |field, value, mask| {
@@ -163,6 +170,8 @@ impl State {
             Verdict::Drop => vec![Action::Drop(DropReason::Policy)],
             Verdict::Reject => vec![Action::Drop(DropReason::Rejected)],
             Verdict::Mark(marks) => marking(&marks),
+            Verdict::Copy => vec![for_controller(Verdict::COPIED), Action::Continue],
+            Verdict::Ask => vec![for_controller(Verdict::ASKED)],
         };
         let log = found.log.then(|| self.logs.add(self.list, &found));
         let rule = (Some(found), log);

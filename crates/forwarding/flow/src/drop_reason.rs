@@ -51,6 +51,8 @@ drop_reasons! {
     Contested "contested" "The destination address is used on several ports, and the switch has `contested-macs = \"drop\"`."
     NoDestination "no-destination" "No other port could take the packet, or the destination is the port it came from."
     Policy "policy" "A rule of the control plane, a rule list of the sender's or the receiver's port, or the sender's P4 program drops the packet; or a rule rejects it and must not or cannot tell the sender."
+    AddressLimit "address-limit" "The port uses its guest's addresses from their first packet on, and has as many as its `address-limit` allows."
+    AddressTaken "address-taken" "The port uses its guest's addresses from their first packet on, and this one is another port's."
     Rejected "rejected" "A rule list of the sender's or the receiver's port rejects the packet, and the sender was told by TCP RST or ICMP."
     NoRules "no-rules" "A filter of the sender's or the receiver's port is a rule list that does not exist, or the sender's P4 program does not, so nothing passes."
     BadActions "bad-actions" "The control process sent the packet back with actions that are too long or invalid."

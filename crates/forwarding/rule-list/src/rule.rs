@@ -37,12 +37,22 @@ pub enum Verdict {
     Reject,
     /// The packet passes this list with these marks.
     Mark(Marks),
+    /// The packet passes this list, and a copy goes to the controller of its port.
+    Copy,
+    /// The packet goes to the controller of its port, which decides.
+    Ask,
 }
 
 impl Verdict {
+    /// What the controller gets with a packet that comes for [`Verdict::Copy`].
+    pub const COPIED: &[u8] = b"copy";
+
+    /// What the controller gets with a packet that comes for [`Verdict::Ask`].
+    pub const ASKED: &[u8] = b"ask";
+
     /// Whether packets pass the list.
     pub fn passes(&self) -> bool {
-        matches!(self, Verdict::Allow | Verdict::Mark(_))
+        matches!(self, Verdict::Allow | Verdict::Mark(_) | Verdict::Copy)
     }
 }
 
@@ -80,6 +90,8 @@ impl fmt::Display for Verdict {
             Verdict::Drop => f.write_str("drop"),
             Verdict::Reject => f.write_str("reject"),
             Verdict::Mark(marks) => write!(f, "mark({marks})"),
+            Verdict::Copy => f.write_str("copy"),
+            Verdict::Ask => f.write_str("ask"),
         }
     }
 }

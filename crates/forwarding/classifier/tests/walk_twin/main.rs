@@ -259,6 +259,7 @@ impl Twin {
             Verdict::Allow => self.list(&[Action::Continue], stage, frame, looks + 1),
             Verdict::Drop => self.outcomes.push(Outcome::Dropped(DropReason::Policy)),
             Verdict::Reject => self.outcomes.push(Outcome::Dropped(DropReason::Rejected)),
+            Verdict::Copy | Verdict::Ask => panic!("none of these lists has such rules"),
             Verdict::Mark(marks) => {
                 let mut actions = Vec::new();
                 for (field, value, mask) in [
