@@ -5,7 +5,7 @@
 //! all others, and one that allows listed calls (refused ones included) and ends the process at any other.
 
 use crate::calls::{
-    COMMON, Calls, Check, LEGACY_COMMON, Rule, control, data_plane, driver, forwarder, ovs, view,
+    COMMON, Calls, Check, LEGACY_COMMON, Rule, control, data_plane, driver, forwarder, ovs, p4runtime, view,
 };
 use crate::isolation::Violation;
 use seccompiler::{
@@ -25,6 +25,7 @@ pub(crate) enum Filtered {
     Forwarder,
     Ovs,
     View,
+    P4Runtime,
 }
 
 impl Filtered {
@@ -37,6 +38,7 @@ impl Filtered {
             Filtered::Forwarder => (forwarder::CALLS, forwarder::LEGACY),
             Filtered::Ovs => (ovs::CALLS, ovs::LEGACY),
             Filtered::View => (view::CALLS, view::LEGACY),
+            Filtered::P4Runtime => (p4runtime::CALLS, p4runtime::LEGACY),
         };
         [COMMON, LEGACY_COMMON, own, legacy]
             .into_iter()
@@ -135,13 +137,14 @@ fn alternatives(checks: &[Check], pid: u32) -> Result<Vec<SeccompRule>, BackendE
 mod tests {
     use super::*;
 
-    const ALL: [Filtered; 6] = [
+    const ALL: [Filtered; 7] = [
         Filtered::DataPlane,
         Filtered::Control,
         Filtered::Driver,
         Filtered::Forwarder,
         Filtered::Ovs,
         Filtered::View,
+        Filtered::P4Runtime,
     ];
 
     /// Alternatives add up, so a call must not be both free and conditional, nor both allowed and refused.

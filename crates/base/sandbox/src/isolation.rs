@@ -14,6 +14,9 @@
 //! The process that serves metrics gives up what the data plane does, as another user ([`VIEW_USER`]) and
 //! with a list of its own (`calls/view.rs`). No capability is left to it.
 //!
+//! The process for P4Runtime gives up what the data plane does, as [`P4RUNTIME_USER`], with the calls of
+//! `calls/p4runtime.rs`.
+//!
 //! Core dumps, capabilities, new privileges and system calls can always be given up; if the system refuses,
 //! something is wrong and the process must not go on. User, namespaces and Landlock take privileges or a
 //! kernel that has them. Where they are not available, a process goes on and reports it: [`Missing`].
@@ -32,7 +35,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 use std::io;
 use std::path::Path;
 
-pub use crate::separate::{DATA_PLANE_USER, VIEW_USER, forwarder_user};
+pub use crate::separate::{DATA_PLANE_USER, P4RUNTIME_USER, VIEW_USER, forwarder_user};
 
 /// The consequence for a process that makes a call it may not make. The call is not executed in either case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +160,19 @@ pub fn isolate_view(violation: Violation) -> Result<Missing, IsolationError> {
     let keep = CapabilitySet::empty();
     separate::become_nobody(VIEW_USER, keep, &mut missing)?;
     finish(Filtered::View, keep, None, violation, &mut missing)?;
+    Ok(missing)
+}
+
+/// Isolates the calling process, which serves clients of P4Runtime at a socket that listens already.
+///
+/// # Errors
+/// As [`isolate_data_plane`].
+pub fn isolate_p4runtime(violation: Violation) -> Result<Missing, IsolationError> {
+    let mut missing = Missing::new();
+    separate::leave_namespaces(&mut missing);
+    let keep = CapabilitySet::empty();
+    separate::become_nobody(P4RUNTIME_USER, keep, &mut missing)?;
+    finish(Filtered::P4Runtime, keep, None, violation, &mut missing)?;
     Ok(missing)
 }
 

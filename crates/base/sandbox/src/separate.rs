@@ -1,4 +1,4 @@
-//! A user and namespaces of its own for the data plane, and for each forwarder.
+//! A user and namespaces of its own for the data plane, each forwarder, and the process for P4Runtime.
 //!
 //! The system call filters leave them no use for either. They are the second barrier, should the
 //! filter or a call that it allows have a hole: there is no file, no network, and no process of its user to
@@ -20,6 +20,9 @@ pub const VIEW_USER: u32 = 60_912;
 pub fn forwarder_user(number: u8) -> u32 {
     DATA_PLANE_USER + 1 + u32::from(number)
 }
+
+/// User and group of the process that serves clients of P4Runtime, beyond those of forwarders.
+pub const P4RUNTIME_USER: u32 = 61_170;
 
 /// Becomes this user without groups, if that is possible. The permitted capabilities stay if there
 /// are some to `keep`; the caller drops the others.

@@ -2,6 +2,7 @@
 //!
 //! Errors carry the path to the offending value, which makes sense for a file and for a request alike.
 
+use crate::p4runtime::P4RuntimeConfig;
 use crate::private_vlan;
 use crate::schema::{Config, HostConfig, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind};
 use crate::value::{IpPrefix, MacAddr, MaxRate, Mtu, Weight};
@@ -12,6 +13,9 @@ use std::path::PathBuf;
 const TAP_MTU: u16 = 65_521;
 /// Least MTU with which the kernel has IPv6 on an interface (RFC 8200, section 5).
 const IPV6_MTU: u16 = 1280;
+
+/// Most devices of P4Runtime.
+const MAX_DEVICES: usize = 64;
 
 /// A step from the top of a configuration to a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +56,8 @@ impl Config {
             let place = [PathSegment::Key("port-policy"), PathSegment::Index(index)];
             check_bandwidth(&policy.as_port(), &place)?;
         }
-        check_p4(self)
+        check_p4(self)?;
+        check_p4runtime(&self.p4runtime)
     }
 }
 
@@ -83,6 +88,52 @@ fn check_p4(config: &Config) -> Result<(), CheckError> {
                 let message = format!("port {} is bound to P4 program {other} already", place.port);
                 return Err(error("ports", message));
             }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that clients from outside are asked for certificates, and devices and their ports are given once.
+fn check_p4runtime(config: &P4RuntimeConfig) -> Result<(), CheckError> {
+    let table = PathSegment::Key("p4runtime");
+    let wrong = |key, message: &str| CheckError {
+        path: vec![table, PathSegment::Key(key)],
+        message: message.into(),
+    };
+    if config.certificate.is_some() != config.key.is_some() {
+        return Err(wrong("certificate", "`certificate` and `key` belong together"));
+    }
+    if config.client_authorities.is_some() && config.certificate.is_none() {
+        let message = "`client-authorities` needs `certificate` and `key`, with which clients are asked";
+        return Err(wrong("client-authorities", message));
+    }
+    let is_open = config.listen.is_some_and(|listen| !listen.ip().is_loopback());
+    if is_open && config.client_authorities.is_none() {
+        let message = "beyond the host itself clients need certificates: `client-authorities`";
+        return Err(wrong("listen", message));
+    }
+    if config.devices.len() > MAX_DEVICES {
+        return Err(wrong("device", "there are 64 devices at most"));
+    }
+    let (mut ids, mut names) = (BTreeSet::new(), BTreeSet::new());
+    for (index, device) in config.devices.iter().enumerate() {
+        let within = |key, message: &str| {
+            let place = [PathSegment::Key("device"), PathSegment::Index(index)];
+            CheckError {
+                path: vec![table, place[0], place[1], PathSegment::Key(key)],
+                message: message.into(),
+            }
+        };
+        if device.id == 0 || !ids.insert(device.id) {
+            return Err(within("id", "devices have numbers of their own, above 0"));
+        }
+        if !names.insert(device.name.as_str()) {
+            return Err(within("name", "two devices are the same P4 switch"));
+        }
+        let ports: BTreeSet<_> = device.ports.iter().map(|place| &place.port).collect();
+        let numbers: BTreeSet<_> = device.ports.iter().map(|place| place.number).collect();
+        if ports.len().min(numbers.len()) < device.ports.len() {
+            return Err(within("ports", "a port has two numbers, or a number two ports"));
         }
     }
     Ok(())

@@ -5,6 +5,7 @@
 //! | `schema` | types that describe a TOML file, and the objects that requests add at run time |
 //! | `policy`, `mirror` | the parts of the schema about sets, rules and guards; about copies of ports' packets |
 //! | `p4` | the part about P4 programs |
+//! | `p4runtime` | clients of P4Runtime, and what they may drive |
 //! | `access`, `view` | who may connect to the sockets that the switch makes; where metrics are served |
 //! | `mark` | marks of packets: the sender's, or a number |
 //! | `per_class` | values for each class of frames that go to all ports |
@@ -21,6 +22,7 @@ mod file;
 mod mark;
 mod mirror;
 mod p4;
+mod p4runtime;
 mod per_class;
 mod policy;
 mod policy_value;
@@ -36,6 +38,7 @@ pub use file::{ConfigError, error_at, parse};
 pub use mark::{Dscp, Mark, VlanPriority};
 pub use mirror::{MirrorConfig, MirroredPackets};
 pub use p4::{P4Config, PlacedPort};
+pub use p4runtime::{P4DeviceConfig, P4RuntimeConfig};
 pub use per_class::PerClass;
 pub use policy::{
     AclConfig, AddressSource, AllowedPair, ConnectionMatch, FragmentMatch, GroupConfig, Guard,

@@ -8,6 +8,7 @@ use crate::access::{AccessConfig, Group, SocketMode};
 use crate::mark::{Dscp, VlanPriority};
 use crate::mirror::MirrorConfig;
 use crate::p4::P4Config;
+use crate::p4runtime::P4RuntimeConfig;
 use crate::per_class::PerClass;
 use crate::policy::{AclConfig, AddressSource, AllowedPair, GroupConfig, Guard, PortPolicyConfig, SetConfig};
 use crate::value::{
@@ -57,6 +58,9 @@ pub struct Config {
     /// Open vSwitch's control plane. Changes take effect when the switch is started again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub ovs: OvsConfig,
+    /// Clients of P4Runtime. Devices may change; the rest takes effect when the switch is started again.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub p4runtime: P4RuntimeConfig,
 }
 
 pub(crate) fn is_default<T: Default + PartialEq>(part: &T) -> bool {

@@ -17,7 +17,7 @@ pub(crate) struct Wrong {
 const OF_GROUP: &str = "a list of rules: [{ protocol = \"tcp\", destination-port = 443 }, ...]";
 
 /// Tables and lists of tables, and how they are written.
-const SHAPES: [(&str, Shape, &str); 14] = [
+const SHAPES: [(&str, Shape, &str); 16] = [
     (
         "switch",
         Shape::Tables,
@@ -72,6 +72,12 @@ const SHAPES: [(&str, Shape, &str); 14] = [
     ("from", Shape::Tables, OF_GROUP),
     ("placement", Shape::Table, "a table: [placement]"),
     ("ovs", Shape::Table, "a table: [ovs]"),
+    ("p4runtime", Shape::Table, "a table: [p4runtime]"),
+    (
+        "device",
+        Shape::Tables,
+        "a list of tables: each device begins with [[p4runtime.device]]",
+    ),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -148,6 +154,12 @@ const PLAIN: &[(&str, &str, &str)] = &[
     ("rule", "fragments", "\"none\", \"first\" or \"later\""),
     ("port", "socket", "the path of a socket, in quotes"),
     ("ovs", "database", "the path of a socket, in quotes"),
+    (
+        "p4runtime",
+        "listen",
+        "an address and a port like \"127.0.0.1:9559\"",
+    ),
+    ("device", "ports", "a list like [\"1=web\", \"2=db\"]"),
     (
         "port",
         "static-macs",

@@ -23,6 +23,8 @@ pub enum Role {
     View,
     /// Forwards for interfaces that the broker has opened. Started when the broker asks for it.
     Forwarder(ForwarderId),
+    /// Serves clients of P4Runtime, where that is configured.
+    P4Runtime,
 }
 
 /// Number of a forwarder.
@@ -45,12 +47,13 @@ impl ForwarderId {
 
 impl Role {
     /// The roles that there always are, in the order they are started.
-    pub const ALL: [Role; 5] = [
+    pub const ALL: [Role; 6] = [
         Role::DataPlane,
         Role::Driver,
         Role::Control,
         Role::Ovs,
         Role::View,
+        Role::P4Runtime,
     ];
 
     /// Name of its kind, and the hidden subcommand.
@@ -62,6 +65,7 @@ impl Role {
             Role::Ovs => "ovs",
             Role::View => "view",
             Role::Forwarder(_) => "forwarder",
+            Role::P4Runtime => "p4runtime",
         }
     }
 
@@ -74,6 +78,7 @@ impl Role {
             Role::Ovs => 3,
             Role::Forwarder(id) => 4 + u32::from(id.0),
             Role::View => 4 + u32::from(ForwarderId::LIMIT),
+            Role::P4Runtime => 4 + u32::from(u8::MAX) + 1,
         }
     }
 }
@@ -92,8 +97,8 @@ impl fmt::Display for Role {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToChild {
     /// A fresh channel to the named peer is attached (one descriptor); it replaces any earlier one. For
-    /// controllers, the broker and forwarders; and between control process and `view`, where it is a stream
-    /// of requests of users.
+    /// controllers, the broker and forwarders; and between control process and `view` or `p4runtime`, where
+    /// it is a stream of requests of users.
     Peer(Role),
     /// A fresh channel to a controller is attached (one descriptor); it replaces any earlier one to the same.
     /// For the processes that serve controllers: data plane and driver domain.

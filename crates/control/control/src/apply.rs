@@ -164,6 +164,10 @@ fn tell(changes: &[Change]) {
         log::info!("{} changes, of which these are the first:", changes.len());
     }
     let (first, others) = changes.split_at(changes.len().min(MAX_TOLD));
-    first.iter().for_each(|change| log::info!("{change}"));
+    first.iter().for_each(|change| match change {
+        // Each batch of a client of P4Runtime is one.
+        Change::P4(text) => telemetry::limited!(log::Level::Info, "{text}"),
+        change => log::info!("{change}"),
+    });
     others.iter().for_each(|change| log::debug!("{change}"));
 }

@@ -324,6 +324,7 @@ impl Control {
                 let now_ms = self.now_ms();
                 self.users.attach_view_process(fd, now_ms);
             }
+            Role::P4Runtime => self.users.attach_p4runtime(fd, self.now_ms()),
             Role::Control | Role::Ovs | Role::Forwarder(_) => {
                 log::error!("a control process needs no channel to {role}")
             }

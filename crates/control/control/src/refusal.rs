@@ -13,6 +13,9 @@ pub enum Refusal {
         "{} answers queries only; this needs {}, which its owner may use", .view.display(), .control.display()
     )]
     ViewOnly { view: PathBuf, control: PathBuf },
+    /// The process for P4Runtime asks for what is not its own.
+    #[error("the process for P4Runtime may ask for programs of its devices only")]
+    NoDevice,
     /// The line is no request.
     #[error("not a request: {0}")]
     Malformed(#[source] serde_json::Error),

@@ -107,6 +107,10 @@ impl Control {
             ("[placement]", config.placement != self.intent.config.placement),
             ("[ovs]", config.ovs != self.intent.config.ovs),
             ("[view]", config.view != self.intent.config.view),
+            (
+                "[p4runtime]",
+                config.p4runtime.without_devices() != self.intent.config.p4runtime.without_devices(),
+            ),
         ];
         let changed: Vec<&str> = tables
             .iter()

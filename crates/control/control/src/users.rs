@@ -9,6 +9,7 @@
 //! | `control.sock` | the owner of the process | all |
 //! | `view.sock` | as `[access]` says | queries ([`Request::is_query`]), without descriptors |
 //! | none: the supervisor makes the connection | the process `view` | the same |
+//! | none | process `p4runtime`, joined by the supervisor | those about programs of `[p4runtime]` |
 
 use crate::refusal::Refusal;
 use management::{MAX_REQUEST, Request, Response};
@@ -33,6 +34,8 @@ pub enum Rights {
     View,
     /// Make queries, on the one connection of the process `view`.
     ViewProcess,
+    /// Drive the devices of P4Runtime.
+    P4Runtime,
 }
 
 /// Most connections of users with the same rights at a time.
@@ -135,7 +138,7 @@ impl Users {
             let accepted = match (rights, &self.view) {
                 (Rights::All, _) => accept_with(&self.listener, flags),
                 (Rights::View, Some(view)) => accept_with(view, flags),
-                (Rights::View, None) | (Rights::ViewProcess, _) => return,
+                (Rights::View, None) | (Rights::ViewProcess | Rights::P4Runtime, _) => return,
             };
             let Ok(socket) = accepted else { return };
             self.make_room(rights);
@@ -148,6 +151,13 @@ impl Users {
         self.connections
             .retain(|_, connection| connection.rights != Rights::ViewProcess);
         self.add(socket, Rights::ViewProcess, now_ms);
+    }
+
+    /// Takes a connection of the process for P4Runtime, in place of the one before.
+    pub fn attach_p4runtime(&mut self, socket: OwnedFd, now_ms: u64) {
+        self.connections
+            .retain(|_, connection| connection.rights != Rights::P4Runtime);
+        self.add(socket, Rights::P4Runtime, now_ms);
     }
 
     /// Ends the connection that has been quiet for longest, if there are as many as allowed.
@@ -313,7 +323,9 @@ impl Connection {
             Err(_) => return false,
         };
         for message in control.drain() {
-            if let (RecvAncillaryMessage::ScmRights(fds), Rights::All) = (message, self.rights) {
+            if let (RecvAncillaryMessage::ScmRights(fds), Rights::All | Rights::P4Runtime) =
+                (message, self.rights)
+            {
                 // The latest descriptors belong to the latest line; a sender of thousands keeps only those of
                 // one message here.
                 self.fds = fds.collect();

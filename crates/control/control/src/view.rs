@@ -69,8 +69,11 @@ impl Control {
 
     /// A request, if a user with these rights may make it.
     pub fn allowed(&self, rights: Rights, request: Request) -> Result<Request, Refusal> {
-        if rights == Rights::All || request.is_query() {
-            return Ok(request);
+        match rights {
+            Rights::All => return Ok(request),
+            Rights::P4Runtime => return self.of_p4runtime(request),
+            Rights::View | Rights::ViewProcess if request.is_query() => return Ok(request),
+            Rights::View | Rights::ViewProcess => {}
         }
         let run_dir = &self.options.run_dir;
         Err(Refusal::ViewOnly {

@@ -10,6 +10,7 @@ mod client;
 mod event;
 mod reply;
 mod request;
+mod sealed;
 mod snapshot;
 
 pub use client::{Client, ClientError, supervision};
@@ -17,14 +18,15 @@ pub use configuration::*;
 pub use control_protocol::p4::{MAX_CELL_WORDS, P4Array};
 pub use event::{Event, EventMark, Events, Happening};
 pub use reply::{
-    Counters, DataPlaneStatus, FlowInfo, IdlePollStatus, JudgedKind, MacInfo, Origin, P4Cells, P4Piece,
-    P4Switch, PolicyInfo, PolicyJudged, PolicyLog, PolicyRecord, PolicyRule, PolicyRules, PortInUse,
+    Counters, DataPlaneStatus, FlowInfo, IdlePollStatus, JudgedKind, MacInfo, Origin, P4Cells, P4Device,
+    P4Piece, P4Switch, PolicyInfo, PolicyJudged, PolicyLog, PolicyRecord, PolicyRule, PolicyRules, PortInUse,
     PortInfo, PortStats, PriorityStatus, Process, ReloadSummary, Replacement, Reply, Response, Stats, Status,
     Supervision, SwitchInfo, TraceReport, TraceStep, Unconfirmed, VersionInfo, VmStateStatus,
 };
 pub use request::{AclChange, Hex, MAX_CONFIGURATION, MAX_REQUEST, P4Place, PortChanges, Request};
-
+pub use sealed::sealed;
 pub use snapshot::{PortFigures, Snapshot};
+
 use std::path::{Path, PathBuf};
 
 /// Where the supervisor listens: a connection makes it look at all processes, and yields a [`Supervision`] as

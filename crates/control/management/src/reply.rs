@@ -55,6 +55,8 @@ pub enum Reply {
     PolicyLog(PolicyLog),
     /// To `p4-list`.
     P4(Vec<P4Switch>),
+    /// To `p4-devices`.
+    P4Devices(Vec<P4Device>),
     /// To `p4-program`.
     P4Program(P4Piece),
     /// To `p4-read`.
@@ -83,6 +85,18 @@ pub struct Unconfirmed {
     pub text: String,
     /// Seconds after which the configuration before returns.
     pub seconds_left: u64,
+}
+
+/// A device of P4Runtime.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct P4Device {
+    /// Number by which clients know it.
+    pub id: u64,
+    /// Name of the P4 switch.
+    pub name: String,
+    /// Tag of its program, if it has one.
+    pub tag: Option<u64>,
 }
 
 /// Bytes of a P4 switch's program.

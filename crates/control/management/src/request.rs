@@ -214,6 +214,8 @@ pub enum Request {
     },
     /// Answer: [`Reply::P4`](crate::Reply::P4).
     P4List,
+    /// The devices of `[p4runtime]`. Answer: [`Reply::P4Devices`](crate::Reply::P4Devices).
+    P4Devices,
     /// Reads the configuration file again. Answer: [`Reply::Reloaded`](crate::Reply::Reloaded).
     Reload,
     /// Reads the configuration file, and changes nothing. Answer:
@@ -282,6 +284,7 @@ impl Request {
             | Request::PolicyJudged { .. }
             | Request::PolicyLog { .. }
             | Request::P4List
+            | Request::P4Devices
             | Request::Unconfirmed
             | Request::ConfigShow
             | Request::P4Program { .. }

@@ -5,7 +5,7 @@
 //! calls devices. What it keeps can be lost: a pipeline and its entries are the instance's version.
 //!
 //! ```text
-//!   clients == HTTP/2 == server == jobs == core_thread { service { device { pipeline } } } == instance
+//!   clients == HTTP/2 == server == jobs == core_thread { service { device { pipeline } } } == control
 //! ```
 //!
 //! | module | contents |
@@ -16,19 +16,22 @@
 //! | [`entry`], [`replication`] | entries, groups and sessions in both forms |
 //! | [`pipeline`] | a program with its entries; what another program takes over from it |
 //! | [`write`], [`read`] | updates and reads of a pipeline |
-//! | [`switches`] | the instance |
+//! | [`switches`], [`control`] | the instance, and the connection to its control process |
 //! | [`device`], [`service`] | a P4 switch with its clients; all of them |
 //! | [`wire`], [`core_thread`], [`server`] | paths and bytes; the thread that has the service; transport |
+//! | [`process`] | the process |
 
 #![forbid(unsafe_code)]
 
 pub mod arbitration;
 pub mod bytestring;
+pub mod control;
 pub mod core_thread;
 pub mod device;
 pub mod entry;
 pub mod failure;
 pub mod pipeline;
+pub mod process;
 pub mod proto;
 pub mod read;
 pub mod replication;

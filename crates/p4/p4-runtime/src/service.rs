@@ -26,6 +26,13 @@ const ANSWER: usize = 256 * 1024;
 /// Most bytes of all answers to a read.
 const MAX_ANSWERS: usize = 64 << 20;
 
+/// Most bytes of a message of a stream that the error about it has in it.
+const MAX_COPY: usize = 2048;
+
+/// Failures of a batch that have their texts, and most bytes of one: clients bound what they take of these.
+const TEXTS: usize = 32;
+const MAX_TEXT: usize = 256;
+
 /// The space of error codes of our own. There are none besides the canonical ones.
 const SPACE: &str = "hyperswitch-v1model";
 
@@ -165,7 +172,7 @@ impl<S: Switches> Service<S> {
         let error = match update {
             Update::Arbitration(update) => return self.arbitrate(stream, &update),
             Update::Packet(packet_out) => {
-                let packet_out = Some(packet_out);
+                let packet_out = Some(packet_out).filter(|packet| packet.encoded_len() <= MAX_COPY);
                 let details = stream_error::Details::PacketOut(PacketOutError { packet_out });
                 (self.refuse_packet(stream), details)
             }
@@ -175,7 +182,7 @@ impl<S: Switches> Service<S> {
                 (Failure::invalid("no digests are sent"), details)
             }
             Update::Other(other) => {
-                let other = Some(other);
+                let other = Some(other).filter(|other| other.encoded_len() <= MAX_COPY);
                 let details = stream_error::Details::Other(StreamOtherError { other });
                 (Failure::unimplemented("no such messages are read"), details)
             }
@@ -316,27 +323,32 @@ impl Refused {
     /// The form in which it leaves, with `google.rpc.Status` as details.
     #[must_use]
     pub fn into_status(self) -> tonic::Status {
-        let error = |part: &Done<()>| match part {
+        let mut texts = TEXTS;
+        let mut error = |part: &Done<()>| match part {
             Ok(()) => proto::Error::default(),
-            Err(failure) => proto::Error {
-                canonical_code: failure.code.into(),
-                message: failure.text.clone(),
-                space: SPACE.into(),
-                ..proto::Error::default()
-            },
+            Err(failure) => {
+                texts = texts.saturating_sub(1);
+                let text = failure.text.chars().take(MAX_TEXT);
+                proto::Error {
+                    canonical_code: failure.code.into(),
+                    message: if texts > 0 { text.collect() } else { String::new() },
+                    space: SPACE.into(),
+                    ..proto::Error::default()
+                }
+            }
         };
         let Failure { code, text } = self.failure;
         if self.parts.is_empty() {
             return tonic::Status::new(code, text);
         }
-        let any = |part: &Done<()>| proto::Any {
+        let mut any = |part: &Done<()>| proto::Any {
             type_url: proto::Error::TYPE_URL.into(),
             value: error(part).encode_to_vec(),
         };
         let status = proto::Status {
             code: code.into(),
             message: text.clone(),
-            details: self.parts.iter().map(any).collect(),
+            details: self.parts.iter().map(&mut any).collect(),
         };
         tonic::Status::with_details(code, text, status.encode_to_vec().into())
     }

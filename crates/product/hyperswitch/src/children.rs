@@ -6,10 +6,12 @@ use control_protocol::Channel;
 use control_protocol::supervisor::{ForwarderId, FromChild, Role};
 use driver_domain::Owner;
 use management::{Group, ListenAddress, Place, SocketMode};
+use p4_runtime::process::Options;
+use p4_runtime::server::Tls;
 use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
 use sandbox::{Kept, Missing, Violation};
 use socket_path::Access;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -144,6 +146,29 @@ fn listener(listen: &ListenAddress, group: Option<&Group>, mode: SocketMode) -> 
             Ok(socket_path::listen_at(&path.clone().into(), access)?)
         }
     }
+}
+
+/// Clients of P4Runtime. What is to be opened is opened before the rights to do so are given up.
+pub fn p4runtime(
+    listen: SocketAddr,
+    identity: Option<(PathBuf, PathBuf)>,
+    client_authorities: Option<PathBuf>,
+) -> Result<ExitCode> {
+    let supervisor = begin(Role::P4Runtime)?;
+    let listener = TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
+    let read = |path: PathBuf| {
+        std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let tls = match identity {
+        Some((certificate, key)) => Some(Tls {
+            certificate: read(certificate)?,
+            key: read(key)?,
+            client_authorities: client_authorities.map(read).transpose()?,
+        }),
+        None => None,
+    };
+    isolated(&supervisor, sandbox::isolate_p4runtime(violation())?)?;
+    end(p4_runtime::process::run(supervisor, Options { listener, tls }).map_err(Into::into))
 }
 
 fn begin(role: Role) -> Result<Channel> {

@@ -8,6 +8,7 @@ use management::{
     StormBits, StormControl, SwitchKind, TableSize, UserId, VlanId, VlanPriority, Weight,
 };
 use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -71,6 +72,17 @@ pub enum Verb {
         database: Option<PathBuf>,
         #[arg(long)]
         claim_connections: bool,
+    },
+    #[command(name = "p4runtime", hide = true)]
+    P4Runtime {
+        #[arg(long)]
+        listen: SocketAddr,
+        #[arg(long)]
+        certificate: Option<PathBuf>,
+        #[arg(long)]
+        key: Option<PathBuf>,
+        #[arg(long)]
+        client_authorities: Option<PathBuf>,
     },
     #[command(hide = true)]
     Control {

@@ -7,7 +7,6 @@
 //! | `verbs`, `capture_file`, `frame` | verbs for a running instance; capture files; frames for `trace` |
 //! | `ovs` | Open vSwitch's own programs on a switch of the instance |
 //! | `p4` | verbs for P4 programs |
-//! | `sealed` | texts for a running instance that are longer than a request |
 //!
 //! One executable: `hyperswitch run` is the supervisor, hidden subcommands are the processes it starts, and
 //! all other verbs are requests to the control process of a running instance. Exit status: 0 for success, 1
@@ -24,7 +23,6 @@ mod manual;
 mod output;
 mod ovs;
 mod p4;
-mod sealed;
 mod supervisor;
 mod verbs;
 
@@ -62,6 +60,12 @@ fn main() -> ExitCode {
             claim_connections,
         } => children::ovs(&cli.run_dir, database, claim_connections),
         Verb::View { listen, group, mode } => children::view(&listen, group.as_ref(), mode),
+        Verb::P4Runtime {
+            listen,
+            certificate,
+            key,
+            client_authorities,
+        } => children::p4runtime(listen, certificate.zip(key), client_authorities),
         Verb::Control { config } => children::control(cli.run_dir, config),
         Verb::Man { directory } => manual::pages(&directory),
         Verb::Completions { directory } => manual::completions(&directory),

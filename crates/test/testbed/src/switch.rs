@@ -35,6 +35,8 @@ pub enum Role {
     Taps,
     /// Joins an ovs-vswitchd to the data plane.
     Ovs,
+    /// Serves clients of P4Runtime.
+    P4Runtime,
 }
 
 impl Role {
@@ -46,6 +48,7 @@ impl Role {
             Role::Driver => "driver",
             Role::Taps => "forwarder-0",
             Role::Ovs => "ovs",
+            Role::P4Runtime => "p4runtime",
         }
     }
 }

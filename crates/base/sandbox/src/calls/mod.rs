@@ -18,6 +18,7 @@ pub(crate) mod data_plane;
 pub(crate) mod driver;
 pub(crate) mod forwarder;
 pub(crate) mod ovs;
+pub(crate) mod p4runtime;
 pub(crate) mod view;
 
 use libc::c_int;

@@ -12,8 +12,10 @@
 //! |---|---|
 //! | `file` | programs of the configuration file |
 //! | `join` | requests and answers, bindings of ports, users who wait |
+//! | `devices` | the process for P4Runtime: what it may ask for |
 //! | `tell` | P4 switches for users |
 
+mod devices;
 mod file;
 mod join;
 mod tell;

@@ -9,6 +9,7 @@ mod changes;
 mod crowd;
 mod events;
 mod hostile;
+mod p4runtime;
 mod rig;
 mod storm;
 mod vcpus;

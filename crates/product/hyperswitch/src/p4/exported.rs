@@ -8,9 +8,9 @@
 use super::running::Running;
 use crate::cli::P4ImportArgs;
 use crate::output;
-use crate::sealed::sealed;
 use crate::verbs::Session;
 use anyhow::{Context, Result, anyhow, ensure};
+use management::sealed;
 use management::{MAX_CELL_WORDS, Name, P4Array, P4Operations, P4Place, Reply, Request};
 use p4_ir::{Program, setup};
 use serde::{Deserialize, Serialize};

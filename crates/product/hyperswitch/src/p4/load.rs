@@ -6,9 +6,9 @@
 use super::running::Running;
 use super::{commands, exported};
 use crate::cli::P4LoadArgs;
-use crate::sealed::sealed;
 use crate::verbs::Session;
 use anyhow::{Context, Result, ensure};
+use management::sealed;
 use management::{Name, P4Operations, P4Place, Request};
 use p4_ir::Checked;
 use p4_ir::setup::{self, Setup};

@@ -7,9 +7,9 @@
 use super::{commands, entries};
 use crate::cli::{P4CounterVerb, P4EntryArgs, P4EntryVerb, P4MeterVerb, P4RegisterVerb};
 use crate::output;
-use crate::sealed::sealed;
 use crate::verbs::Session;
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use management::sealed;
 use management::{P4Array, Reply, Request};
 use p4_ir::setup::{self, Setup};
 use p4_ir::{Checked, Identity, Program};

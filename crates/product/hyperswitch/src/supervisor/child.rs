@@ -128,7 +128,7 @@ fn may_replace(role: Role, victim: Role) -> bool {
         Role::Control => victim != Role::Control,
         Role::Ovs => matches!(victim, Role::DataPlane | Role::Driver),
         Role::Driver => matches!(victim, Role::Forwarder(_)),
-        Role::DataPlane | Role::Forwarder(_) | Role::View => false,
+        Role::DataPlane | Role::Forwarder(_) | Role::View | Role::P4Runtime => false,
     }
 }
 

@@ -51,15 +51,16 @@ const JOINED: [(Role, Role, ControllerId); 4] = [
 ];
 
 /// Order of ending: processes that depend on others end first, so that none reports the loss of a peer.
-const ENDING: [Role; 5] = [
+const ENDING: [Role; 6] = [
     Role::View,
+    Role::P4Runtime,
     Role::Ovs,
     Role::Control,
     Role::Driver,
     Role::DataPlane,
 ];
 /// Forwarders end with the broker, in the order of the list behind it.
-const FORWARDERS_END: usize = 3;
+const FORWARDERS_END: usize = 4;
 
 /// How long a child may take to end when asked.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
@@ -99,6 +100,7 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
         ovs: wanted.ovs,
         view: wanted.view,
         access: wanted.access,
+        p4runtime: wanted.p4runtime,
     };
     let absent = optional.absent();
     let status_socket = StatusSocket::listen(&run_dir, Instant::now())
@@ -149,6 +151,7 @@ struct Optional {
     ovs: management::OvsConfig,
     view: management::ViewConfig,
     access: management::AccessConfig,
+    p4runtime: management::P4RuntimeConfig,
 }
 
 impl Optional {
@@ -157,6 +160,7 @@ impl Optional {
         let wanted = [
             (Role::Ovs, self.ovs.enabled),
             (Role::View, self.view.listen.is_some()),
+            (Role::P4Runtime, self.p4runtime.listen.is_some()),
         ];
         let absent = wanted.into_iter().filter(|(_, is_wanted)| !is_wanted);
         absent.map(|(role, _)| role).collect()
@@ -182,7 +186,24 @@ impl Optional {
                 }
                 command.arg("--mode").arg(self.access.view_mode.to_string());
             }
+            Role::P4Runtime => tell_p4runtime(command, &self.p4runtime),
             Role::DataPlane | Role::Control | Role::Driver | Role::Forwarder(_) => {}
+        }
+    }
+}
+
+fn tell_p4runtime(command: &mut Command, p4runtime: &management::P4RuntimeConfig) {
+    if let Some(listen) = p4runtime.listen {
+        command.arg("--listen").arg(listen.to_string());
+    }
+    let files = [
+        ("--certificate", &p4runtime.certificate),
+        ("--key", &p4runtime.key),
+        ("--client-authorities", &p4runtime.client_authorities),
+    ];
+    for (option, path) in files {
+        if let Some(path) = path {
+            command.arg(option).arg(path);
         }
     }
 }
@@ -327,19 +348,19 @@ impl Supervisor {
             }
         }
         if matches!(role, Role::Control | Role::View) {
-            self.join_view()?;
+            self.join_user(Role::View)?;
+        }
+        if matches!(role, Role::Control | Role::P4Runtime) {
+            self.join_user(Role::P4Runtime)?;
         }
         Ok(())
     }
 
-    /// Gives `view` a fresh connection to the control process, as one of `view.sock` would be, if both run.
-    fn join_view(&mut self) -> Result<()> {
-        if self.is_running(Role::Control) && self.is_running(Role::View) {
-            let (to_control, to_view) = UnixStream::pair()?;
-            for (role, peer, end) in [
-                (Role::Control, Role::View, to_view),
-                (Role::View, Role::Control, to_control),
-            ] {
+    /// Gives a process a fresh connection to the control process, as users have, if both run.
+    fn join_user(&mut self, user: Role) -> Result<()> {
+        if self.is_running(Role::Control) && self.is_running(user) {
+            let (to_control, to_user) = UnixStream::pair()?;
+            for (role, peer, end) in [(Role::Control, user, to_user), (user, Role::Control, to_control)] {
                 end.set_nonblocking(true)?;
                 self.child(role).send(&ToChild::Peer(peer), &[end.as_fd()]);
             }
@@ -390,12 +411,12 @@ impl Supervisor {
                 };
                 child.send(&ToChild::IdlePoll(status), &[]);
             }
-            Role::Driver | Role::Forwarder(_) | Role::Ovs | Role::View => {}
+            Role::Driver | Role::Forwarder(_) | Role::Ovs | Role::View | Role::P4Runtime => {}
         }
     }
 
     fn tell_vm_state(&mut self, role: Role) {
-        if matches!(role, Role::Ovs | Role::Driver | Role::View) {
+        if matches!(role, Role::Ovs | Role::Driver | Role::View | Role::P4Runtime) {
             return;
         }
         let message = ToChild::VmState(match &self.vm_state {

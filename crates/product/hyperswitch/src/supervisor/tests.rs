@@ -264,7 +264,7 @@ fn survivors_get_channels_to_whoever_was_started_again() {
     }
     // The control process, itself one of the victims, knows of all deaths.
     let control = scene.pid(Role::Control);
-    let line = format!("control {control} knows data-plane:1 driver:1 control:1 ovs:1 view:1\n");
+    let line = format!("control {control} knows data-plane:1 driver:1 control:1 ovs:1 view:1 p4runtime:1\n");
     scene.until("control knows", |scene| scene.log().contains(&line));
     // Those that place threads got the state of vm-state: unavailable here.
     let unavailable = VmStates::Unavailable(Unavailable::NoPrivilege.to_string());
@@ -272,7 +272,7 @@ fn survivors_get_channels_to_whoever_was_started_again() {
         let told = format!("{role} {} is told {unavailable:?} with 0\n", scene.pid(role));
         assert_eq!(
             scene.log().contains(&told),
-            !matches!(role, Role::Ovs | Role::Driver | Role::View),
+            !matches!(role, Role::Ovs | Role::Driver | Role::View | Role::P4Runtime),
             "{told}{}",
             scene.log()
         );

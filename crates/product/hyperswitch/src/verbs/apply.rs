@@ -4,8 +4,8 @@ use super::config_file::Successor;
 use super::{Reply, Request, Session, reload};
 use crate::cli::ApplyArgs;
 use crate::output;
-use crate::sealed::sealed;
 use anyhow::{Context, Result, bail};
+use management::sealed;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 

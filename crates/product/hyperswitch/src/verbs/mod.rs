@@ -198,6 +198,7 @@ impl serde::Serialize for Bare<'_> {
             Reply::P4Cells(reply) => reply.serialize(serializer),
             Reply::Reloaded(reply) => reply.serialize(serializer),
             Reply::Unconfirmed(reply) => reply.serialize(serializer),
+            Reply::P4Devices(reply) => reply.serialize(serializer),
             Reply::Config(reply) => reply.serialize(serializer),
             Reply::Snapshot(reply) => reply.serialize(serializer),
             Reply::Events(reply) => reply.events.serialize(serializer),

@@ -31,6 +31,8 @@ pub fn text(reply: &Reply) -> String {
         Reply::Snapshot(snapshot) => format!("{} ports\n", snapshot.ports.len()),
         Reply::Events(events) => super::events::text(&events.events),
         Reply::P4Program(piece) => format!("{}\n", piece.bytes),
+        // No verb asks for devices.
+        Reply::P4Devices(devices) => format!("{devices:?}\n"),
         Reply::P4Cells(cells) => format!("{:?}\n", cells.words),
     }
 }

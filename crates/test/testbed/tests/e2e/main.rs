@@ -10,6 +10,7 @@ mod interfaces;
 mod kills;
 mod life;
 mod p4;
+mod p4runtime;
 mod policies;
 mod polling;
 mod readme;
