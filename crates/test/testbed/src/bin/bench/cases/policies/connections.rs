@@ -22,6 +22,7 @@ use testbed::{Endpoint as _, Namespace, Switch};
 const LABEL: &str = "TCP connections between containers";
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PORT_OF_SERVER: u16 = 443;
+const LATE: Duration = Duration::from_secs(5);
 const NAMES: [&str; 2] = ["server", "client"];
 
 /// A switch with two containers.
@@ -47,6 +48,8 @@ pub fn run(effort: &Effort, record: &mut Record) -> Result<()> {
         turns.rotate_left(round % 3);
         for (name, pair, half, is_stopped) in turns {
             let address = client(2 * round + half);
+            // The server asks for the address by flooded frames, which may need the control process.
+            pair.connections(address, Duration::ZERO)?;
             let rate = pair.switch_alone(is_stopped, || pair.connections(address, effort.long))?;
             record.add(LABEL, name, CONNECTIONS, rate)?;
         }
@@ -113,7 +116,7 @@ impl Pair {
         thread::scope(|scope| {
             let listener = scope.spawn(|| within(server, || TcpListener::bind((SERVER, PORT_OF_SERVER))));
             let listener = listener.join().expect("the server does not panic")??;
-            listener.set_nonblocking(false)?;
+            sockopt::set_socket_timeout(&listener, sockopt::Timeout::Recv, Some(LATE))?;
             let ends = &ends;
             let accepting = scope.spawn(move || {
                 while !ends.load(Ordering::Relaxed) {
@@ -125,7 +128,11 @@ impl Pair {
                 within(client, || {
                     let (begin, mut count) = (Instant::now(), 0_u32);
                     while begin.elapsed() < time {
-                        connect(from)?;
+                        if let Err(error) = connect(from) {
+                            ends.store(true, Ordering::Relaxed);
+                            let _ = connect(from);
+                            return Err(error);
+                        }
                         count += 1;
                     }
                     let rate = f64::from(count) / begin.elapsed().as_secs_f64();
@@ -146,6 +153,8 @@ impl Pair {
 fn connect(from: Ipv4Addr) -> Result<()> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
     sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
+    // Bounds how long the connection may take.
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(LATE))?;
     rustix::net::bind(&socket, &SocketAddrV4::new(from, 0))?;
     rustix::net::connect(&socket, &SocketAddrV4::new(SERVER, PORT_OF_SERVER))?;
     Ok(())
