@@ -209,7 +209,12 @@ impl Scene {
     /// The stand-in does this instead of answering its next ping, which is sent now.
     fn ping_with_fault(&mut self, role: Role, fault: &str) {
         std::fs::write(self.log.with_file_name(format!("{FAULT}-{role}")), fault).unwrap();
-        self.supervisor.child(role).ping(Instant::now());
+        // One whose messages were not all read yet is not asked.
+        self.until("it is asked", |scene| {
+            let child = scene.supervisor.child(role);
+            child.ping(Instant::now());
+            child.is_unsure()
+        });
     }
 
     /// Does the supervisor's work until the condition holds.
