@@ -101,5 +101,11 @@ fn a_switch_that_gets_hardly_any_processor_time_is_left_alone() {
     drop(hogs);
     let after = processes(&run_dir).expect("it answers once there is time");
     println!("{number} rounds under {HOGS} hogs for each processor");
-    assert_eq!(before, after, "a healthy process was replaced");
+    // A forwarder starts with its first interface.
+    let still: Vec<&String> = after.iter().filter(|process| before.contains(process)).collect();
+    assert_eq!(
+        before.iter().collect::<Vec<_>>(),
+        still,
+        "a healthy process was replaced"
+    );
 }

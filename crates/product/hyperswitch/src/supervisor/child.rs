@@ -268,7 +268,12 @@ impl Supervised {
             {
                 return Some(Event::Nothing);
             }
-            Err(control_protocol::ChannelError::WouldBlock) => return None,
+            Err(control_protocol::ChannelError::WouldBlock) => {
+                if running.watch.is_to_be_asked() {
+                    self.ping(now);
+                }
+                return None;
+            }
             said => said,
         };
         running.unasked += 1;

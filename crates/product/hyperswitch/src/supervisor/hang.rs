@@ -87,6 +87,8 @@ pub struct Watch {
     trouble: Option<String>,
     /// Messages of the child wait to be read: its answer may be among them.
     has_unread: bool,
+    /// It is to be asked once these are read.
+    is_put_off: bool,
     /// The turns of the child's threads are short.
     has_short_turns: bool,
 }
@@ -131,10 +133,14 @@ impl Watch {
         }
     }
 
-    /// Asks for an answer: the number of the ping to be sent, unless one is under way.
+    /// Asks for an answer: the number of the ping to be sent, unless one is under way or put off.
     pub fn ping(&mut self, sight: &impl Sight, now: Instant) -> Option<u32> {
+        if self.silent.is_some() {
+            return None;
+        }
         // What was not read yet may be so much that there is no room for an answer.
-        if self.silent.is_some() || self.has_unread {
+        self.is_put_off = self.has_unread;
+        if self.is_put_off {
             return None;
         }
         self.ping = self.ping.wrapping_add(1);
@@ -170,6 +176,11 @@ impl Watch {
     /// Whether messages of the child wait to be read.
     pub fn set_unread(&mut self, yes: bool) {
         self.has_unread = yes;
+    }
+
+    /// Whether the child was to be asked while messages of its waited, and none does any more.
+    pub fn is_to_be_asked(&self) -> bool {
+        self.is_put_off && !self.has_unread
     }
 
     /// Whether an answer is under way, so that its state is not known.

@@ -209,7 +209,7 @@ impl Scene {
     /// The stand-in does this instead of answering its next ping, which is sent now.
     fn ping_with_fault(&mut self, role: Role, fault: &str) {
         std::fs::write(self.log.with_file_name(format!("{FAULT}-{role}")), fault).unwrap();
-        // One whose messages were not all read yet is not asked.
+        // One whose messages were not all read yet is asked later.
         self.until("it is asked", |scene| {
             let child = scene.supervisor.child(role);
             child.ping(Instant::now());

@@ -194,6 +194,19 @@ fn an_answer_that_was_not_read_is_no_silence() {
 }
 
 #[test]
+fn one_whose_messages_wait_is_asked_once_they_are_read() {
+    let mut scene = Scene::new();
+    scene.watch.set_unread(true);
+    assert!(!scene.watch.is_to_be_asked(), "nobody wanted to");
+    assert_eq!(scene.ping(), None);
+    assert!(!scene.watch.is_to_be_asked(), "messages wait");
+    scene.watch.set_unread(false);
+    assert!(scene.watch.is_to_be_asked());
+    assert!(scene.ping().is_some());
+    assert!(!scene.watch.is_to_be_asked(), "once only");
+}
+
+#[test]
 fn one_that_computes_without_end_is_replaced_by_the_time_it_uses() {
     let mut scene = Scene::new();
     scene.ping().unwrap();
