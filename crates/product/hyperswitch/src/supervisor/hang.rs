@@ -87,7 +87,7 @@ pub struct Watch {
     trouble: Option<String>,
     /// Messages of the child wait to be read: its answer may be among them.
     has_unread: bool,
-    /// It is to be asked once these are read.
+    /// The child is to be asked once these are read.
     is_put_off: bool,
     /// The turns of the child's threads are short.
     has_short_turns: bool,
