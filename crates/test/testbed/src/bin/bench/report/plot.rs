@@ -36,6 +36,7 @@ const COLOURS: &[(&str, RGBColor)] = &[
     ("hyperswitch-guests-together", RGBColor(90, 170, 240)),
     ("hyperswitch-unbounded", RGBColor(0, 150, 150)),
     ("hyperswitch-normal-priority", RGBColor(70, 70, 110)),
+    ("hyperswitch-guarded", RGBColor(100, 210, 210)),
     ("hyperswitch-nice", RGBColor(40, 180, 120)),
     ("hyperswitch-slice", RGBColor(250, 170, 30)),
     ("hyperswitch-without-idle-poll", RGBColor(170, 110, 230)),
