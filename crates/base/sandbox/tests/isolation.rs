@@ -395,6 +395,17 @@ fn raw(number: i64, arguments: [i32; 4]) {
     unsafe { libc::syscall(number, a, b, c, d, 0, 0) };
 }
 
+/// What every process does.
+const ORDINARY: [&str; 7] = [
+    "nothing",
+    "threads",
+    "memory",
+    "allocator",
+    "time",
+    "panic",
+    "size",
+];
+
 #[test]
 fn the_work_of_a_data_plane_goes_on() {
     for name in [
@@ -466,15 +477,7 @@ fn control_reaches_its_own_files_and_makes_sockets_of_one_kind() {
 
 #[test]
 fn the_work_of_a_driver_domain_goes_on() {
-    for name in [
-        "nothing",
-        "threads",
-        "memory",
-        "allocator",
-        "time",
-        "panic",
-        "size",
-    ] {
+    for name in ORDINARY {
         works(&format!("driver: {name}"));
     }
     for name in [
@@ -520,18 +523,10 @@ fn a_driver_domain_reaches_interfaces_and_nothing_else() {
 
 #[test]
 fn the_work_of_a_forwarder_goes_on() {
-    for name in [
-        "nothing",
-        "threads",
-        "memory",
-        "allocator",
-        "time",
-        "panic",
-        "size",
-        "own core",
-        "shared memory",
-        "offloads of a TAP",
-    ] {
+    for name in ORDINARY
+        .into_iter()
+        .chain(["own core", "shared memory", "offloads of a TAP"])
+    {
         works(&format!("forwarder: {name}"));
     }
 }

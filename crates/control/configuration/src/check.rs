@@ -36,6 +36,20 @@ pub struct CheckError {
     pub message: String,
 }
 
+impl CheckError {
+    /// An error in a key of the P4 program with this index.
+    pub fn in_program(index: usize, key: &'static str, message: String) -> CheckError {
+        CheckError {
+            path: vec![
+                PathSegment::Key("p4"),
+                PathSegment::Index(index),
+                PathSegment::Key(key),
+            ],
+            message,
+        }
+    }
+}
+
 impl Config {
     /// Makes the checks that span several values.
     ///
@@ -65,14 +79,7 @@ impl Config {
 fn check_p4(config: &Config) -> Result<(), CheckError> {
     let (mut names, mut bound) = (BTreeSet::new(), BTreeMap::new());
     for (index, program) in config.p4.iter().enumerate() {
-        let error = |key, message| CheckError {
-            path: vec![
-                PathSegment::Key("p4"),
-                PathSegment::Index(index),
-                PathSegment::Key(key),
-            ],
-            message,
-        };
+        let error = |key, message| CheckError::in_program(index, key, message);
         let name = program.name.as_str();
         if !names.insert(name) {
             let message = format!("there is already a P4 program {name}; names are unique");

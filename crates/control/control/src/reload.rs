@@ -233,12 +233,8 @@ impl File {
         if let Refusal::P4Port { name, .. } = &refusal
             && let Some(index) = config.p4.iter().position(|own| own.name.as_str() == name)
         {
-            let path = [
-                PathSegment::Key("p4"),
-                PathSegment::Index(index),
-                PathSegment::Key("ports"),
-            ];
-            return self.error(&path, refusal.to_string());
+            let error = CheckError::in_program(index, "ports", refusal.to_string());
+            return self.error(&error.path, error.message);
         }
         let (Refusal::LongSocketPath { port, .. } | Refusal::SocketTaken { port, .. }) = &refusal else {
             return refusal;

@@ -293,7 +293,7 @@ fn without_a_control_process_scrapes_fail_until_there_is_one() {
     );
     assert!(rig.scrape("").0.starts_with("HTTP/1.1 503 "));
     assert!(rig.scrape("").0.starts_with("HTTP/1.1 200 "));
-    // It shows the supervisor that it works.
+    // The process shows the supervisor that it works.
     rig.supervisor.send(&ToChild::Ping(9), &[]).unwrap();
     assert_eq!(rig.supervisor.recv::<FromChild>().unwrap().0, FromChild::Pong(9));
 }

@@ -11,8 +11,8 @@
 //!
 //! A change of a rule, or of a member that is a whole network, reads the outlines of all decisions of the
 //! list ([`rule_list::Outline`]), which are in the notes, and looks at the few decisions that it may concern.
-//! It does so in parts, each with a lock of its own that is held while the part's notes are read: some
-//! nanoseconds for each note.
+//! The notes are in parts, each with a lock of its own that is held while the part is read: some nanoseconds
+//! for each note.
 //!
 //! No decision may be dropped while a lock is held here.
 

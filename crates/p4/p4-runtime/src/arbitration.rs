@@ -339,7 +339,7 @@ mod tests {
             roles.authorise("", number(6)).unwrap_err().code,
             Code::PermissionDenied
         );
-        // Its number stays the highest.
+        // The number stays the highest.
         assert_eq!(codes(&roles.update(A, &asks(Some(5), "")).unwrap()), [(A, 5)]);
         assert_eq!(codes(&roles.update(A, &asks(Some(6), "")).unwrap()), [(A, 0)]);
     }

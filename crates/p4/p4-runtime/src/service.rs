@@ -1,6 +1,7 @@
 //! The service without its transport: requests of clients in, answers and messages for streams out.
 //!
-//! One thread has it, so requests are made one after the other, and a read finds a state between two writes.
+//! One thread has the service, so requests are made one after the other, and a read finds a state between two
+//! writes.
 
 use crate::arbitration::{Notices, StreamId};
 use crate::device::Device;

@@ -365,13 +365,9 @@ pub enum P4MeterVerb {
     },
 }
 
+/// Under which name a program runs, for which ports, and what its packets may take.
 #[derive(Args, Debug)]
-pub struct P4LoadArgs {
-    /// What p4c wrote for BMv2 (JSON), or the serialised form
-    pub program: PathBuf,
-    /// P4Info of the program, text or binary
-    #[arg(long, value_name = "FILE")]
-    pub p4info: Option<PathBuf>,
+pub struct P4PlaceArgs {
     /// Name of the program in the instance [default: that of the file]
     #[arg(long, value_name = "NAME")]
     pub name: Option<Name>,
@@ -382,6 +378,17 @@ pub struct P4LoadArgs {
     /// Operations that a packet may take in a pass, up to 1000000: longer turns are rarer [default: 32768]
     #[arg(long, value_name = "N")]
     pub operations: Option<P4Operations>,
+}
+
+#[derive(Args, Debug)]
+pub struct P4LoadArgs {
+    /// What p4c wrote for BMv2 (JSON), or the serialised form
+    pub program: PathBuf,
+    /// P4Info of the program, text or binary
+    #[arg(long, value_name = "FILE")]
+    pub p4info: Option<PathBuf>,
+    #[command(flatten)]
+    pub place: P4PlaceArgs,
     /// Entries: BMv2's `commands.txt`, runtime JSON as in P4's tutorials, or a script of a packet test; may
     /// be given several times
     #[arg(long, value_name = "FILE")]
@@ -395,16 +402,8 @@ pub struct P4LoadArgs {
 pub struct P4ImportArgs {
     /// What `p4 export` wrote
     pub file: PathBuf,
-    /// Name of the program in the instance [default: that of the file]
-    #[arg(long, value_name = "NAME")]
-    pub name: Option<Name>,
-    /// A port of the instance, and the number by which the program knows it, 0 to 510; may be given several
-    /// times
-    #[arg(long = "port", value_name = "NUMBER=PORT")]
-    pub ports: Vec<PlacedPort>,
-    /// Operations that a packet may take in a pass, up to 1000000: longer turns are rarer [default: 32768]
-    #[arg(long, value_name = "N")]
-    pub operations: Option<P4Operations>,
+    #[command(flatten)]
+    pub place: P4PlaceArgs,
 }
 
 #[derive(Args, Debug)]

@@ -5,7 +5,7 @@
 
 mod containers;
 
-use containers::{Instance, Namespace, eventually, run};
+use containers::{Instance, Namespace, eventually, kernel_says, run};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -101,15 +101,6 @@ fn loses_nothing(ping: Child, what: &str) {
     assert!(text.contains(" 1000 received"), "{what}: {text}");
 }
 
-/// A line of `/proc/<pid>/status`, without its name.
-fn kernel_says(pid: u64, name: &str) -> String {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.unwrap().trim().to_owned()
-}
-
 #[test]
 fn forwarders_have_no_rights_and_the_broker_has_no_frames() {
     let Some(site) = Site::start() else { return };
@@ -183,7 +174,7 @@ fn the_death_of_one_process_is_no_other_ones_loss() {
         loses_nothing(ping, address);
         assert_eq!(pids, [TAPS, UPLINK].map(|role| site.pid(role)));
     }
-    // It has all in hand.
+    // The broker has all in hand.
     site.instance
         .verb(&["port", "set", "a", "--mtu", "1400"])
         .unwrap();

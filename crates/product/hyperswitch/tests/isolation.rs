@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod containers;
+
+use containers::kernel_says;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{chown, lchown, symlink};
 use std::os::unix::net::UnixListener;
@@ -101,15 +104,6 @@ impl Drop for Instance {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-/// A line of `/proc/<pid>/status`, without its name.
-fn kernel_says(pid: u64, name: &str) -> String {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.unwrap().trim().to_owned()
 }
 
 fn capabilities(pid: u64, set: &str) -> u64 {

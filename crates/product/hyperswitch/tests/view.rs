@@ -4,7 +4,7 @@
 
 mod containers;
 
-use containers::{Instance, eventually, run};
+use containers::{Instance, eventually, kernel_says, run};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -125,15 +125,6 @@ fn promtool_accepts_metrics_and_rules() {
     assert!(accepted, "{said}");
 }
 
-/// A line of `/proc/<pid>/status`.
-fn kernel_says(pid: u64, name: &str) -> String {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.unwrap().trim().to_owned()
-}
-
 #[test]
 fn the_process_that_serves_metrics_reaches_nothing_else() {
     let world = World::start();
@@ -164,7 +155,7 @@ fn the_process_that_serves_metrics_reaches_nothing_else() {
         let of = |pid: &str| std::fs::read_link(Path::new("/proc").join(pid).join("ns").join(namespace));
         assert_ne!(of(&pid.to_string()).unwrap(), of("self").unwrap(), "{namespace}");
     }
-    // Its listener, the supervisor, and the control process.
+    // The listener, the supervisor, and the control process.
     eventually("three sockets", || {
         let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
         let open = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());

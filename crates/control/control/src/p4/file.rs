@@ -12,7 +12,7 @@ use crate::control::Control;
 use crate::intent::{Intent, P4Intent};
 use crate::refusal::Refusal;
 use flow::P4Id;
-use management::{CheckError, Config, Name, P4Config, P4Operations, PathSegment, PlacedPort};
+use management::{CheckError, Config, Name, P4Config, P4Operations, PlacedPort};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -31,14 +31,7 @@ pub(crate) fn read(
     intent.p4.retain(|name, own| own.file.is_none() || is_left(name));
     let mut versions = Vec::new();
     for (index, wanted) in wanted.iter().enumerate() {
-        let error = |key, message| CheckError {
-            path: vec![
-                PathSegment::Key("p4"),
-                PathSegment::Index(index),
-                PathSegment::Key(key),
-            ],
-            message,
-        };
+        let error = |key, message| CheckError::in_program(index, key, message);
         let bytes = (options.p4.read)(wanted, &directory(options), options.cores.len().max(1));
         let bytes = bytes.map_err(|message| error("program", message))?;
         let version = Version::new(bytes, allowed(wanted));

@@ -101,10 +101,11 @@ fn addresses(key: &FlowKey) -> [String; 2] {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn record(origin: &str) -> PolicyRecord {
+    /// A record about that rule.
+    pub fn record(origin: &str) -> PolicyRecord {
         PolicyRecord {
             number: 0,
             time_ms: 1,

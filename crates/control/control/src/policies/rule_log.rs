@@ -61,26 +61,8 @@ impl RuleLog {
 
 #[cfg(test)]
 mod tests {
+    use super::super::records::tests::record;
     use super::*;
-
-    fn record(origin: &str) -> PolicyRecord {
-        PolicyRecord {
-            number: 0,
-            time_ms: 1,
-            policy: "to: acl office".into(),
-            origin: origin.into(),
-            action: "drop".into(),
-            trial: true,
-            port: "web".into(),
-            direction: "to".into(),
-            sender: "client".into(),
-            source: "10.0.0.2:4000".into(),
-            destination: "10.0.0.1:23".into(),
-            packet: "eth_type=0x0800".into(),
-            bytes: 60,
-            skipped: 3,
-        }
-    }
 
     #[test]
     fn each_rule_keeps_its_last_records_whatever_others_note() {

@@ -81,7 +81,7 @@ fn viewers_take_no_place_of_the_owner_s() {
     // Of the viewers, the latest have places.
     wait("a place", || ask(crowd.last().unwrap(), &Verb::Version)?.ok());
     assert!(ask(&crowd[0], &Verb::Version).is_none());
-    // One that cannot be repeated, so that the connection is the one from before.
+    // A request that is not repeated, so that the connection is the one from before.
     let flush = Verb::MacFlush {
         switch: None,
         port: None,

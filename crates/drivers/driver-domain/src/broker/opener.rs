@@ -145,7 +145,7 @@ impl Opener {
             }
             Command::Change(spec) => self.specify(spec, None),
             Command::Look => self.look(),
-            // It was noticed already, or the report is late.
+            // The end was noticed already, or the report is late.
             Command::Broken(_) if self.start.interface.is_none() => {}
             Command::Broken(reason) => self.close(reason),
             Command::Detach => {
@@ -257,7 +257,7 @@ impl Opener {
     fn remove(&mut self, name: &str) {
         let removed = match self.start.interface.take() {
             Some(interface) => interface.remove(&self.start.owner),
-            // It may come back later, without an opener.
+            // An interface that is gone may come back later, without an opener.
             None => Uplink::show(name, &self.start.owner),
         };
         if let Err(error) = removed {

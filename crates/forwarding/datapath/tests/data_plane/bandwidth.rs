@@ -122,7 +122,7 @@ fn frames_of_64_kib_wait_at_a_slow_port_and_arrive() {
         for _ in 0..FRAMES {
             b.expect(&frame);
         }
-        // Those behind the first one wait for it to be paid.
+        // The frames behind the first one wait for it to be paid.
         let least = Duration::from_millis(500) * (FRAMES as u32 - 1);
         assert!(begun.elapsed() >= least, "{:?}", begun.elapsed());
         assert_eq!(switch.counters(1).dropped.total(), 0);

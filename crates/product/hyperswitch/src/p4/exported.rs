@@ -11,7 +11,7 @@ use crate::output;
 use crate::verbs::Session;
 use anyhow::{Context, Result, anyhow, ensure};
 use management::sealed;
-use management::{MAX_CELL_WORDS, Name, P4Array, P4Operations, P4Place, Reply, Request};
+use management::{MAX_CELL_WORDS, Name, P4Array, P4Operations, Reply, Request};
 use p4_ir::{Program, setup};
 use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
@@ -121,7 +121,7 @@ pub fn import(session: &mut Session<'_>, args: &P4ImportArgs) -> Result<()> {
         .context("no exported P4 program")
         .with_context(named)?;
     let cells: Vec<Cells> = serde_json::from_slice(cells).with_context(named)?;
-    let name = super::load::name(args.name.as_ref(), &args.file)?;
+    let name = super::load::name(args.place.name.as_ref(), &args.file)?;
     ensure!(
         Running::find(session, name.as_str())?.is_none(),
         "there is a P4 program {name} already; unload it, or give another name with --name"
@@ -130,15 +130,11 @@ pub fn import(session: &mut Session<'_>, args: &P4ImportArgs) -> Result<()> {
         name: name.clone(),
         replaces,
         ports: Some(ports),
-        operations: args.operations.map(P4Operations::get),
+        operations: args.place.operations.map(P4Operations::get),
     };
     session.call_sent(&load(None, Vec::new()), sealed(program)?.as_fd())?;
     let filled = fill(session, &name, cells);
-    let ports = args.ports.iter().map(|place| P4Place {
-        number: place.number,
-        port: place.port.clone(),
-    });
-    let ports = ports.collect();
+    let ports = super::load::places(&args.place);
     let bound = filled.and_then(|tag| session.show_sent(&load(Some(tag), ports), sealed(program)?.as_fd()));
     if bound.is_err() {
         let name = name.to_string();

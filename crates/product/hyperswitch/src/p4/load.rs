@@ -5,11 +5,11 @@
 
 use super::running::Running;
 use super::{commands, exported};
-use crate::cli::P4LoadArgs;
+use crate::cli::{P4LoadArgs, P4PlaceArgs};
 use crate::verbs::Session;
 use anyhow::{Context, Result, ensure};
 use management::sealed;
-use management::{Name, P4Operations, P4Place, Request};
+use management::{Name, P4Operations, P4Place, PlacedPort, Request};
 use p4_ir::Checked;
 use p4_ir::setup::{self, Setup};
 use p4_stf::script;
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// When a file cannot be read, the program or an entry makes no sense, or the instance refuses.
 pub fn run(session: &mut Session<'_>, args: &P4LoadArgs) -> Result<()> {
     let (program, given) = version(args)?;
-    let name = name(args.name.as_ref(), &args.program)?;
+    let name = name(args.place.name.as_ref(), &args.program)?;
     let present = Running::find(session, name.as_str())?;
     if let Some(present) = present.as_ref().filter(|_| !args.discard) {
         let losses = p4_interpreter::losses(present.program(), &program);
@@ -34,19 +34,20 @@ pub fn run(session: &mut Session<'_>, args: &P4LoadArgs) -> Result<()> {
     }
     let request = Request::P4Load {
         name,
-        operations: args.operations.map(P4Operations::get),
+        operations: args.place.operations.map(P4Operations::get),
         replaces: present.map(|present| present.tag()),
-        ports: Some(
-            args.ports
-                .iter()
-                .map(|place| P4Place {
-                    number: place.number,
-                    port: place.port.clone(),
-                })
-                .collect(),
-        ),
+        ports: Some(places(&args.place)),
     };
     session.show_sent(&request, sealed(&setup::encode(&program, &given))?.as_fd())
+}
+
+/// Ports as a request has them.
+pub(super) fn places(args: &P4PlaceArgs) -> Vec<P4Place> {
+    let place = |place: &PlacedPort| P4Place {
+        number: place.number,
+        port: place.port.clone(),
+    };
+    args.ports.iter().map(place).collect()
 }
 
 /// The program with its entries, and what is given beside them.

@@ -271,7 +271,7 @@ fn survivors_get_channels_to_whoever_was_started_again() {
     let control = scene.pid(Role::Control);
     let line = format!("control {control} knows data-plane:1 driver:1 control:1 ovs:1 view:1 p4runtime:1\n");
     scene.until("control knows", |scene| scene.log().contains(&line));
-    // Those that place threads got the state of vm-state: unavailable here.
+    // Processes that place threads got the state of vm-state: unavailable here.
     let unavailable = VmStates::Unavailable(Unavailable::NoPrivilege.to_string());
     for role in Role::ALL {
         let told = format!("{role} {} is told {unavailable:?} with 0\n", scene.pid(role));

@@ -1,8 +1,8 @@
 //! Cached decisions that another configuration's lists would make otherwise, each with its packets.
 //!
 //! A decision was made by the list that its port has, so it is judged by the list that the port would have.
-//! It is about packets that agree in some bits. Where the other list compares more bits, some of the packets
-//! may be judged otherwise, and the decision is told as one of these.
+//! A decision is about packets that agree in some bits. Where the other list compares more bits, some of the
+//! packets may be judged otherwise, and the decision is told as one of these.
 
 use super::{Reply, Request, Session};
 use anyhow::{Result, bail};

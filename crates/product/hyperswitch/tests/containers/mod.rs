@@ -13,6 +13,15 @@ use std::time::{Duration, Instant};
 /// How long a condition is waited for.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// A line of `/proc/<pid>/status`, without its name.
+pub fn kernel_says(pid: u64, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap().trim().to_owned()
+}
+
 /// A network namespace, gone when dropped.
 pub struct Namespace(pub String);
 

@@ -1,6 +1,6 @@
 //! Guests that talk through a P4 program: a router between two networks, loaded while they are there.
 
-use crate::rig::{boot, does_not_reach, finish, reaches, transfers};
+use crate::rig::{boot, does_not_reach, finish, reaches, route, routed, transfers};
 use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,19 +39,6 @@ fn load(switch: &Switch) -> Result<()> {
     switch.verb(&[&load[..], &ports].concat()).map(drop)
 }
 
-/// Leads to the other network by the router's address at this port, whose MAC address the router's tables
-/// have: the program answers no ARP.
-fn route(endpoint: &dyn Endpoint, device: &str, number: u8) -> Result<()> {
-    let (gateway, mac) = (format!("10.{number}.0.254"), format!("02:00:00:00:00:f{number}"));
-    // Busybox, in virtual machines, has no neighbours.
-    endpoint
-        .must(&format!(
-            "{{ ip neigh replace {gateway} lladdr {mac} dev {device} 2>/dev/null || \
-             busybox arp -i {device} -s {gateway} {mac}; }} && ip route replace 10.0.0.0/8 via {gateway}"
-        ))
-        .map(drop)
-}
-
 /// Entries of the loaded program are taken away and added again, all at once or none.
 fn entries_change(switch: &Switch, one: &Namespace) -> Result<()> {
     let entry = |verb: &str, lines: &[&str]| switch.verb(&[&["p4", "entry", verb, "router"], lines].concat());
@@ -82,14 +69,7 @@ fn containers_talk_through_a_router_that_outlives_control_and_returns_to_a_new_d
         return Ok(());
     };
     let [one, other] = [Namespace::new("one")?, Namespace::new("other")?];
-    let port = |name: &str, container: &Namespace, number: u8| {
-        format!(
-            "[[switch.port]]\nname = \"{name}\"\ntype = \"tap\"\ninterface = \"eth0\"\nnetns = \"{}\"\n\
-             mac = \"02:00:00:00:01:0{number}\"\naddresses = [\"10.{number}.0.1/16\"]\n",
-            container.netns()
-        )
-    };
-    let (a, b) = (port("a", &one, 1), port("b", &other, 2));
+    let (a, b) = (routed("a", &one, 1), routed("b", &other, 2));
     let switch = Switch::start(&format!("[[switch]]\nname = \"lan\"\n{a}{b}"))?;
     for (name, container, number) in [("a", &one, 1), ("b", &other, 2)] {
         switch.wait_port(name, "running")?;

@@ -3,7 +3,7 @@
 //! The client is p4runtime-shell, as PyPI has it, in the Python that `HYPERSWITCH_P4RUNTIME_PYTHON` names
 //! (default: `python3`). Without it the test is left out, and says so.
 
-use crate::rig::{does_not_reach, finish, reaches, transfers};
+use crate::rig::{does_not_reach, finish, reaches, route, routed, transfers};
 use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
 use std::process::Command;
@@ -96,16 +96,6 @@ fn client((switch, python): (&Switch, &str), election: u32, pipeline: bool, line
         .map(drop)
 }
 
-/// Leads to the other network by the router's address at this port.
-fn route(container: &Namespace, number: u8) -> Result<()> {
-    let (gateway, mac) = (format!("10.{number}.0.254"), format!("02:00:00:00:00:f{number}"));
-    container
-        .must(&format!(
-            "ip neigh replace {gateway} lladdr {mac} dev eth0 && ip route replace 10.0.0.0/8 via {gateway}"
-        ))
-        .map(drop)
-}
-
 #[test]
 fn containers_talk_through_a_router_that_p4runtime_shell_has_filled() -> Result<()> {
     let Some(_lab) = Lab::enter("containers_talk_through_a_router_that_p4runtime_shell") else {
@@ -116,21 +106,14 @@ fn containers_talk_through_a_router_that_p4runtime_shell_has_filled() -> Result<
         return Ok(());
     };
     let [one, other] = [Namespace::new("one")?, Namespace::new("other")?];
-    let port = |name: &str, container: &Namespace, number: u8| {
-        format!(
-            "[[switch.port]]\nname = \"{name}\"\ntype = \"tap\"\ninterface = \"eth0\"\nnetns = \"{}\"\n\
-             mac = \"02:00:00:00:01:0{number}\"\naddresses = [\"10.{number}.0.1/16\"]\n",
-            container.netns()
-        )
-    };
-    let (a, b) = (port("a", &one, 1), port("b", &other, 2));
+    let (a, b) = (routed("a", &one, 1), routed("b", &other, 2));
     let switch = Switch::start(&format!(
         "[p4runtime]\nlisten = \"{ADDRESS}\"\n[[p4runtime.device]]\nid = 1\nname = \"router\"\n\
          ports = [\"1=a\", \"2=b\"]\n[[switch]]\nname = \"lan\"\n{a}{b}"
     ))?;
     for (name, container, number) in [("a", &one, 1), ("b", &other, 2)] {
         switch.wait_port(name, "running")?;
-        route(container, number)?;
+        route(container, "eth0", number)?;
     }
     switch.host().must("ip link set lo up")?;
     does_not_reach(&one, OTHER)?;

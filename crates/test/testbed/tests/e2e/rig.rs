@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use management::Stats;
 use std::time::Duration;
 use testbed::ping::{PingOptions, ping};
-use testbed::{Endpoint, Guest, GuestOptions, Switch, UmlGuest};
+use testbed::{Endpoint, Guest, GuestOptions, Namespace, Switch, UmlGuest};
 
 /// A private switch `sw0` with these vhost-user ports. `extra` goes into the switch's own table.
 pub fn private(ports: &[&str], extra: &str) -> String {
@@ -51,6 +51,28 @@ pub fn boot<const N: usize>(options: impl IntoIterator<Item = GuestOptions>) -> 
         .try_into()
         .ok()
         .with_context(|| format!("{count} guests instead of {N}"))
+}
+
+/// A port for a container in network 10.`number`/16 of a P4 router.
+pub fn routed(name: &str, container: &Namespace, number: u8) -> String {
+    format!(
+        "[[switch.port]]\nname = \"{name}\"\ntype = \"tap\"\ninterface = \"eth0\"\nnetns = \"{}\"\n\
+         mac = \"02:00:00:00:01:0{number}\"\naddresses = [\"10.{number}.0.1/16\"]\n",
+        container.netns()
+    )
+}
+
+/// Leads to the other network by the router's address at this port, whose MAC address the router's tables
+/// have: the program answers no ARP.
+pub fn route(endpoint: &dyn Endpoint, device: &str, number: u8) -> Result<()> {
+    let (gateway, mac) = (format!("10.{number}.0.254"), format!("02:00:00:00:00:f{number}"));
+    // Busybox, in virtual machines, has no neighbours.
+    endpoint
+        .must(&format!(
+            "{{ ip neigh replace {gateway} lladdr {mac} dev {device} 2>/dev/null || \
+             busybox arp -i {device} -s {gateway} {mac}; }} && ip route replace 10.0.0.0/8 via {gateway}"
+        ))
+        .map(drop)
 }
 
 /// Every ping must be answered, once.
