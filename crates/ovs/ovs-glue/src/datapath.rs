@@ -223,6 +223,9 @@ pub enum Question {
     FlowsAfter(u64, Detail),
     /// Brings [`Datapath::port_stats`] up to date.
     PortStats(PortNo),
+    /// Waits until a new port's device is attached, or cannot be, at most half a second. Ports whose guests
+    /// come when they like are answered at once.
+    Connected(PortNo),
     /// Makes or replaces a meter; the answer is the statistics of the one before. `EFBIG` if there is no
     /// room.
     SetMeter(u32, MeterSpec),

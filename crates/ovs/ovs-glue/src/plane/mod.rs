@@ -22,11 +22,13 @@
 //! | `clients` | connections to VMMs that listen |
 //! | `watch` | the descriptor to wait for |
 //! | `devices` | ports that are network devices of the host, and the driver domain |
+//! | `connecting` | answers about new ports, which wait for their devices |
 //! | `packets` | packets for ovs-vswitchd |
 //! | `upcalls` | messages that wait for ovs-vswitchd, and ports' turns |
 //! | `originals` | packets of which ovs-vswitchd sees one segment |
 
 mod clients;
+mod connecting;
 mod devices;
 mod flow_shares;
 mod flows;
@@ -126,6 +128,7 @@ pub struct Plane {
     /// Distinguishes this process's flows from those that an earlier one left in the data plane.
     generation: u64,
     answers: VecDeque<(Ticket, Result<Answer, Errno>)>,
+    connecting: Vec<connecting::Connecting>,
     upcalls: upcalls::Upcalls,
     originals: originals::Originals,
     handed: packets::Handed,
@@ -156,6 +159,7 @@ impl Plane {
             policies: policies::PlanePolicies::default(),
             generation: now_ms(),
             answers: VecDeque::new(),
+            connecting: Vec::new(),
             upcalls: upcalls::Upcalls::default(),
             originals: originals::Originals::default(),
             handed: packets::Handed::default(),
@@ -236,7 +240,12 @@ impl Plane {
     pub fn time_left(&self) -> Option<Duration> {
         let to_tell = self.has_to_tell();
         let to_tell = to_tell.map(|due| due.saturating_duration_since(Instant::now()));
-        let due_ms = [self.next_attempt(), self.client.due_ms(), self.driver.due_ms()];
+        let due_ms = [
+            self.next_attempt(),
+            self.next_unconnected(),
+            self.client.due_ms(),
+            self.driver.due_ms(),
+        ];
         let due_ms = due_ms.into_iter().flatten().min();
         let due = due_ms.map(|due_ms| Duration::from_millis(due_ms.saturating_sub(now_ms())));
         [to_tell, due].into_iter().flatten().min()
@@ -457,6 +466,7 @@ impl Datapath for Plane {
     }
 
     fn next_answer(&mut self) -> Option<(Ticket, Result<Answer, Errno>)> {
+        self.answer_connected();
         self.answers.pop_front()
     }
 

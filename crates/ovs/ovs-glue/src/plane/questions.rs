@@ -137,6 +137,10 @@ impl Plane {
                 let port = port_id(number).ok_or(Errno::ENODEV)?;
                 (Request::PortGet { port }, Asked::PortStats(number))
             }
+            Question::Connected(number) => {
+                self.await_device(ticket, number);
+                return Ok(());
+            }
             Question::SetMeter(id, spec) => self.set_meter(id, &spec)?,
             Question::Meter(id) => (Request::MeterGet { meter: id }, Asked::Meter(id)),
             Question::RemoveMeter(id) => self.remove_meter(id),

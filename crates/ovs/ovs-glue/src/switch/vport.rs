@@ -1,15 +1,14 @@
 //! The family `ovs_vport` (`net/openvswitch/datapath.c`, `vport.c`).
 
-use super::{Bridge, Result, Step, Switch, Then, To, Vport, notify, refused, text};
+use super::{Bridge, Result, Step, Switch, Then, To, Vport, refused, text};
 use crate::datapath::{Datapath, DatapathId, LOCAL, PortNo, PortSpec, Question};
 use crate::placeholder::Placeholders;
+use ovs_netlink::Errno;
 use ovs_netlink::datapath::features::VPORT_PIDS;
-use ovs_netlink::family::Family;
 use ovs_netlink::key::NO_PORT;
 use ovs_netlink::message::Header;
 use ovs_netlink::name::Name;
 use ovs_netlink::vport::{Command, Kind, Options, Request, Vport as Description, Which};
-use ovs_netlink::{Errno, Reply};
 
 /// A port to be, as it was asked for.
 struct Wanted {
@@ -43,8 +42,8 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
                     options,
                 };
                 let (id, number) = self.new_vport(datapath, wanted)?;
-                let told = Reply::Vport(self.tell_vport(id, number, Command::New)?);
-                notify(header, Family::Vport, &told).map(Step::Done)
+                let then = Then::Port(id, number, Command::New, To::All);
+                Ok(Step::Ask(id, Question::Connected(number), then))
             }
             Request::Get(which) => {
                 let (id, number) = self.find_vport(&which)?;

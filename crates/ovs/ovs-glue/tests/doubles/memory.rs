@@ -139,7 +139,7 @@ impl Memory {
                 let more_after = flows.last().map(|(place, _)| *place);
                 Ok(Answer::Flows { flows, more_after })
             }
-            Question::PortStats(_) => Ok(Answer::Done),
+            Question::PortStats(_) | Question::Connected(_) => Ok(Answer::Done),
             Question::SetMeter(id, meter) => self.plane(datapath)?.set_meter(id, meter).map(Answer::Meter),
             Question::Meter(id) => {
                 let meter = self.plane(datapath)?.meters.get(&id);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod connecting;
 mod flow_shares;
 mod hostile;
 mod limits;
