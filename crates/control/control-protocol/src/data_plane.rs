@@ -7,7 +7,7 @@
 //!
 //! Requests carry a serial number that the answer repeats; requests are executed in order. Answers come in
 //! the same order, except for those with statistics of flows that have ended, which may come later. Lists of
-//! ports come in several messages of which all but the last have `more` set; lists of flows are requested
+//! ports and counters come in several messages of which all but the last have `more` set; lists of flows are requested
 //! page by page. Events come without a request.
 
 use crate::error::RequestError;
@@ -22,7 +22,7 @@ use rule_list::{LogRecord, Verdict};
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 18;
+pub const VERSION: u32 = 19;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,6 +118,9 @@ pub enum Request {
     },
     /// Answer: [`Answer::Ports`].
     PortList,
+    /// Asks for the counters of all ports, which costs far less than [`PortList`](Self::PortList). Answer:
+    /// [`Answer::Counters`].
+    Counters,
     /// Answer: [`Answer::Ports`] with one.
     PortGet {
         /// The port.
@@ -306,6 +309,13 @@ pub enum Answer {
         /// Another answer follows.
         more: bool,
     },
+    /// To `Counters`.
+    Counters {
+        /// Some of the ports, with what they have counted since they were created.
+        ports: Vec<PortCount>,
+        /// Another answer follows.
+        more: bool,
+    },
     /// To `FlowPut` and `FlowDel`: the flows that ended, with their statistics. The answer comes at once if
     /// there are none, otherwise when all forwarding threads have flushed their counts for these flows.
     Ended {
@@ -448,6 +458,18 @@ pub struct PortInfo {
     pub counters: PortCounters,
     /// Work for it that its front end makes costly.
     pub costly: Costly,
+}
+
+/// What a port has counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortCount {
+    /// Number of the port.
+    pub port: PortId,
+    /// The core whose worker receives the port's kicks; `None` before the first driver, and where each port
+    /// has a thread of its own.
+    pub core: Option<u16>,
+    /// Since the port was created.
+    pub counters: PortCounters,
 }
 
 /// Work for a port that is done by threads of its own or seldom, since the port's front end makes it costly.

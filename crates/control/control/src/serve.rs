@@ -10,10 +10,11 @@ use crate::port::PortRun;
 use crate::provider::actions_of;
 use crate::refusal::Refusal;
 use crate::sealed;
+use crate::snapshot::by_port;
 use crate::switches::SwitchRun;
 use crate::users::Token;
 use control_protocol::data_plane::{
-    self, Answer, Detail, PortInfo as DataPlanePort, TraceStep as Step, VERSION,
+    self, Answer, Detail, PortCount, PortInfo as DataPlanePort, TraceStep as Step, VERSION,
 };
 use control_protocol::p4::P4Answer;
 use control_protocol::rules::RuleAnswer;
@@ -25,6 +26,7 @@ use management::{
     Request, Response, Stats, Status, SwitchInfo, TraceReport, VersionInfo,
 };
 use rustix::net::{SocketType, sockopt};
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 /// Version of the product.
@@ -81,7 +83,7 @@ impl Control {
             Request::FlowList { switch } => return self.flow_list(token, switch.as_deref()),
             Request::Stats { port } => {
                 let question = Question::Stats(self.selected(port.as_deref(), None)?);
-                return self.ask_user(token, data_plane::Request::PortList, vec![], question);
+                return self.ask_user(token, data_plane::Request::Counters, vec![], question);
             }
             Request::Events { after } => Reply::Events(self.events.after(after)),
             Request::Snapshot => return self.snapshot(token),
@@ -197,7 +199,9 @@ impl Control {
     ) -> Served {
         let listing = matches!(
             request,
-            data_plane::Request::PortList | data_plane::Request::FlowList { .. }
+            data_plane::Request::PortList
+                | data_plane::Request::Counters
+                | data_plane::Request::FlowList { .. }
         );
         if listing && !matches!(question, Question::Flows) && self.data_plane.is_listing(self.gathered.len())
         {
@@ -371,29 +375,36 @@ impl Control {
     }
 
     fn ports_reply(&self, names: &[String], listed: &[DataPlanePort]) -> Reply {
-        let listed = |name: &str| listed.iter().find(|info| info.spec.name == name);
+        let listed: HashMap<&str, &DataPlanePort> = listed
+            .iter()
+            .map(|info| (info.spec.name.as_str(), info))
+            .collect();
         let found = names
             .iter()
             .filter_map(|name| Some((name, self.ports.get(name)?)));
         let mut ports: Vec<_> = found
-            .map(|(name, run)| self.port_info(name, run, listed(name)))
+            .map(|(name, run)| self.port_info(name, run, listed.get(name.as_str()).copied()))
             .collect();
         ports.sort_by(|a, b| natural(&a.name, &b.name));
         Reply::Ports(ports)
     }
 
-    fn stats_reply(&self, names: &[String], listed: &[DataPlanePort]) -> Reply {
+    fn stats_reply(&self, names: &[String], listed: &[PortCount]) -> Reply {
+        let listed = by_port(listed);
         let mut stats = Stats {
             ports: Vec::new(),
             total: Box::default(),
         };
-        for info in listed.iter().filter(|info| names.contains(&info.spec.name)) {
-            let counters = Counters::from(&info.counters);
+        let found = names.iter().filter_map(|name| {
+            let run = self.ports.get(name)?;
+            Some((name, &run.wanted.switch, &listed.get(&run.id?)?.counters))
+        });
+        for (port, switch, counters) in found {
+            let counters = Counters::from(counters);
             stats.total.add(&counters);
-            let (port, switch) = (info.spec.name.clone(), self.switch_name(info.spec.switch));
             stats.ports.push(PortStats {
-                port,
-                switch,
+                port: port.clone(),
+                switch: switch.clone(),
                 counters,
             });
         }
@@ -511,7 +522,7 @@ impl Control {
             (Question::Ports(names), Answer::Ports { ports, .. }) => {
                 Ok(Some(self.ports_reply(&names, &ports)))
             }
-            (Question::Stats(names), Answer::Ports { ports, .. }) => {
+            (Question::Stats(names), Answer::Counters { ports, .. }) => {
                 Ok(Some(self.stats_reply(&names, &ports)))
             }
             (Question::Flows, Answer::Flows { flows, .. }) => Ok(self.flows_reply(token, flows)),
@@ -528,7 +539,9 @@ impl Control {
             (Question::P4, Answer::P4(P4Answer::Cells { words, stride, more })) => {
                 Ok(Some(Reply::P4Cells(P4Cells { words, stride, more })))
             }
-            (Question::Snapshot(None), Answer::Ports { ports, .. }) => self.snapshot_of_ports(token, &ports),
+            (Question::Snapshot(None), Answer::Counters { ports, .. }) => {
+                self.snapshot_of_ports(token, &ports)
+            }
             (Question::Snapshot(Some(mut snapshot)), Answer::Work(report)) => {
                 snapshot.work = Some(report);
                 Ok(Some(Reply::Snapshot(snapshot)))

@@ -4,7 +4,7 @@
 //! once, and no answer that was not asked for. An answer of another kind than the request's is none. Lists
 //! come in parts, which are gathered here.
 
-use control_protocol::data_plane::{Answer, Detail, PortInfo, Request};
+use control_protocol::data_plane::{Answer, Detail, PortCount, PortInfo, Request};
 use control_protocol::p4::P4Request;
 use control_protocol::rules::RuleRequest;
 use flow::{Flow, FlowId, FlowStats, SwitchId};
@@ -58,6 +58,7 @@ pub(crate) enum Kind {
     Done,
     Welcome,
     Ports,
+    Counters,
     Ended,
     Flows,
     FlowStats,
@@ -89,6 +90,7 @@ impl Kind {
             | Request::Barrier
             | Request::Capture { .. } => Kind::Done,
             Request::PortList | Request::PortGet { .. } => Kind::Ports,
+            Request::Counters => Kind::Counters,
             Request::FlowPut { .. } | Request::FlowDel { .. } => Kind::Ended,
             Request::FlowGet { .. } => Kind::FlowStats,
             Request::FlowList { detail, .. } => match detail {
@@ -135,6 +137,7 @@ impl Kind {
             Answer::Done => Kind::Done,
             Answer::Welcome { .. } => Kind::Welcome,
             Answer::Ports { .. } => Kind::Ports,
+            Answer::Counters { .. } => Kind::Counters,
             Answer::Ended { .. } => Kind::Ended,
             Answer::Flows { .. } => Kind::Flows,
             Answer::FlowStats { .. } => Kind::FlowStats,
@@ -151,6 +154,7 @@ impl Kind {
 #[derive(Debug, Default)]
 pub(crate) struct List {
     ports: Vec<PortInfo>,
+    counters: Vec<PortCount>,
     flows: Vec<(Flow, FlowStats)>,
     stats: Vec<(FlowId, FlowStats)>,
     /// The pages that are asked for, one after the other. `None`: the list is not one of pages, or only one
@@ -187,7 +191,7 @@ impl List {
 
     /// Entries that have arrived.
     pub fn len(&self) -> usize {
-        self.ports.len() + self.flows.len() + self.stats.len()
+        self.ports.len() + self.counters.len() + self.flows.len() + self.stats.len()
     }
 
     /// Takes in an answer, which is a part of the list if it is a list at all.
@@ -208,6 +212,14 @@ impl List {
                 }
                 let ports = std::mem::take(&mut self.ports);
                 return Next::Whole(Answer::Ports { ports, more });
+            }
+            Answer::Counters { ports, more } => {
+                self.counters.extend(ports);
+                if more {
+                    return Next::Part;
+                }
+                let ports = std::mem::take(&mut self.counters);
+                return Next::Whole(Answer::Counters { ports, more });
             }
             Answer::Flows { flows, .. } if self.has_pages() => self.flows.extend(flows),
             Answer::FlowStats { flows, .. } if self.has_pages() => self.stats.extend(flows),
@@ -250,6 +262,7 @@ impl List {
 pub(crate) fn is_plausible(answer: &Answer, arrived: usize, ports: usize) -> bool {
     let (entries, more) = match answer {
         Answer::Ports { ports, more } => (ports.len(), *more),
+        Answer::Counters { ports, more } => (ports.len(), *more),
         Answer::Flows { flows, more } => (flows.len(), *more),
         Answer::FlowStats { flows, more } => (flows.len(), *more),
         _ => return true,

@@ -130,6 +130,7 @@ fn answer(answer: Answer) -> Answer {
         Answer::Work(report) => Answer::Work(work(report)),
         Answer::Done
         | Answer::Welcome { .. }
+        | Answer::Counters { .. }
         | Answer::Ended { .. }
         | Answer::Flows { .. }
         | Answer::FlowStats { .. }

@@ -207,6 +207,7 @@ fn an_answer_of_another_kind_is_an_error() {
         },
         Request::PortDel { port: PORT },
         Request::PortList,
+        Request::Counters,
         Request::FlowGet {
             switch: SWITCH,
             id: FlowId(1),
@@ -239,6 +240,24 @@ fn lists_arrive_whole_and_pages_one_by_one() {
     }
     let (ports, more) = ((0..3).map(info).collect(), false);
     assert_eq!(world.answered(), ("ports", Ok(Answer::Ports { ports, more })));
+
+    world.ask(Request::Counters, "counters");
+    let asked = world.hear();
+    let counted = |number: u32| PortCount {
+        port: PortId(number),
+        core: Some(1),
+        counters: info(number).counters,
+    };
+    for number in 0..3 {
+        let ports = vec![counted(number)];
+        let more = number < 2;
+        world.answer(&asked, Answer::Counters { ports, more });
+    }
+    let (ports, more) = ((0..3).map(counted).collect(), false);
+    assert_eq!(
+        world.answered(),
+        ("counters", Ok(Answer::Counters { ports, more }))
+    );
 
     let full = |id| (flow(id), FlowStats::default());
     world.client.ask_for_flows(SWITCH, Detail::Full, "flows").unwrap();

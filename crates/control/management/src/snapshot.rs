@@ -34,6 +34,8 @@ pub struct PortFigures {
     pub state: String,
     /// Whether something is wrong with it.
     pub has_problem: bool,
+    /// The core whose worker receives the port's kicks, if one does.
+    pub core: Option<u16>,
     /// Counters; `None` while the data plane does not have the port.
     pub counters: Option<Counters>,
 }

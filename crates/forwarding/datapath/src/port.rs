@@ -9,7 +9,7 @@ use crate::refusal::Refusal;
 use classifier::{MegaflowTable, PortFlows, Rules};
 use control_protocol::Channel;
 use control_protocol::data_plane::{
-    CaptureDirection, Connection, Costly, GuestState, PortInfo, PortSpec, PortState,
+    CaptureDirection, Connection, Costly, GuestState, PortCount, PortInfo, PortSpec, PortState,
 };
 use flow::{DropReason, Filters, Mirror, PortId, SwitchId};
 use pacing::TokenBucket;
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use rustix::fd::BorrowedFd;
 use scheduler::{Executor, ForwardingThreads, Home, RingId};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use vm_state::{Slot, ThreadState};
@@ -38,12 +38,10 @@ pub(crate) struct Switch {
     pub flows: Mutex<MegaflowTable>,
 }
 
-/// The parts of a port's specification that are kept nowhere else.
+/// The parts of a port's specification that are kept nowhere else, and never change.
 struct Properties {
     name: Box<str>,
     connection: Connection,
-    mtu: u16,
-    miss_rate: u32,
     mac: Option<[u8; 6]>,
     masked_features: u64,
 }
@@ -84,7 +82,9 @@ pub(crate) struct Port {
     rare: OnceLock<Box<Rare>>,
     pub home: Home,
     pub peer: Arc<Peer>,
-    properties: Mutex<Properties>,
+    properties: Properties,
+    /// Of [`PortSpec`], as changed last.
+    miss_rate: AtomicU32,
     shared: Arc<ForwardingThreads>,
     pub notices: Arc<Notices>,
 }
@@ -118,14 +118,13 @@ impl Port {
             is_copied: AtomicBool::new(false),
             rare: OnceLock::new(),
             home: Home::new(placement::VnicId(spec.port.0), own),
-            properties: Mutex::new(Properties {
+            properties: Properties {
                 name: spec.name.into(),
                 connection: spec.connection,
-                mtu: spec.mtu,
-                miss_rate: spec.miss_rate,
                 mac: spec.mac,
                 masked_features: spec.masked_features,
-            }),
+            },
+            miss_rate: AtomicU32::new(spec.miss_rate),
             shared,
             notices,
         }))
@@ -149,8 +148,7 @@ impl Port {
 
     /// Changes properties that can change without the guest noticing.
     pub fn set(&self, mtu: u16, miss_rate: u32) {
-        let mut properties = self.properties.lock();
-        (properties.mtu, properties.miss_rate) = (mtu, miss_rate);
+        self.miss_rate.store(miss_rate, Ordering::Relaxed);
         self.vnic.set_mtu(mtu);
         self.misses.set_rate(miss_rate);
     }
@@ -173,20 +171,20 @@ impl Port {
     }
 
     pub fn connection(&self) -> Connection {
-        self.properties.lock().connection
+        self.properties.connection
     }
 
     /// As given, with what was changed since. Where it is bound is not known here.
     fn spec(&self) -> PortSpec {
         let filters = self.switch.flows.lock().filters(self.id());
-        let properties = self.properties.lock();
+        let properties = &self.properties;
         PortSpec {
             port: self.id(),
             switch: self.switch.id,
             name: properties.name.to_string(),
             connection: properties.connection,
-            mtu: properties.mtu,
-            miss_rate: properties.miss_rate,
+            mtu: self.vnic.mtu(),
+            miss_rate: self.miss_rate.load(Ordering::Relaxed),
             mac: properties.mac,
             masked_features: properties.masked_features,
             filters,
@@ -208,6 +206,15 @@ impl Port {
                 call_us: self.vnic.costly_call_ns().map(|ns| ns / 1000),
                 kick_us: self.home.costly_kick_ns().map(|ns| ns / 1000),
             },
+        }
+    }
+
+    /// What it has counted.
+    pub fn count(&self) -> PortCount {
+        PortCount {
+            port: self.id(),
+            core: self.home.core().map(|core| core.0),
+            counters: self.vnic.counters(),
         }
     }
 

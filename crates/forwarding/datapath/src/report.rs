@@ -14,9 +14,9 @@ pub(crate) fn work_report(engine: &Engine) -> WorkReport {
         ..WorkReport::default()
     };
     for port in datapath.ports().iter() {
-        let counters = port.vnic.account.read();
-        report.calls += counters.calls;
-        report.calls_suppressed += counters.calls_suppressed;
+        let (made, suppressed) = port.vnic.account.calls();
+        report.calls += made;
+        report.calls_suppressed += suppressed;
     }
     report
 }

@@ -39,6 +39,9 @@ const TERSE_FLOWS_PER_PAGE: usize = 512;
 const PAGE_BYTES: usize = MAX_MESSAGE / 2;
 /// Ports per message, so that it fits: a port is below 2,000 bytes.
 const PORTS_PER_MESSAGE: usize = 16;
+/// Ports per message of counters, so that it fits: 1,500 bytes if each counter and reason has the longest
+/// form.
+const COUNTERS_PER_MESSAGE: usize = 64;
 
 /// Requests read before others get their turn.
 const BATCH: usize = 64;
@@ -134,6 +137,7 @@ impl Serving<'_> {
                 return;
             }
             Request::PortList => return self.list_ports(serial),
+            Request::Counters => return self.list_counters(serial),
             Request::PortGet { port } => self.get_port(port),
             Request::FlowGet { switch, id } => Ok(self.get_flow(switch, id)),
             Request::FlowList {
@@ -399,20 +403,43 @@ impl Serving<'_> {
     }
 
     fn list_ports(&mut self, serial: u32) {
-        let ports = self.engine.datapath.ports();
-        let mut infos: Vec<_> = ports.of(self.controller.id).map(|port| self.info(port)).collect();
+        let mut left = self.own_ports();
         loop {
-            let rest = infos.split_off(infos.len().min(PORTS_PER_MESSAGE));
-            let more = !rest.is_empty();
-            self.send(FromDataPlane::Answer {
-                serial,
-                result: Ok(Answer::Ports { ports: infos, more }),
-            });
+            let now = left.by_ref().take(PORTS_PER_MESSAGE);
+            let ports = now.map(|port| self.info(&port)).collect();
+            let more = left.len() > 0;
+            self.answer(serial, Answer::Ports { ports, more });
             if !more {
                 return;
             }
-            infos = rest;
         }
+    }
+
+    fn list_counters(&mut self, serial: u32) {
+        let mut left = self.own_ports();
+        loop {
+            let now = left.by_ref().take(COUNTERS_PER_MESSAGE);
+            let ports = now.map(|port| port.count()).collect();
+            let more = left.len() > 0;
+            self.answer(serial, Answer::Counters { ports, more });
+            if !more {
+                return;
+            }
+        }
+    }
+
+    /// The controller's ports as they are now.
+    fn own_ports(&self) -> std::vec::IntoIter<Arc<Port>> {
+        let ports = self.engine.datapath.ports();
+        let own: Vec<_> = ports.of(self.controller.id).cloned().collect();
+        own.into_iter()
+    }
+
+    fn answer(&mut self, serial: u32, answer: Answer) {
+        self.send(FromDataPlane::Answer {
+            serial,
+            result: Ok(answer),
+        });
     }
 
     fn get_flow(&self, switch: SwitchId, id: FlowId) -> Answer {

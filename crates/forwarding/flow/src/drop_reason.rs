@@ -110,6 +110,11 @@ impl DropCounts {
         self.0.iter().sum()
     }
 
+    /// Whether no packet was dropped: what most ports tell, in few instructions.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().fold(0, |all, count| all | count) == 0
+    }
+
     /// The reasons that occurred, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL
@@ -129,6 +134,9 @@ impl fmt::Debug for DropCounts {
 
 impl Serialize for DropCounts {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.is_empty() {
+            return serializer.collect_seq([(); 0]);
+        }
         self.iter().collect::<Vec<_>>().serialize(serializer)
     }
 }

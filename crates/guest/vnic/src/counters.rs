@@ -1,13 +1,38 @@
 //! A port's counters while packets flow.
 
 use crate::lender::Lender;
-use flow::{DropReason, PortCounters};
+use flow::{DropCounts, DropReason, PortCounters};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const REASONS: usize = DropReason::ALL.len();
 
 /// Reasons on a receiver's side, from `PortDown` on: what happens to a packet before, no receiver counts.
 const OF_RECEIVERS: usize = REASONS - DropReason::PortDown as usize;
+
+/// Counters by reason in a group, which has one bit of [`Counters::occurred`]: half a cache line.
+const GROUP: usize = 4;
+/// The first group of each kind of counters by reason.
+const DROPS: u32 = 0;
+const DISCARDS: u32 = DROPS + REASONS.div_ceil(GROUP) as u32;
+const EGRESS_DROPS: u32 = DISCARDS + REASONS.div_ceil(GROUP) as u32;
+const _: () = assert!(EGRESS_DROPS as usize + OF_RECEIVERS.div_ceil(GROUP) <= 64);
+
+/// The group of a counter by reason, in the order of its kind.
+fn group(first: u32, number: usize) -> u32 {
+    first + (number / GROUP) as u32
+}
+
+/// Adds the counters of a kind whose groups have a bit.
+fn add_groups(occurred: u64, first: u32, reasons: &[DropReason], counts: &[AtomicU64], to: &mut DropCounts) {
+    let groups = reasons.chunks(GROUP).zip(counts.chunks(GROUP)).enumerate();
+    for (number, (reasons, counts)) in groups {
+        if occurred & 1 << group(first, number * GROUP) != 0 {
+            for (reason, count) in reasons.iter().zip(counts) {
+                to.add(*reason, count.load(Relaxed));
+            }
+        }
+    }
+}
 
 /// A port's account as a sender and receiver: [`PortCounters`] to which any thread may add, except for those
 /// that belong to a side. Callers add once per batch where they can.
@@ -38,6 +63,8 @@ pub struct Counters {
     pub(crate) receive_calls: Calls,
     pub kicks: AtomicU64,
     pub kick_pauses: AtomicU64,
+    /// The groups of counters by reason in which one is not zero, a bit each ([`group`]).
+    occurred: AtomicU64,
     /// The sender's state that its receivers need.
     pub lender: Lender,
 }
@@ -76,6 +103,7 @@ impl Default for Counters {
             receive_calls: Calls::default(),
             kicks: AtomicU64::new(0),
             kick_pauses: AtomicU64::new(0),
+            occurred: AtomicU64::new(0),
             lender: Lender::default(),
         }
     }
@@ -91,7 +119,18 @@ pub(crate) fn add_alone(counter: &AtomicU64, more: u64) {
 impl Counters {
     /// Packets of this port that were dropped.
     pub fn dropped(&self, reason: DropReason, packets: u64) {
-        self.drops[usize::from(reason as u8)].fetch_add(packets, Relaxed);
+        let number = usize::from(reason as u8);
+        self.drops[number].fetch_add(packets, Relaxed);
+        self.note(DROPS, number);
+    }
+
+    /// Notes that a counter by reason is not zero. A reader of many ports so leaves out most of the 16 cache
+    /// lines that these counters take at each.
+    fn note(&self, first: u32, number: usize) {
+        let bit = 1 << group(first, number);
+        if self.occurred.load(Relaxed) & bit == 0 {
+            self.occurred.fetch_or(bit, Relaxed);
+        }
     }
 
     /// Packets for this port that were dropped on its side.
@@ -100,16 +139,20 @@ impl Counters {
         debug_assert!(place.is_some(), "{reason} is no reason of a receiver");
         if let Some(place) = place {
             self.egress_drops[place].fetch_add(packets, Relaxed);
+            self.note(EGRESS_DROPS, place);
         }
     }
 
     /// Upcalls of this port that ended without coming back.
     pub fn discarded(&self, reason: DropReason, packets: u64) {
-        self.discards[usize::from(reason as u8)].fetch_add(packets, Relaxed);
+        let number = usize::from(reason as u8);
+        self.discards[number].fetch_add(packets, Relaxed);
+        self.note(DISCARDS, number);
     }
 
     /// The counters now. Not atomic as a whole while packets flow.
     pub fn read(&self) -> PortCounters {
+        let (calls, calls_suppressed) = self.calls();
         let mut counters = PortCounters {
             received: self.received.load(Relaxed),
             received_bytes: self.received_bytes.load(Relaxed),
@@ -124,27 +167,73 @@ impl Counters {
                 .map(|copied| copied.load(Relaxed))
                 .sum(),
             segments: self.segments.load(Relaxed),
-            calls: self.transmit_calls.made.load(Relaxed) + self.receive_calls.made.load(Relaxed),
+            calls,
             calls_apart: self.transmit_calls.apart.load(Relaxed) + self.receive_calls.apart.load(Relaxed),
-            calls_suppressed: self.transmit_calls.suppressed.load(Relaxed)
-                + self.receive_calls.suppressed.load(Relaxed),
+            calls_suppressed,
             kicks: self.kicks.load(Relaxed),
             kick_pauses: self.kick_pauses.load(Relaxed),
             ..PortCounters::default()
         };
-        for &reason in DropReason::ALL {
-            let number = usize::from(reason as u8);
-            counters.dropped.add(reason, self.drops[number].load(Relaxed));
-            counters
-                .discarded
-                .add(reason, self.discards[number].load(Relaxed));
-        }
-        for (reason, drops) in DropReason::ALL[REASONS - OF_RECEIVERS..]
-            .iter()
-            .zip(&self.egress_drops)
-        {
-            counters.egress_dropped.add(*reason, drops.load(Relaxed));
+        let occurred = self.occurred.load(Relaxed);
+        if occurred != 0 {
+            let of_receivers = &DropReason::ALL[REASONS - OF_RECEIVERS..];
+            add_groups(
+                occurred,
+                DROPS,
+                DropReason::ALL,
+                &self.drops,
+                &mut counters.dropped,
+            );
+            add_groups(
+                occurred,
+                DISCARDS,
+                DropReason::ALL,
+                &self.discards,
+                &mut counters.discarded,
+            );
+            add_groups(
+                occurred,
+                EGRESS_DROPS,
+                of_receivers,
+                &self.egress_drops,
+                &mut counters.egress_dropped,
+            );
         }
         counters
+    }
+
+    /// Notifications sent to the driver, and those that it had suppressed.
+    pub fn calls(&self) -> (u64, u64) {
+        let [transmit, receive] = [&self.transmit_calls, &self.receive_calls];
+        (
+            transmit.made.load(Relaxed) + receive.made.load(Relaxed),
+            transmit.suppressed.load(Relaxed) + receive.suppressed.load(Relaxed),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No count is left out for a group that seems empty.
+    #[test]
+    fn each_reason_is_read_where_it_was_counted() {
+        for (number, &reason) in DropReason::ALL.iter().enumerate() {
+            let (counters, mut expected) = (Counters::default(), PortCounters::default());
+            counters.dropped(reason, 1);
+            counters.discarded(reason, 2);
+            expected.dropped.add(reason, 1);
+            expected.discarded.add(reason, 2);
+            if number >= REASONS - OF_RECEIVERS {
+                counters.egress_dropped(reason, 3);
+                expected.egress_dropped.add(reason, 3);
+            }
+            assert_eq!(counters.read(), expected, "{reason}");
+        }
+        let counters = Counters::default();
+        counters.egress_dropped(DropReason::PortRemoved, 4);
+        assert_eq!(counters.read().egress_dropped.total(), 4);
+        assert_eq!(counters.read().dropped.total(), 0);
     }
 }

@@ -137,6 +137,11 @@ impl Home {
         self.copier.announce();
     }
 
+    /// The core whose worker receives its kicks, if one does.
+    pub fn core(&self) -> Option<Cpu> {
+        self.kicks.core()
+    }
+
     pub(crate) fn notified_ns(&self) -> u64 {
         self.notified_ns.load(Ordering::Relaxed)
     }

@@ -10,7 +10,7 @@
 use crate::executor::Executor;
 use crate::ring_id::RingId;
 use parking_lot::Mutex;
-use placement::VnicId;
+use placement::{Cpu, VnicId};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::Arc;
@@ -53,6 +53,11 @@ impl KickTarget {
     /// The executor, which is decided on now if it was not before.
     pub fn executor(&self, decide: impl FnOnce() -> Arc<Executor>) -> Arc<Executor> {
         self.executor.lock().get_or_insert_with(decide).clone()
+    }
+
+    /// The core of the executor, if there is one and it has one.
+    pub fn core(&self) -> Option<Cpu> {
+        self.executor.lock().as_ref().and_then(|executor| executor.cpu)
     }
 
     /// How long the last costly change took, in nanoseconds, if new descriptors are refused now.

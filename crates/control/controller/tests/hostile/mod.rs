@@ -86,6 +86,10 @@ fn honest(victim: &impl Victim, request: &Request) -> Option<Answer> {
             ports: victim.port().map(info).into_iter().collect(),
             more,
         },
+        Request::Counters => Answer::Counters {
+            ports: Vec::new(),
+            more,
+        },
         Request::FlowPut { .. } | Request::FlowDel { .. } => Answer::Ended {
             flows: Vec::new(),
             complete: true,

@@ -3,7 +3,7 @@
 use crate::support::control::mode;
 use crate::support::frames::plain;
 use crate::support::{Guest, Switch, eventually};
-use control_protocol::data_plane::{Answer, Request};
+use control_protocol::data_plane::{Answer, PortCount, Request};
 use control_protocol::work::{WorkReport, WorkerReport};
 use flow::{Action, PortId};
 use placement::Mode;
@@ -135,4 +135,41 @@ fn looks_that_find_nothing_are_not_busy() {
         );
     }
     switch.finish();
+}
+
+/// What is asked for counters alone, in several messages, is what the list of ports has.
+#[test]
+fn counters_alone_are_those_of_the_list() {
+    let mut switch = Switch::with_ports(150);
+    let mut a = Guest::usual(&mut switch, 1);
+    let mut b = Guest::usual(&mut switch, 2);
+    switch.join(1, 2);
+    let frame = plain(1, 2, 300, 0);
+    a.send(&frame);
+    b.expect_plain(&frame);
+    // To a port without a guest.
+    switch.join(1, 3);
+    a.send(&plain(1, 3, 300, 0));
+    eventually("a drop", || switch.port(3).counters.egress_dropped.total() == 1);
+    a.all_sent();
+    let serial = switch.tell(Request::Counters, &[]);
+    let mut counted: Vec<PortCount> = Vec::new();
+    let mut messages = 0;
+    loop {
+        let Ok(Answer::Counters { ports, more }) = switch.answer(serial) else {
+            panic!("no counters")
+        };
+        counted.extend(ports);
+        messages += 1;
+        if !more {
+            break;
+        }
+    }
+    assert_eq!(messages, 3);
+    let listed = switch.ports();
+    assert_eq!(counted.len(), listed.len());
+    for (count, info) in counted.iter().zip(&listed) {
+        assert_eq!((count.port, &count.counters), (info.spec.port, &info.counters));
+    }
+    assert_eq!(counted[0].core.is_some(), mode() != Mode::ThreadPerVnic);
 }
