@@ -10,6 +10,7 @@
 //! | `mark` | marks of packets: the sender's, or a number |
 //! | `per_class` | values for each class of frames that go to all ports |
 //! | `value`, `policy_value` | values that check themselves: one that exists is in range |
+//! | `trunk` | VLANs of a trunk: numbers, ranges, or all |
 //! | `private_vlan` | which VLANs belong together, and ports that disagree about it |
 //! | `check` | checks that span several values: names that clash, an uplink that is missing |
 //! | `file`, `wanted` | a file, with file, line and column in front of every error; what keys want, for users |
@@ -28,6 +29,7 @@ mod policy;
 mod policy_value;
 mod private_vlan;
 mod schema;
+mod trunk;
 mod value;
 mod view;
 mod wanted;
@@ -50,8 +52,9 @@ pub use policy_value::{
 };
 pub use schema::{
     Config, ContestedMacs, HostConfig, OvsConfig, PortConfig, PortKind, PortMode, PrivateRole, StormBits,
-    StormControl, SwitchConfig, SwitchKind, Trunk, VlanConfig,
+    StormControl, SwitchConfig, SwitchKind, VlanConfig,
 };
+pub use trunk::Trunk;
 pub use value::{
     AddressLimit, AgeingSeconds, CopyLength, InterfaceName, InvalidValue, IpPrefix, MacAddr, MacLimit,
     MaxBurst, MaxRate, MissRate, Mtu, Name, Netns, P4Operations, PortName, Priority, StormRate, TableSize,

@@ -11,6 +11,7 @@ use crate::p4::P4Config;
 use crate::p4runtime::P4RuntimeConfig;
 use crate::per_class::PerClass;
 use crate::policy::{AclConfig, AddressSource, AllowedPair, GroupConfig, Guard, PortPolicyConfig, SetConfig};
+use crate::trunk::Trunk;
 use crate::value::{
     AddressLimit, AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate,
     Mtu, Name, Netns, Priority, StormRate, TableSize, UserId, VlanId, Weight, kebab_text,
@@ -355,15 +356,6 @@ pub enum PrivateRole {
     Promiscuous(BTreeSet<VlanId>),
 }
 
-/// Which VLANs a trunk carries.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Trunk {
-    /// All of them, and untagged frames.
-    All,
-    /// The VLANs listed.
-    Listed(BTreeSet<VlanId>),
-}
-
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct RawVlan {
@@ -461,59 +453,13 @@ impl From<VlanConfig> for RawVlan {
     }
 }
 
-impl Serialize for Trunk {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Trunk::All => serializer.serialize_str("all"),
-            Trunk::Listed(vlans) => vlans.serialize(serializer),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Trunk {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Trunk;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of VLAN identifiers, 1 to 4094, or \"all\"")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Trunk, E> {
-                match text {
-                    "all" => Ok(Trunk::All),
-                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
-                }
-            }
-
-            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Trunk, A::Error> {
-                let mut vlans = BTreeSet::new();
-                while let Some(vlan) = seq.next_element()? {
-                    vlans.insert(vlan);
-                }
-                if vlans.is_empty() {
-                    return Err(serde::de::Error::invalid_length(0, &self));
-                }
-                Ok(Trunk::Listed(vlans))
-            }
-        }
-        deserializer.deserialize_any(Visitor)
-    }
-}
-
 impl fmt::Display for VlanConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             VlanConfig::Untagged => f.write_str("untagged"),
             VlanConfig::Access(vlan) => write!(f, "access {vlan}"),
             VlanConfig::Trunk { vlans, native } => {
-                f.write_str("trunk ")?;
-                match vlans {
-                    Trunk::All => f.write_str("all")?,
-                    Trunk::Listed(vlans) => list(vlans, f)?,
-                }
+                write!(f, "trunk {vlans}")?;
                 native.map_or(Ok(()), |native| write!(f, " native {native}"))
             }
             VlanConfig::Private { primary, role } => {

@@ -120,9 +120,14 @@ fn values_out_of_range_are_shown_with_the_range() {
         (
             "vlan = { trunk = [] }",
             18,
-            "a list of VLAN identifiers, 1 to 4094, or \"all\"",
+            "a list of VLAN identifiers, 1 to 4094, and ranges like \"100-199\", or \"all\"",
         ),
         ("vlan = { trunk = \"some\" }", 18, "or \"all\""),
+        (
+            "vlan = { trunk = [10, \"9-8\"] }",
+            23,
+            "or a range like \"100-199\"",
+        ),
         ("vlan = { native = 7 }", 8, "`native` needs `trunk`"),
         ("vlan = { primary = 7 }", 8, "`primary` needs one of"),
         ("vlan = { community = 7 }", 8, "needs its `primary = N`"),
