@@ -7,11 +7,12 @@
 //! | is slow to send or to read | hung up on [`PATIENCE`] after it connected |
 //! | goes on sending | is not read any more |
 
-use crate::http::{self, Format, MAX_HEAD, Wanted};
+use crate::http::{self, MAX_HEAD, Resource, Wanted};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -37,8 +38,8 @@ struct Client {
 enum State {
     /// Sends its request.
     Sending(Vec<u8>),
-    /// Waits for the metrics.
-    Waiting { format: Format, head_only: bool },
+    /// Waits for a resource.
+    Waiting { resource: Resource, head_only: bool },
     /// Reads the response; the bytes from here on are left.
     Reading(Rc<[u8]>, usize),
 }
@@ -117,27 +118,32 @@ impl Clients {
         }
     }
 
-    /// Whether clients wait for the metrics.
-    pub fn are_waiting(&self) -> bool {
-        self.clients
-            .values()
-            .any(|client| matches!(client.state, State::Waiting { .. }))
+    /// What clients wait for, the longest waiting one's first.
+    pub fn wanted(&self) -> impl Iterator<Item = Resource> {
+        self.clients.values().filter_map(|client| match client.state {
+            State::Waiting { resource, .. } => Some(resource),
+            State::Sending(_) | State::Reading(..) => None,
+        })
     }
 
-    /// Responds to all who wait, with what `body` makes of a format, or a refusal. Equal responses are made
-    /// once.
-    pub fn respond(&mut self, body: impl Fn(Format) -> Result<String, String>) {
-        let mut made: BTreeMap<(Format, bool), Rc<[u8]>> = BTreeMap::new();
+    /// Responds to all who wait for a resource of which `body` makes one, or says why there is none. Equal
+    /// responses are made once.
+    pub fn respond(&mut self, body: impl Fn(Resource) -> Option<Result<String, String>>) {
+        let mut made: BTreeMap<(Resource, bool), Rc<[u8]>> = BTreeMap::new();
         self.clients.retain(|_, client| {
-            let State::Waiting { format, head_only } = client.state else {
+            let State::Waiting { resource, head_only } = client.state else {
                 return true;
             };
-            let response = made
-                .entry((format, head_only))
-                .or_insert_with(|| match body(format) {
-                    Ok(text) => http::metrics(&text, format, head_only).into(),
-                    Err(reason) => http::refusal(http::Status::Unavailable, &reason).into(),
-                });
+            let response = match made.entry((resource, head_only)) {
+                Entry::Occupied(response) => response.into_mut(),
+                Entry::Vacant(place) => match body(resource) {
+                    None => return true,
+                    Some(Ok(text)) => place.insert(http::found(&text, resource, head_only).into()),
+                    Some(Err(reason)) => {
+                        place.insert(http::refusal(http::Status::Unavailable, &reason).into())
+                    }
+                },
+            };
             client.state = State::Reading(Rc::clone(response), 0);
             client.write()
         });
@@ -161,12 +167,12 @@ impl Client {
         head.extend_from_slice(&bytes[..received]);
         match http::read(head) {
             Wanted::More => true,
-            Wanted::Metrics { format, head_only } => {
-                self.state = State::Waiting { format, head_only };
+            Wanted::Resource { resource, head_only } => {
+                self.state = State::Waiting { resource, head_only };
                 true
             }
             Wanted::Refused(status) => {
-                let response = http::refusal(status, "only GET and HEAD of /metrics are answered");
+                let response = http::refusal(status, "only GET and HEAD of / and /metrics are answered");
                 self.state = State::Reading(response.into(), 0);
                 self.write()
             }

@@ -1,4 +1,4 @@
-//! Requests and responses of HTTP/1.1 that scrapes need: `GET` and `HEAD`, one per connection, without a
+//! Requests and responses of HTTP/1.1 that scrapes and the page need: `GET` and `HEAD`, one per connection, without a
 //! body.
 //!
 //! What a client sends is bounded: a head of [`MAX_HEAD`] bytes with [`MAX_HEADERS`] headers. Everything else
@@ -13,6 +13,10 @@ const MAX_HEADERS: usize = 64;
 /// Media types of the metrics.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What browsers let the page do: run what is in it, and ask where it came from.
+const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+                      connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
 /// The format of the metrics that a client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,13 +63,50 @@ fn thousandths(text: &str) -> u32 {
     (weight.clamp(0.0, 1.0) * 1_000.0) as u32
 }
 
+/// What there is to be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Resource {
+    /// `/metrics`.
+    Metrics(Format),
+    /// `/`: the page, which asks for the others.
+    Page,
+    /// `/figures.json`: counters of now.
+    Figures,
+    /// `/history.json`: rates of the last 15 minutes.
+    History,
+    /// `/talkers.json`: which port sends to which.
+    Talkers,
+}
+
+impl Resource {
+    /// By its path, and the `Accept` header.
+    fn at(path: &str, accept: &str) -> Option<Resource> {
+        Some(match path {
+            "/metrics" => Resource::Metrics(Format::wanted(accept)),
+            "/" => Resource::Page,
+            "/figures.json" => Resource::Figures,
+            "/history.json" => Resource::History,
+            "/talkers.json" => Resource::Talkers,
+            _ => return None,
+        })
+    }
+
+    fn media_type(self) -> &'static str {
+        match self {
+            Resource::Metrics(format) => format.media_type(),
+            Resource::Page => "text/html; charset=utf-8",
+            Resource::Figures | Resource::History | Resource::Talkers => "application/json",
+        }
+    }
+}
+
 /// What a client has asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// More of the request has to come.
     More,
-    /// The metrics; without a body if it was `HEAD`.
-    Metrics { format: Format, head_only: bool },
+    /// A resource; without a body if it was `HEAD`.
+    Resource { resource: Resource, head_only: bool },
     /// Nothing that there is; the status says why.
     Refused(Status),
 }
@@ -115,28 +156,26 @@ pub fn read(bytes: &[u8]) -> Wanted {
         _ => return Wanted::Refused(Status::MethodNotAllowed),
     };
     let path = request.path.unwrap_or_default();
-    if path.split('?').next() != Some("/metrics") {
-        return Wanted::Refused(Status::NotFound);
-    }
+    let path = path.split('?').next().unwrap_or_default();
     let accept = request.headers.iter();
     let accept = accept.filter(|header| header.name.eq_ignore_ascii_case("accept"));
     let accept: Vec<&str> = accept
         .filter_map(|header| std::str::from_utf8(header.value).ok())
         .collect();
-    Wanted::Metrics {
-        format: Format::wanted(&accept.join(",")),
-        head_only,
+    match Resource::at(path, &accept.join(",")) {
+        Some(resource) => Wanted::Resource { resource, head_only },
+        None => Wanted::Refused(Status::NotFound),
     }
 }
 
-/// The response with the metrics.
-pub fn metrics(body: &str, format: Format, head_only: bool) -> Vec<u8> {
-    let head = head("200 OK", format.media_type(), body.len());
+/// The response with a resource.
+pub fn found(body: &str, resource: Resource, head_only: bool) -> Vec<u8> {
+    let head = head("200 OK", resource.media_type(), body.len());
     let body = if head_only { "" } else { body };
     [head.as_bytes(), body.as_bytes()].concat()
 }
 
-/// The response without metrics.
+/// The response without a resource.
 pub fn refusal(status: Status, reason: &str) -> Vec<u8> {
     let body = format!("{reason}\n");
     let head = head(status.line(), "text/plain; charset=utf-8", body.len());
@@ -151,7 +190,8 @@ fn head(status: &str, media_type: &str, length: usize) -> String {
     };
     format!(
         "HTTP/1.1 {status}\r\nContent-Type: {media_type}\r\nContent-Length: {length}\r\n{allow}\
-         X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+         X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n\
+         Content-Security-Policy: {POLICY}\r\nConnection: close\r\n\r\n"
     )
 }
 
@@ -164,8 +204,8 @@ mod tests {
     }
 
     fn metrics_in(format: Format) -> Wanted {
-        Wanted::Metrics {
-            format,
+        Wanted::Resource {
+            resource: Resource::Metrics(format),
             head_only: false,
         }
     }
@@ -214,8 +254,8 @@ mod tests {
         assert_eq!(read(b"GET /metrics HTTP/1.1\r\nHost"), Wanted::More);
         assert_eq!(
             read(b"HEAD /metrics?x=1 HTTP/1.0\r\n\r\n"),
-            Wanted::Metrics {
-                format: Format::Text,
+            Wanted::Resource {
+                resource: Resource::Metrics(Format::Text),
                 head_only: true
             }
         );

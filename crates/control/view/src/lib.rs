@@ -5,6 +5,10 @@
 //! while an answer is under way wait for it, so the control process has at most one question of this process
 //! to answer, and an answer serves scrapes for [`FRESH`].
 //!
+//! The page shows the same to people. It is one file, which asks for figures as long as it is open; the
+//! process itself asks nothing that no client waits for. So the history that it shows begins with the first
+//! scrape, or with the page.
+//!
 //! | module | contents |
 //! |---|---|
 //! | `http` | requests and responses |
@@ -12,29 +16,41 @@
 //! | `source` | the connection to the control process |
 //! | `exposition` | families of metrics as text, in two formats |
 //! | `metrics` | which metrics there are |
+//! | `page` | the page, and the figures that it shows |
+//! | `history` | rates of the last 15 minutes |
+//! | `talkers` | which port sends to which |
 
 #![forbid(unsafe_code)]
 
 mod clients;
 mod exposition;
+mod history;
 mod http;
 mod metrics;
+mod page;
 mod source;
+mod talkers;
 
 use clients::Clients;
 use control_protocol::supervisor::{FromChild, Role, ToChild};
 use control_protocol::{Channel, ChannelError};
+use history::History;
+use http::Resource;
+use management::Snapshot;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsFd;
 use rustix::fs::Timespec;
 use rustix::io::Errno;
-use source::{Answer, Source};
+use source::{Answer, Question, Source, Told};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// How long an answer serves further scrapes.
 const FRESH: Duration = Duration::from_millis(200);
+
+/// How long flows serve further pages: to list them is more work.
+const FLOWS_FRESH: Duration = Duration::from_secs(5);
 
 /// Why the process could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +69,9 @@ pub fn run(supervisor: Channel, listener: OwnedFd) -> Result<(), Error> {
         supervisor,
         clients: Clients::new(listener),
         source: Source::default(),
-        latest: None,
+        figures: Latest::default(),
+        talkers: Latest::default(),
+        history: History::default(),
     };
     while view.step()?.is_continue() {}
     Ok(())
@@ -63,8 +81,42 @@ struct View {
     supervisor: Channel,
     clients: Clients,
     source: Source,
-    /// The latest figures, and when they came.
-    latest: Option<(Answer, Instant)>,
+    figures: Latest<Box<Snapshot>>,
+    /// Which port sends to which, as text.
+    talkers: Latest<String>,
+    history: History,
+}
+
+/// The latest answer to a question, and when it came.
+struct Latest<T>(Option<(Result<T, String>, Instant)>);
+
+impl<T> Default for Latest<T> {
+    fn default() -> Self {
+        Latest(None)
+    }
+}
+
+impl<T> Latest<T> {
+    fn is_fresh(&self, now: Instant, fresh: Duration) -> bool {
+        let is_fresh =
+            |(answer, since): &(Result<T, String>, Instant)| answer.is_ok() && *since + fresh > now;
+        self.0.as_ref().is_some_and(is_fresh)
+    }
+
+    /// The answer as text.
+    fn text(&self, text: impl Fn(&T) -> String) -> Option<Result<String, String>> {
+        let (answer, _) = self.0.as_ref()?;
+        Some(answer.as_ref().map(text).map_err(Clone::clone))
+    }
+}
+
+/// The question whose answer a resource is made of; `None` if it is always the same.
+fn question(resource: Resource) -> Option<Question> {
+    match resource {
+        Resource::Page => None,
+        Resource::Metrics(_) | Resource::Figures | Resource::History => Some(Question::Figures),
+        Resource::Talkers => Some(Question::Flows),
+    }
 }
 
 /// A descriptor that is ready.
@@ -141,7 +193,7 @@ impl View {
                         .into_iter()
                         .for_each(|socket| self.source.attach(socket));
                     // Whoever waits for the answer of the process before gets that of this one.
-                    self.latest = None;
+                    (self.figures, self.talkers) = Default::default();
                 }
                 Ok((ToChild::Ping(ping), _)) => {
                     // A supervisor that does not read its messages is gone or going.
@@ -156,33 +208,66 @@ impl View {
     }
 
     fn on_answer(&mut self, answer: Option<Answer>) {
-        let Some(answer) = answer else { return };
-        self.latest = Some((answer, Instant::now()));
-        self.respond();
+        let Some((question, told)) = answer else { return };
+        let now = Instant::now();
+        match (question, told) {
+            (Question::Figures, Ok(Told::Figures(snapshot))) => {
+                self.history.take(&snapshot, now);
+                self.figures = Latest(Some((Ok(snapshot), now)));
+            }
+            (Question::Flows, Ok(Told::Flows(flows))) => {
+                self.talkers = Latest(Some((Ok(talkers::json(&flows)), now)));
+            }
+            (Question::Figures, Err(reason)) => self.figures = Latest(Some((Err(reason), now))),
+            (Question::Flows, Err(reason)) => self.talkers = Latest(Some((Err(reason), now))),
+            // Told is what was asked for.
+            (Question::Figures, Ok(Told::Flows(_))) | (Question::Flows, Ok(Told::Figures(_))) => {}
+        }
+        self.respond(question);
     }
 
     /// Responds to clients from what is known, or asks for it.
     fn serve(&mut self, now: Instant) {
-        if !self.clients.are_waiting() || self.source.is_asked() && !self.source.is_late() {
-            return;
+        self.clients.respond(|resource| match question(resource) {
+            None => Some(Ok(page::HTML.to_owned())),
+            Some(_) => None,
+        });
+        for asked in [Question::Figures, Question::Flows] {
+            let is_wanted = |resource| question(resource) == Some(asked);
+            if !self.clients.wanted().any(is_wanted) {
+                continue;
+            }
+            let is_fresh = match asked {
+                Question::Figures => self.figures.is_fresh(now, FRESH),
+                Question::Flows => self.talkers.is_fresh(now, FLOWS_FRESH),
+            };
+            if is_fresh {
+                self.respond(asked);
+            } else if self.source.is_late() {
+                self.on_answer(Some((asked, Err(source::SILENT.into()))));
+            } else if !self.source.is_asked() {
+                let refused = self.source.ask(asked, now);
+                self.on_answer(refused);
+            }
         }
-        if self.source.is_late() {
-            return self.respond();
-        }
-        let is_fresh = |(answer, since): &(Answer, Instant)| answer.is_ok() && *since + FRESH > now;
-        if self.latest.as_ref().is_some_and(is_fresh) {
-            return self.respond();
-        }
-        let refused = self.source.ask(now);
-        self.on_answer(refused);
     }
 
-    fn respond(&mut self) {
-        if let Some((latest, _)) = &self.latest {
-            self.clients.respond(|format| match latest {
-                Ok(snapshot) => Ok(metrics::text(snapshot, format)),
-                Err(reason) => Err(reason.clone()),
-            });
-        }
+    /// Responds to clients that wait for the answer to a question.
+    fn respond(&mut self, asked: Question) {
+        let View {
+            clients,
+            figures,
+            talkers,
+            history,
+            ..
+        } = self;
+        clients.respond(|resource| match resource {
+            resource if question(resource) != Some(asked) => None,
+            Resource::Metrics(format) => figures.text(|snapshot| metrics::text(snapshot, format)),
+            Resource::Figures => figures.text(|snapshot| page::figures(snapshot)),
+            Resource::History => figures.text(|_| history.json(Instant::now())),
+            Resource::Talkers => talkers.text(String::clone),
+            Resource::Page => None,
+        });
     }
 }

@@ -3,7 +3,7 @@
 //! The supervisor makes it anew when either process was started again. An answer is a line of JSON of at most
 //! [`MAX_ANSWER`] bytes.
 
-use management::{Reply, Request, Response, Snapshot};
+use management::{FlowInfo, Reply, Request, Response, Snapshot};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -16,17 +16,17 @@ const MAX_ANSWER: usize = 32 << 20;
 /// How long an answer may take: longer than the control process allows itself.
 const PATIENCE: Duration = Duration::from_secs(6);
 
-/// Why there are no figures.
+/// Why there is no answer.
 const NOT_THERE: &str = "there is no control process at the moment";
-const SILENT: &str = "the control process does not answer";
+pub const SILENT: &str = "the control process does not answer";
 const STRANGE: &str = "the control process gave another answer than asked for";
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Source {
     socket: Option<OwnedFd>,
-    /// Since when an answer is waited for.
-    asked: Option<Instant>,
+    /// The question whose answer is waited for, and since when.
+    asked: Option<(Question, Instant)>,
     /// The answer was given up, and is waited for all the same, since another one can only come after it.
     is_late: bool,
     /// What of the request was not sent.
@@ -34,8 +34,33 @@ pub struct Source {
     answer: Vec<u8>,
 }
 
-/// The answer to a query, or why there is none.
-pub type Answer = Result<Box<Snapshot>, String>;
+/// What the control process is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// All figures.
+    Figures,
+    /// Flows, with what they counted.
+    Flows,
+}
+
+impl Question {
+    fn request(self) -> Request {
+        match self {
+            Question::Figures => Request::Snapshot,
+            Question::Flows => Request::FlowList { switch: None },
+        }
+    }
+}
+
+/// What the control process told.
+#[derive(Debug)]
+pub enum Told {
+    Figures(Box<Snapshot>),
+    Flows(Vec<FlowInfo>),
+}
+
+/// The answer to a question, or why there is none.
+pub type Answer = (Question, Result<Told, String>);
 
 impl Source {
     /// Takes a connection, in place of the one before.
@@ -68,17 +93,18 @@ impl Source {
 
     /// When the answer is late.
     pub fn due(&self) -> Option<Instant> {
-        self.asked.filter(|_| !self.is_late).map(|asked| asked + PATIENCE)
+        let asked = self.asked.filter(|_| !self.is_late);
+        asked.map(|(_, since)| since + PATIENCE)
     }
 
-    /// Asks for all figures. Returns the answer if it is known at once that there will be none.
-    pub fn ask(&mut self, now: Instant) -> Option<Answer> {
+    /// Asks. Returns the answer if it is known at once that there will be none.
+    pub fn ask(&mut self, question: Question, now: Instant) -> Option<Answer> {
         if self.socket.is_none() {
-            return Some(Err(NOT_THERE.into()));
+            return Some((question, Err(NOT_THERE.into())));
         }
-        let line = serde_json::to_string(&Request::Snapshot).expect("a request is JSON") + "\n";
+        let line = serde_json::to_string(&question.request()).expect("a request is JSON") + "\n";
         self.unsent = line.into_bytes();
-        self.asked = Some(now);
+        self.asked = Some((question, now));
         self.send()
     }
 
@@ -86,12 +112,15 @@ impl Source {
     pub fn expire(&mut self, now: Instant) -> Option<Answer> {
         self.due().filter(|due| *due <= now)?;
         self.is_late = true;
-        Some(Err(SILENT.into()))
+        let (question, _) = self.asked?;
+        Some((question, Err(SILENT.into())))
     }
 
-    fn lose(&mut self, reason: &str) -> Answer {
-        *self = Source::default();
-        Err(reason.into())
+    /// Gives up the connection; returns the answer that will not come, if one was waited for.
+    fn lose(&mut self, reason: &str) -> Option<Answer> {
+        let lost = std::mem::take(self);
+        let (question, _) = lost.asked?;
+        Some((question, Err(reason.into())))
     }
 
     fn send(&mut self) -> Option<Answer> {
@@ -100,7 +129,7 @@ impl Source {
         match send(socket, &self.unsent, flags) {
             Ok(sent) => drop(self.unsent.drain(..sent)),
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => return Some(self.lose(NOT_THERE)),
+            Err(_) => return self.lose(NOT_THERE),
         }
         None
     }
@@ -118,23 +147,26 @@ impl Source {
         let socket = self.socket.as_ref()?;
         let mut bytes = [0u8; 65_536];
         match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return Some(self.lose(NOT_THERE)),
+            Ok((0, _)) => return self.lose(NOT_THERE),
             Ok((received, _)) => self.answer.extend_from_slice(&bytes[..received]),
             Err(Errno::AGAIN | Errno::INTR) => return None,
-            Err(_) => return Some(self.lose(NOT_THERE)),
+            Err(_) => return self.lose(NOT_THERE),
         }
         if !self.is_asked() || self.answer.len() > MAX_ANSWER {
-            return Some(self.lose(STRANGE));
+            return self.lose(STRANGE);
         }
         if self.answer.last() != Some(&b'\n') {
             return None;
         }
         let answer = std::mem::take(&mut self.answer);
-        (self.asked, self.is_late) = (None, false);
-        Some(match serde_json::from_slice(&answer) {
-            Ok(Response::Ok(Reply::Snapshot(snapshot))) => Ok(snapshot),
-            Ok(Response::Error(text)) => Err(text),
-            Ok(Response::Ok(_)) | Err(_) => Err(STRANGE.into()),
-        })
+        self.is_late = false;
+        let (question, _) = self.asked.take()?;
+        let told = match (question, serde_json::from_slice(&answer)) {
+            (Question::Figures, Ok(Response::Ok(Reply::Snapshot(snapshot)))) => Ok(Told::Figures(snapshot)),
+            (Question::Flows, Ok(Response::Ok(Reply::Flows(flows)))) => Ok(Told::Flows(flows)),
+            (_, Ok(Response::Error(text))) => Err(text),
+            (_, Ok(Response::Ok(_)) | Err(_)) => Err(STRANGE.into()),
+        };
+        Some((question, told))
     }
 }

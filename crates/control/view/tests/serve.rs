@@ -5,7 +5,7 @@
 use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, Role, ToChild};
 use control_protocol::work::{Misses, WorkReport, WorkerReport};
-use management::{Counters, PortFigures, Process, Reply, Request, Response, Snapshot};
+use management::{Counters, FlowInfo, PortFigures, Process, Reply, Request, Response, Snapshot};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -49,9 +49,12 @@ impl Rig {
         let asked = Arc::clone(&self.asked);
         std::thread::spawn(move || {
             for line in BufReader::new(&ours).lines().map_while(Result::ok) {
-                assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), Request::Snapshot);
-                let number = asked.fetch_add(1, Ordering::Relaxed);
-                if let Some(response) = answer(number) {
+                let answered = match serde_json::from_str::<Request>(&line).unwrap() {
+                    Request::Snapshot => answer(asked.fetch_add(1, Ordering::Relaxed)),
+                    Request::FlowList { switch: None } => Some(flows()),
+                    other => panic!("{other:?}"),
+                };
+                if let Some(response) = answered {
                     let line = serde_json::to_string(&response).unwrap() + "\n";
                     (&ours).write_all(line.as_bytes()).unwrap();
                 }
@@ -105,6 +108,7 @@ fn snapshot() -> Snapshot {
         switch: "s".into(),
         state: state.into(),
         has_problem: state == "broken",
+        core: Some(1),
         counters,
     };
     Snapshot {
@@ -201,6 +205,53 @@ fn both_formats_have_the_figures_of_the_switch() {
     assert!(head.contains("Content-Length: ") && body.is_empty(), "{head}");
 }
 
+fn flows() -> Response {
+    Response::Ok(Reply::Flows(vec![FlowInfo {
+        id: "1".into(),
+        switch: "s".into(),
+        matches: "in_port=a,eth_dst=52:54:00:00:00:01".into(),
+        actions: vec!["output(b)".into()],
+        packets: 7,
+        bytes: 700,
+        idle_ms: None,
+    }]))
+}
+
+#[test]
+fn the_page_needs_nothing_from_elsewhere_and_its_figures_are_there() {
+    let rig = Rig::start();
+    let get = |path: &str| response(&mut rig.send(&format!("GET {path} HTTP/1.1\r\n\r\n")));
+    // Before there is a control process, too.
+    let (head, page) = get("/");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(
+        head.contains("Content-Security-Policy: default-src 'none';"),
+        "{head}"
+    );
+    let elsewhere = page.matches("://").count() - page.matches("\"http://www.w3.org/2000/svg\"").count();
+    assert_eq!(elsewhere, 0, "{page}");
+    assert!(!page.contains(" src=") && !page.contains("innerHTML"), "{page}");
+    assert!(get("/figures.json").0.starts_with("HTTP/1.1 503 "));
+    assert!(get("/talkers.json").0.starts_with("HTTP/1.1 503 "));
+    rig.attach_control(|_| Some(answer()));
+    let json = |path: &str| -> serde_json::Value {
+        let (head, body) = get(path);
+        assert!(head.contains("Content-Type: application/json\r\n"), "{head}");
+        serde_json::from_str(&body).unwrap()
+    };
+    let figures = json("/figures.json");
+    assert_eq!(figures["ports"][0]["counters"]["received"], 7);
+    assert_eq!(figures["ports"][0]["counters"]["dropped"]["no-action"], 3);
+    assert_eq!(figures["ports"][1]["problem"], true);
+    assert_eq!(figures["threads"][0]["busy"], 2500);
+    assert_eq!(figures["processes"][0]["restarts"], 4);
+    assert!(json("/history.json")["ages"].is_array());
+    assert_eq!(
+        json("/talkers.json")["pairs"],
+        serde_json::json!([["a", "b", 7, 700]])
+    );
+}
+
 /// Every counter that `hyperswitch stats` shows has a metric.
 #[test]
 fn every_counter_of_a_port_has_a_metric() {
@@ -222,7 +273,7 @@ fn clients_that_are_slow_many_or_wrong_keep_nobody_waiting() {
     let slow: Vec<TcpStream> = (0..200).map(|_| rig.send("GET /metr")).collect();
     for wrong in [
         "\0\0\0\0",
-        "GET / HTTP/1.1\r\n\r\n",
+        "GET /page HTTP/1.1\r\n\r\n",
         "POST /metrics HTTP/1.1\r\n\r\n",
         &"x".repeat(100_000),
     ] {
