@@ -40,6 +40,8 @@ install: ## Install program, what joins Open vSwitch to it, manual pages, comple
 	sed 's|@LIBDIR@|$(LIBDIR)|g' packaging/ovs-vswitchd-hyperswitch > $(DESTDIR)$(LIBDIR)/ovs-vswitchd-hyperswitch
 	chmod 755 $(DESTDIR)$(LIBDIR)/ovs-vswitchd-hyperswitch
 	$(BINARY) man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man5 packaging/man/hyperswitch.toml.5
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man7 packaging/man/hyperswitch.7
 	install -d $(COMPLETIONS)/bash-completion/completions $(COMPLETIONS)/zsh/site-functions \
 		$(COMPLETIONS)/fish/vendor_completions.d
 	set -e; directory=$$(mktemp -d); trap "rm -rf $$directory" EXIT; \

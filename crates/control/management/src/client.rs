@@ -76,6 +76,8 @@ pub enum ClientError {
 pub struct Client {
     run_dir: PathBuf,
     limit: Duration,
+    /// Queries only, and so the socket for them.
+    views: bool,
     stream: BufReader<UnixStream>,
 }
 
@@ -85,11 +87,24 @@ impl Client {
     /// # Errors
     /// [`ClientError::Unreachable`], or [`ClientError::NoAnswer`] when only the supervisor is there.
     pub fn connect(run_dir: &Path, limit: Duration) -> Result<Client, ClientError> {
+        Client::connect_to(run_dir, limit, false)
+    }
+
+    /// As [`connect`](Self::connect), to the socket that answers queries alone.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_to_view(run_dir: &Path, limit: Duration) -> Result<Client, ClientError> {
+        Client::connect_to(run_dir, limit, true)
+    }
+
+    fn connect_to(run_dir: &Path, limit: Duration, views: bool) -> Result<Client, ClientError> {
         let deadline = Instant::now() + limit;
         let mut client = Client {
             run_dir: run_dir.into(),
             limit,
-            stream: reach(run_dir, limit, deadline)?,
+            views,
+            stream: reach(run_dir, limit, deadline, views)?,
         };
         client.extend_timeout(deadline)?;
         Ok(client)
@@ -112,7 +127,7 @@ impl Client {
         if !matches!(error, ClientError::Broken(_)) || Instant::now() >= deadline {
             return Err(error);
         }
-        self.stream = reach(&self.run_dir, self.limit, deadline)?;
+        self.stream = reach(&self.run_dir, self.limit, deadline, self.views)?;
         Ok(())
     }
 
@@ -225,9 +240,17 @@ impl Client {
 }
 
 /// Connects to the control process, which may be being started as long as there is a supervisor. Users who
-/// may not use its socket for all requests get the one for queries.
-fn reach(run_dir: &Path, limit: Duration, deadline: Instant) -> Result<BufReader<UnixStream>, ClientError> {
-    let path = crate::control_socket(run_dir);
+/// may not use its socket for all requests get the one for queries, as do those who only view.
+fn reach(
+    run_dir: &Path,
+    limit: Duration,
+    deadline: Instant,
+    views: bool,
+) -> Result<BufReader<UnixStream>, ClientError> {
+    let path = match views {
+        true => crate::view_socket(run_dir),
+        false => crate::control_socket(run_dir),
+    };
     let mut supervisor = None;
     loop {
         let error = match connect(&path) {

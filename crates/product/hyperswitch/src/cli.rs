@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use management::{
     AgeingSeconds, Dscp, Group, Guard, InterfaceName, IpPrefix, ListenAddress, MacAddr, MacLimit, MaxBurst,
     MaxRate, MissRate, Mtu, Name, Netns, P4Operations, PlacedPort, PortKind, PortMode, Priority, SocketMode,
-    StormBits, StormControl, SwitchKind, TableSize, UserId, VlanId, VlanPriority, Weight,
+    StormBits, StormControl, SwitchKind, TableSize, Trunk, UserId, VlanId, VlanPriority, Weight,
 };
 use std::net::IpAddr;
 use std::net::SocketAddr;
@@ -518,6 +518,11 @@ pub enum UserVerb {
     },
     /// Show packets, bytes and drops by reason
     Stats(StatsArgs),
+    /// Show ports by rate, drops, processes and cores as they are now, until interrupted
+    ///
+    /// The strip beside a core shows what its worker did: `#` moved packets, `~` was awake and found none,
+    /// `.` slept; and ports whose packets it begins with. Without a terminal, the same comes as text.
+    Top(TopArgs),
     /// Run a packet through the real tables without forwarding it, and show each step
     Trace(TraceArgs),
     /// Record a port's packets, with the reasons of drops as comments
@@ -819,9 +824,9 @@ pub struct VlanArgs {
     /// Untagged frames, which belong to this VLAN
     #[arg(long, value_name = "VLAN", conflicts_with_all = ["trunk", "native"])]
     pub access: Option<VlanId>,
-    /// Tagged frames of these VLANs: a comma-separated list, or all
+    /// Tagged frames of these VLANs: 10,20,100-199, or all
     #[arg(long, value_name = "VLANS")]
-    pub trunk: Option<TrunkVlans>,
+    pub trunk: Option<Trunk>,
     /// With --trunk: VLAN of untagged frames
     #[arg(long, value_name = "VLAN", requires = "trunk")]
     pub native: Option<VlanId>,
@@ -843,22 +848,6 @@ pub struct VlanArgs {
         value_delimiter = ','
     )]
     pub promiscuous: Vec<VlanId>,
-}
-
-/// `all` or `10,20,30`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TrunkVlans(pub management::Trunk);
-
-impl std::str::FromStr for TrunkVlans {
-    type Err = management::InvalidValue;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == "all" {
-            return Ok(TrunkVlans(management::Trunk::All));
-        }
-        let vlans = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
-        Ok(TrunkVlans(management::Trunk::Listed(vlans)))
-    }
 }
 
 #[derive(Args, Debug)]
@@ -1002,10 +991,7 @@ impl std::str::FromStr for Watch {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let digits = |byte: u8| byte.is_ascii_digit() || byte == b'.';
         if text.starts_with(|first: char| first.is_ascii_digit()) && text.bytes().all(digits) {
-            let seconds: Option<f64> = text.parse().ok();
-            let seconds = seconds.filter(|seconds| (0.1..=86_400.0).contains(seconds));
-            let interval = seconds.map(Duration::from_secs_f64);
-            return interval.map(Watch::Every).ok_or("not in 0.1..=86400 seconds");
+            return interval(text).map(Watch::Every);
         }
         Ok(Watch::Port(text.to_owned()))
     }
@@ -1023,6 +1009,31 @@ impl StatsArgs {
             ),
         }
     }
+}
+
+#[derive(Args, Debug)]
+pub struct TopArgs {
+    /// Seconds between two readings
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: Duration,
+    /// The order of the ports; `s` changes it
+    #[arg(long, value_enum, default_value_t)]
+    pub sort: SortBy,
+    /// Only ports whose names contain this; `/` changes it
+    #[arg(long, value_name = "TEXT")]
+    pub filter: Option<String>,
+    /// End after so many readings
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub count: Option<u32>,
+}
+
+/// Seconds between two readings, with a fraction.
+fn interval(text: &str) -> Result<Duration, &'static str> {
+    let seconds: Option<f64> = text.parse().ok();
+    let seconds = seconds.filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or("not in 0.1..=86400 seconds")
 }
 
 /// What rates are sorted by.

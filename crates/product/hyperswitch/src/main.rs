@@ -3,6 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `cli`, `manual`, `output` | the command line, its manual pages, and output for users |
+//! | `complete` | words for shells that complete a command line |
 //! | `supervisor`, `children` | `hyperswitch run`: the supervisor, and the processes that it starts |
 //! | `verbs`, `capture_file`, `frame` | verbs for a running instance; capture files; frames for `trace` |
 //! | `ovs` | Open vSwitch's own programs on a switch of the instance |
@@ -18,6 +19,7 @@
 mod capture_file;
 mod children;
 mod cli;
+mod complete;
 mod frame;
 mod manual;
 mod output;
@@ -35,6 +37,7 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
+    complete::answer_shell();
     let cli = Cli::try_parse().unwrap_or_else(|error| {
         // Help and version are no errors.
         if error.use_stderr() && std::env::args().any(|argument| argument == "--json") {

@@ -4,18 +4,43 @@
 use crate::cli::Cli;
 use anyhow::{Context, Result};
 use clap::{Command, CommandFactory};
-use clap_complete::Shell;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::ExitCode;
 
 /// Sections of the command's own page besides its options.
 const MORE: &str = r#".SH "EXIT STATUS"
-0 for success, 1 when something could not be done, 2 for wrong usage or an unusable configuration file.
+.TP
+.B 0
+success
+.TP
+.B 1
+something could not be done
+.TP
+.B 2
+wrong usage, or a configuration file that cannot be used
+.TP
+.B 3
+.BR "status \-\-check" " and " "status \-\-wait" :
+the switch is degraded
+.TP
+.B 4
+the same: it is down
+.PP
+With
+.B \-\-json
+an error is an object with the text as
+.BR error .
 .SH FILES
+.TP
+.I /etc/hyperswitch/hyperswitch.toml
+the configuration of the service
 .TP
 .I /run/hyperswitch/control.sock
 requests of users; one line of JSON each
+.TP
+.I /run/hyperswitch/view.sock
+requests that change nothing
 .TP
 .I /run/hyperswitch/PORT.sock
 default socket of a vhost-user port
@@ -27,7 +52,123 @@ what is logged to standard error: off, error, warn, info (the default), debug or
 .B HYPERSWITCH_SECCOMP
 .I report
 makes the data plane name a forbidden system call on standard error before it ends
+.SH "SEE ALSO"
+.BR hyperswitch.toml (5),
+.BR hyperswitch (7)
 "#;
+
+/// Examples of verbs, for their pages: what each does, and the command.
+const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
+    (
+        "run",
+        &[(
+            "Run a configuration",
+            "hyperswitch run --config /etc/hyperswitch/hyperswitch.toml",
+        )],
+    ),
+    (
+        "status",
+        &[
+            ("Is it well, for a script", "hyperswitch status --check"),
+            ("Wait until it forwards", "hyperswitch status --wait=degraded"),
+        ],
+    ),
+    (
+        "report",
+        &[(
+            "An archive for somebody who is to help",
+            "hyperswitch report -o report.tar",
+        )],
+    ),
+    (
+        "switch-add",
+        &[(
+            "A switch with an uplink",
+            "hyperswitch switch add lan --uplink eth1",
+        )],
+    ),
+    (
+        "port-add",
+        &[
+            (
+                "A virtual machine in VLAN 10",
+                "hyperswitch port add lan vm1 --access 10",
+            ),
+            (
+                "A trunk",
+                "hyperswitch port add lan router --trunk 10,100-199 --native 10",
+            ),
+            (
+                "A container",
+                "hyperswitch port add lan web --type tap --netns web --address 10.0.0.5/24",
+            ),
+        ],
+    ),
+    (
+        "port-set",
+        &[("Another bandwidth", "hyperswitch port set vm1 --max-rate-from 1G")],
+    ),
+    (
+        "events",
+        &[("What happens from now on", "hyperswitch events --follow")],
+    ),
+    (
+        "stats",
+        &[(
+            "The five busiest ports, each second",
+            "hyperswitch stats --watch --sort rx --top 5",
+        )],
+    ),
+    (
+        "top",
+        &[
+            ("Ports with drops first", "hyperswitch top --sort drops"),
+            ("One picture as text", "hyperswitch top --count 1 --filter vm"),
+        ],
+    ),
+    (
+        "trace",
+        &[(
+            "Where a packet would go",
+            "hyperswitch trace --in-port vm1 --src 52:54:00:00:00:01 --dst 52:54:00:00:00:02",
+        )],
+    ),
+    (
+        "capture",
+        &[("Into a file", "hyperswitch capture vm1 -w vm1.pcap")],
+    ),
+    (
+        "check",
+        &[("Would it be accepted?", "hyperswitch check new.toml")],
+    ),
+    (
+        "apply",
+        &[(
+            "Return to the former one unless confirmed",
+            "hyperswitch apply new.toml --confirm 60",
+        )],
+    ),
+    (
+        "reload",
+        &[("What would change?", "hyperswitch reload --dry-run")],
+    ),
+];
+
+/// The examples of a page, if it has any.
+fn examples(page: &str) -> String {
+    let verb = page.strip_prefix("hyperswitch-").unwrap_or_default();
+    let Some((_, examples)) = EXAMPLES.iter().find(|(name, _)| *name == verb) else {
+        return String::new();
+    };
+    let example = |(what, command): &(&str, &str)| {
+        format!(
+            "{what}:\n.PP\n.RS 4\n.nf\n{}\n.fi\n.RE\n",
+            command.replace('-', "\\-")
+        )
+    };
+    let examples: Vec<String> = examples.iter().map(example).collect();
+    format!(".SH EXAMPLES\n{}", examples.join(".PP\n"))
+}
 
 /// Writes `hyperswitch.1` and a page for each verb, `hyperswitch-port-add.1`, into a directory.
 ///
@@ -41,21 +182,26 @@ pub fn pages(directory: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes completions for bash, zsh and fish into a directory, under the names that those shells look for.
+/// Writes what has bash, zsh and fish complete command lines into a directory, under the names that they look for.
 ///
 /// # Errors
 /// When a file cannot be written.
 pub fn completions(directory: &Path) -> Result<ExitCode> {
     create(directory)?;
-    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        clap_complete::generate_to(shell, &mut command(), "hyperswitch", directory)
-            .with_context(|| format!("cannot write into {}", directory.display()))?;
+    for (shell, name) in [
+        ("bash", "hyperswitch.bash"),
+        ("zsh", "_hyperswitch"),
+        ("fish", "hyperswitch.fish"),
+    ] {
+        let path = directory.join(name);
+        let mut file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        crate::complete::register(shell, &mut file)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The command line without hidden verbs.
-fn command() -> Command {
+pub fn command() -> Command {
     let full = Cli::command();
     let (hidden, shown): (Vec<_>, Vec<_>) = full
         .get_subcommands()
@@ -83,6 +229,7 @@ fn page(command: &Command, name: &str, directory: &Path) -> Result<()> {
     if name == "hyperswitch" {
         std::io::Write::write_all(&mut file, MORE.as_bytes())?;
     }
+    std::io::Write::write_all(&mut file, examples(name).as_bytes())?;
     for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
         page(verb, &format!("{name}-{}", verb.get_name()), directory)?;
     }
@@ -91,4 +238,23 @@ fn page(command: &Command, name: &str, directory: &Path) -> Result<()> {
 
 fn create(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn examples_are_commands() {
+        for (verb, examples) in EXAMPLES {
+            assert!(!examples.is_empty());
+            for (_, command) in *examples {
+                let words = command.split(' ');
+                assert!(Cli::try_parse_from(words).is_ok(), "{command}");
+                let name = format!("hyperswitch {}", verb.replace('-', " "));
+                assert!(command.starts_with(&name), "{command} is in the page of {verb}");
+            }
+        }
+    }
 }

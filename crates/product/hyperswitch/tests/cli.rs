@@ -32,8 +32,8 @@ fn help_names_every_verb_and_no_internals() {
         .filter_map(|line| line.split_whitespace().next())
         .collect();
     let expected = [
-        "run", "status", "report", "switch", "port", "mac", "flow", "events", "stats", "trace", "capture",
-        "policy", "check", "config", "apply", "confirm", "reload", "version", "p4", "ovs", "help",
+        "run", "status", "report", "switch", "port", "mac", "flow", "events", "stats", "top", "trace",
+        "capture", "policy", "check", "config", "apply", "confirm", "reload", "version", "p4", "ovs", "help",
     ];
     assert_eq!(names, expected);
     assert!(help.contains("[default: /run/hyperswitch]"), "{help}");
@@ -42,7 +42,7 @@ fn help_names_every_verb_and_no_internals() {
 #[test]
 fn every_verb_has_help_of_its_own() {
     let verbs = "run|status|report|switch add|switch del|switch list|port add|port del|port set|port show|port list|\
-        mac list|mac flush|flow list|flow flush|events|stats|stats placement|trace|capture|policy check|policy list|policy show|policy log|policy explain|policy diff|check|config show|apply|confirm|reload|version|p4 check|p4 graph|p4 run|\
+        mac list|mac flush|flow list|flow flush|events|stats|stats placement|top|trace|capture|policy check|policy list|policy show|policy log|policy explain|policy diff|check|config show|apply|confirm|reload|version|p4 check|p4 graph|p4 run|\
         ovs start|ovs stop|ovs status|ovs plug|ovs trace";
     for verb in verbs.split('|') {
         let mut arguments: Vec<&str> = verb.split(' ').collect();
@@ -104,6 +104,8 @@ fn wrong_usage_says_what_is_allowed_and_exits_2() {
         ),
         (&["stats", "--watch=0"], "0.1..=86400"),
         (&["stats", "--top", "3"], "--watch"),
+        (&["top", "--interval", "0"], "0.1..=86400"),
+        (&["top", "--count", "0"], "1.."),
         (&["stats", "vm1", "placement"], "cannot be used with"),
     ];
     for (arguments, expected) in cases {

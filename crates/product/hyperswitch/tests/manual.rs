@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod containers;
+
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -32,7 +34,7 @@ fn every_verb_has_a_page_and_no_internals_have() {
     let pages = directory.path().join("share/man");
     generate("man", &pages);
     let verbs = "run|status|report|switch|switch-add|switch-del|switch-list|port|port-add|port-del|port-set|port-show|\
-        port-list|mac|mac-list|mac-flush|flow|flow-list|flow-flush|events|stats|stats-placement|trace|capture|policy|policy-check|policy-list|policy-show|\
+        port-list|mac|mac-list|mac-flush|flow|flow-list|flow-flush|events|stats|stats-placement|top|trace|capture|policy|policy-check|policy-list|policy-show|\
         policy-log|policy-explain|policy-diff|check|config|config-show|apply|confirm|reload|version|p4|p4-check|p4-graph|p4-run|\
         p4-load|p4-show|p4-unload|p4-rollback|p4-export|p4-import|p4-entry|p4-entry-add|p4-entry-set|p4-entry-delete|p4-entry-list|p4-counter|\
         p4-counter-list|p4-counter-set|p4-register|p4-register-list|p4-register-set|p4-meter|p4-meter-list|p4-meter-set|\
@@ -56,20 +58,71 @@ fn every_verb_has_a_page_and_no_internals_have() {
     }
     let page = std::fs::read_to_string(pages.join("hyperswitch-port-add.1")).unwrap();
     assert!(page.contains("static\\-mac"), "{page}");
+    assert!(page.contains(".SH EXAMPLES"), "{page}");
+    let page = std::fs::read_to_string(pages.join("hyperswitch.1")).unwrap();
+    for part in [
+        ".SH \"EXIT STATUS\"",
+        "view.sock",
+        "hyperswitch.toml (5)",
+        "HYPERSWITCH_LOG",
+    ] {
+        assert!(page.contains(part), "{part} is not in {page}");
+    }
+}
+
+/// Words that bash would offer for the last one of a command line.
+fn offered(words: &[&str]) -> BTreeSet<String> {
+    let output = Command::new(BINARY)
+        .env("COMPLETE", "bash")
+        .env("_CLAP_IFS", "\n")
+        .env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string())
+        .env("_CLAP_COMPLETE_COMP_TYPE", "9")
+        .env("_CLAP_COMPLETE_SPACE", "true")
+        .arg("--")
+        .args(words)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(str::to_owned).collect()
 }
 
 #[test]
-fn completions_know_verbs_and_options() {
+fn completions_know_verbs_options_and_names() {
+    assert_eq!(
+        offered(&["hyperswitch", "re"]),
+        ["reload", "report"].map(str::to_owned).into()
+    );
+    let options = offered(&["hyperswitch", "port", "add", "--sta"]);
+    assert_eq!(options, ["--static-mac".to_owned()].into());
+    assert!(!offered(&["hyperswitch", ""]).contains("data-plane"));
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("c.toml");
+    let switch = "[[switch]]\nname = \"lan\"\n";
+    std::fs::write(&file, format!("{switch}[[switch.port]]\nname = \"vm1\"\n")).unwrap();
+    let run_dir = directory.path().join("run");
+    let run = run_dir.to_str().unwrap();
+    // Without an instance there are none, and no error.
+    assert!(offered(&["hyperswitch", "--run-dir", run, "port", "show", "v"]).is_empty());
+    let _instance = containers::Instance::start(&run_dir, &file);
+    containers::eventually("the name of a port", || {
+        offered(&["hyperswitch", "--run-dir", run, "port", "show", "v"]).contains("vm1")
+    });
+    assert!(offered(&["hyperswitch", "--run-dir", run, "switch", "del", ""]).contains("lan"));
+    assert!(offered(&["hyperswitch", "--run-dir", run, "stats", "v"]).contains("vm1"));
+}
+
+#[test]
+fn shells_learn_that_the_command_completes_itself() {
     let directory = tempfile::tempdir().unwrap();
     generate("completions", directory.path());
     let expected = ["_hyperswitch", "hyperswitch.bash", "hyperswitch.fish"].map(str::to_owned);
     assert_eq!(names(directory.path()), expected.clone().into());
     for name in expected {
         let text = std::fs::read_to_string(directory.path().join(&name)).unwrap();
-        for word in ["reload", "static-mac", "snap-length"] {
-            assert!(text.contains(word), "{name} lacks {word}");
-        }
-        assert!(!text.contains("data-plane"), "{name} shows internals");
+        assert!(
+            text.contains("COMPLETE") && text.contains("hyperswitch"),
+            "{text}"
+        );
     }
 }
 
@@ -122,6 +175,8 @@ fn make_install_installs_and_keeps_a_configuration() {
     for file in [
         "usr/share/man/man1/hyperswitch.1",
         "usr/share/man/man1/hyperswitch-run.1",
+        "usr/share/man/man5/hyperswitch.toml.5",
+        "usr/share/man/man7/hyperswitch.7",
         "usr/share/bash-completion/completions/hyperswitch",
         "usr/share/zsh/site-functions/_hyperswitch",
         "usr/share/fish/vendor_completions.d/hyperswitch.fish",

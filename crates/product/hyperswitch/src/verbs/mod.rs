@@ -13,12 +13,14 @@ mod policy_decisions;
 mod policy_diff;
 mod policy_log;
 mod port;
+mod rate;
 mod reload;
 mod report;
 mod show;
 mod stats;
 mod status;
 mod switch;
+mod top;
 pub mod trace;
 
 use crate::cli::{
@@ -74,6 +76,7 @@ fn ask(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<()> {
             ..
         }) => session.show(Request::Placement),
         UserVerb::Stats(args) => stats::run(&mut session, args),
+        UserVerb::Top(args) => top::run(args, instance),
         UserVerb::Events { follow } => events::run(&mut session, *follow),
         UserVerb::Trace(args) => session.show(trace::request(args)?),
         UserVerb::Capture(args) => capture::run(&mut session, args),

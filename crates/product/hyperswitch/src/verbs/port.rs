@@ -37,7 +37,7 @@ fn vlan(args: &VlanArgs) -> Option<VlanConfig> {
     match (&args.access, &args.trunk) {
         (Some(access), _) => Some(VlanConfig::Access(*access)),
         (None, Some(vlans)) => Some(VlanConfig::Trunk {
-            vlans: vlans.0.clone(),
+            vlans: vlans.clone(),
             native: args.native,
         }),
         (None, None) => None,

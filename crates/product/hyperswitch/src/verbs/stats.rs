@@ -3,13 +3,13 @@
 //! Ports of Open vSwitch are not the control process's: the process `ovs` is asked for the counters of one
 //! that it does not know.
 
+use super::rate::Rate;
 use super::{Reply, Request, Session, show};
 use crate::cli::{SortBy, StatsArgs};
 use crate::output::{self, Table};
 use anyhow::{Result, bail};
 use management::{ClientError, Counters, PortStats, Stats};
-use serde::Serialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The switch of Open vSwitch's ports, as it is shown.
@@ -85,55 +85,6 @@ struct Rates {
     total: Rate,
 }
 
-/// What happened per second.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-struct Rate {
-    received: f64,
-    received_bytes: f64,
-    transmitted: f64,
-    transmitted_bytes: f64,
-    dropped: BTreeMap<String, f64>,
-    upcalls: f64,
-}
-
-impl Rate {
-    /// Counters only grow, but a port that was added again, or a new data plane, begins at 0.
-    fn between(before: &Counters, now: &Counters, elapsed: Duration) -> Rate {
-        let per_second = |before: u64, now: u64| now.saturating_sub(before) as f64 / elapsed.as_secs_f64();
-        let of = |value: fn(&Counters) -> u64| per_second(value(before), value(now));
-        let drops = now.dropped.iter().map(|(reason, count)| {
-            let earlier = before.dropped.get(reason).copied().unwrap_or(0);
-            (reason.clone(), per_second(earlier, *count))
-        });
-        Rate {
-            received: of(|counters| counters.received),
-            received_bytes: of(|counters| counters.received_bytes),
-            transmitted: of(|counters| counters.transmitted),
-            transmitted_bytes: of(|counters| counters.transmitted_bytes),
-            dropped: drops.filter(|(_, rate)| *rate > 0.0).collect(),
-            upcalls: of(|counters| counters.upcalls),
-        }
-    }
-
-    fn drops(&self) -> f64 {
-        self.dropped.values().sum()
-    }
-
-    fn cells(&self, name: &str) -> [String; 7] {
-        let megabits = |bytes: f64| format!("{:.1}", bytes * 8.0 / 1e6);
-        [
-            name.to_owned(),
-            format!("{:.0}", self.received),
-            megabits(self.received_bytes),
-            format!("{:.0}", self.transmitted),
-            megabits(self.transmitted_bytes),
-            format!("{:.0}", self.drops()),
-            format!("{:.0}", self.upcalls),
-        ]
-    }
-}
-
 impl Rates {
     fn between(before: &Stats, now: &Stats, elapsed: Duration) -> Rates {
         let old = before.ports.iter();
@@ -145,16 +96,7 @@ impl Rates {
         };
         let ports: Vec<_> = now.ports.iter().map(rate).collect();
         let mut total = Rate::default();
-        for (_, rate) in &ports {
-            total.received += rate.received;
-            total.received_bytes += rate.received_bytes;
-            total.transmitted += rate.transmitted;
-            total.transmitted_bytes += rate.transmitted_bytes;
-            total.upcalls += rate.upcalls;
-            for (reason, rate) in &rate.dropped {
-                *total.dropped.entry(reason.clone()).or_default() += rate;
-            }
-        }
+        ports.iter().for_each(|(_, rate)| total.add(rate));
         Rates {
             time: SystemTime::now(),
             elapsed,
@@ -175,18 +117,12 @@ impl Rates {
             ">UPCALLS/S",
         ]);
         let mut ports: Vec<_> = self.ports.iter().collect();
-        let key = |rate: &Rate| match sort {
-            SortBy::Name => 0.0,
-            SortBy::Rx => rate.received,
-            SortBy::Tx => rate.transmitted,
-            SortBy::Drops => rate.drops(),
-        };
         // Equal ones stay in the order of their names.
-        ports.sort_by(|(_, a), (_, b)| key(b).total_cmp(&key(a)));
+        ports.sort_by(|(_, a), (_, b)| sort.key(b).total_cmp(&sort.key(a)));
         for (name, rate) in ports.into_iter().take(top.unwrap_or(usize::MAX)) {
-            table.row(rate.cells(name));
+            table.row(cells(name, rate));
         }
-        table.row(self.total.cells("(all)"));
+        table.row(cells("(all)", &self.total));
         let mut text = String::new();
         telemetry::push_time(&mut text, self.time);
         let drops = self.total.dropped.iter();
@@ -216,6 +152,20 @@ impl Rates {
         value["rates"] = serde_json::to_value(&self.total)?;
         Ok(value)
     }
+}
+
+/// A row of the table.
+fn cells(name: &str, rate: &Rate) -> [String; 7] {
+    let megabits = |bytes: f64| format!("{:.1}", bytes * 8.0 / 1e6);
+    [
+        name.to_owned(),
+        format!("{:.0}", rate.received),
+        megabits(rate.received_bytes),
+        format!("{:.0}", rate.transmitted),
+        megabits(rate.transmitted_bytes),
+        format!("{:.0}", rate.drops()),
+        format!("{:.0}", rate.upcalls),
+    ]
 }
 
 #[cfg(test)]
