@@ -7,8 +7,8 @@
 //!
 //! Requests carry a serial number that the answer repeats; requests are executed in order. Answers come in
 //! the same order, except for those with statistics of flows that have ended, which may come later. Lists of
-//! ports and counters come in several messages of which all but the last have `more` set; lists of flows are requested
-//! page by page. Events come without a request.
+//! ports and counters come in several messages of which all but the last have `more` set; lists of flows are
+//! requested page by page. Events come without a request.
 
 use crate::error::RequestError;
 use crate::p4::{P4Answer, P4Binding, P4Request};

@@ -1,5 +1,5 @@
-//! Requests and responses of HTTP/1.1 that scrapes and the page need: `GET` and `HEAD`, one per connection, without a
-//! body.
+//! Requests and responses of HTTP/1.1 that scrapes and the page need: `GET` and `HEAD`, one per connection,
+//! without a body.
 //!
 //! What a client sends is bounded: a head of [`MAX_HEAD`] bytes with [`MAX_HEADERS`] headers. Everything else
 //! is refused with a status, after which the connection ends.

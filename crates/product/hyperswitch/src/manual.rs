@@ -182,7 +182,8 @@ pub fn pages(directory: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes what has bash, zsh and fish complete command lines into a directory, under the names that they look for.
+/// Writes what has bash, zsh and fish complete command lines into a directory, under the names that they look
+/// for.
 ///
 /// # Errors
 /// When a file cannot be written.

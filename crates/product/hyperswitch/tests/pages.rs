@@ -38,10 +38,11 @@ fn inline(text: &str) -> String {
         rest = &rest[c.len_utf8()..];
     }
     // A line that begins so would be a request.
-    match result.starts_with(['.', '\'']) {
-        true => format!("\\&{result}"),
-        false => result,
-    }
+    let guarded = result.lines().map(|line| match line.starts_with(['.', '\'']) {
+        true => format!("\\&{line}"),
+        false => line.to_owned(),
+    });
+    guarded.collect::<Vec<_>>().join("\n")
 }
 
 /// The text of `[text](target)` at the beginning, and what follows.
@@ -77,11 +78,34 @@ fn entry(headings: &[String], row: &[String]) -> String {
     text
 }
 
+/// Whether a line goes on with the paragraph of the line before.
+fn goes_on(line: &str) -> bool {
+    !(line.is_empty() || ["#", "|", "* ", "```"].iter().any(|mark| line.starts_with(mark)))
+}
+
+/// Lines of a document, with each paragraph as one, but for code.
+fn paragraphs(document: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let (mut is_code, mut is_text) = (false, false);
+    for line in document.lines() {
+        is_code ^= line.starts_with("```");
+        match lines.last_mut() {
+            Some(last) if is_text && !is_code && goes_on(line) => {
+                last.push('\n');
+                last.push_str(line.trim_start());
+            }
+            _ => lines.push(line.to_owned()),
+        }
+        is_text = !is_code && (goes_on(line) || line.starts_with("* "));
+    }
+    lines
+}
+
 /// A document as the body of a manual page.
 fn roff(document: &str) -> String {
     let (mut text, mut headings) = (String::new(), Vec::new());
     let mut is_code = false;
-    for line in document.lines() {
+    for line in &paragraphs(document) {
         if line.starts_with("```") {
             is_code = !is_code;
             text += if is_code {
@@ -100,7 +124,7 @@ fn roff(document: &str) -> String {
         if !line.starts_with('|') {
             headings.clear();
         }
-        match line {
+        match line.as_str() {
             "" => text += ".PP\n",
             line if line.starts_with("# ") => {}
             line if line.starts_with("## ") => {
@@ -132,10 +156,10 @@ fn roff(document: &str) -> String {
     while text.contains(".PP\n.PP\n") {
         text = text.replace(".PP\n.PP\n", ".PP\n");
     }
-    for follows in [".SH", ".SS", ".TP", ".IP", ".PP\n.RS"] {
+    for follows in [".SH", ".SS", ".TP", ".IP"] {
         text = text.replace(&format!(".PP\n{follows}"), follows);
     }
-    text
+    text.strip_prefix(".PP\n").unwrap_or(&text).to_owned()
 }
 
 #[test]
@@ -195,6 +219,6 @@ fn documents_become_roff() {
     let document = "# T\n\nA `code-x` and [a *link*](b.md#c).\n\n## Part\n\n| key | default | what |\n|---|---|---|\n| `a` | 1 | Is \\| it. |\n\n* one\n  more\n\n```toml\n.x = 1\n```\n";
     assert_eq!(
         roff(document),
-        "A \\fBcode\\-x\\fR and a *link*.\n.SH \"PART\"\n.TP\n\\fBa\\fR\ndefault: 1.\nIs | it.\n.IP \\(bu 2\none\nmore\n.RS 4\n.nf\n\\&.x = 1\n.fi\n.RE\n"
+        "A \\fBcode\\-x\\fR and a *link*.\n.SH \"PART\"\n.TP\n\\fBa\\fR\ndefault: 1.\nIs | it.\n.IP \\(bu 2\none\nmore\n.PP\n.RS 4\n.nf\n\\&.x = 1\n.fi\n.RE\n"
     );
 }

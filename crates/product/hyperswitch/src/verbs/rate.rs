@@ -39,7 +39,8 @@ impl Rate {
 
     /// Packets of any reason.
     pub fn drops(&self) -> f64 {
-        self.dropped.values().sum()
+        // A sum of nothing is -0.0.
+        self.dropped.values().sum::<f64>() + 0.0
     }
 
     /// Adds another port's.

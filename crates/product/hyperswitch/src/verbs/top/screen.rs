@@ -110,7 +110,8 @@ fn head(figures: &Figures, choice: &Choice, now: SystemTime) -> Vec<Line> {
         plain(format!("  {time}  {} ports", latest.ports.len())),
     ];
     if latest.warnings > 0 {
-        let text = format!("  {} warnings: see `hyperswitch status`", latest.warnings);
+        let plural = if latest.warnings == 1 { "" } else { "s" };
+        let text = format!("  {} warning{plural}: see `hyperswitch status`", latest.warnings);
         first.push((text, Style::Warning));
     }
     if choice.is_paused {
@@ -386,12 +387,12 @@ mod tests {
         let all = screen(&figures(4), &Choice::default(), (120, 24)).join("\n");
         for part in [
             "hyperswitch 1.2.3  1970-01-01T00:00:00",
-            "4 ports  1 warnings",
+            "4 ports  1 warning: see",
             "data-plane, 2 restarts",
             "worker-0",
             "% asleep  vm4 vm2",
             "vm1        running     1    5.00k",
-            "▁▄█",
+            "▂▅█",
             "dropped  port-down 50.0k/s",
             "s sort: name",
         ] {
@@ -446,7 +447,7 @@ mod tests {
         let all = screen(&figures(4), &choice, (160, 40)).join("\n");
         for part in [
             "port vm3  switch sw0  running  core 1",
-            "from guest     15.0k/s",
+            "from guest      15.0k/s  ▂▅█",
             "dropped: port-down",
             "The receiver is not connected",
         ] {
