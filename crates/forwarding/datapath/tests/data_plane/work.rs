@@ -171,5 +171,6 @@ fn counters_alone_are_those_of_the_list() {
     for (count, info) in counted.iter().zip(&listed) {
         assert_eq!((count.port, &count.counters), (info.spec.port, &info.counters));
     }
-    assert_eq!(counted[0].core.is_some(), mode() != Mode::ThreadPerVnic);
+    // Without a driver there is nobody to serve.
+    assert!(counted[9..].iter().all(|count| count.core.is_none()));
 }
