@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 RELEASE := $(TARGET)/release
 
 .PHONY: all setup build install deb demo demo-stop test test-unit test-loom test-p4 fuzz-p4 test-end-to-end test-attack test-pipeline test-kills test-distributions \
-	test-package test-ovs test-ovs-guests test-openflow test-ovn test-kmod test-ovsdbapp soak lint bench bench-instructions bench-p4 mutants simulate clean
+	test-package test-cni test-libvirt test-ovs test-ovs-guests test-openflow test-ovn test-kmod test-ovsdbapp soak lint bench bench-instructions bench-p4 mutants simulate clean
 
 all: build
 
@@ -52,6 +52,11 @@ install: ## Install program, what joins Open vSwitch to it, manual pages, comple
 	install -d $(DESTDIR)/lib/systemd/system
 	sed 's|@BINDIR@|$(BINDIR)|g' packaging/hyperswitch.service > $(DESTDIR)/lib/systemd/system/hyperswitch.service
 	chmod 644 $(DESTDIR)/lib/systemd/system/hyperswitch.service
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/udev/rules.d packaging/80-hyperswitch.rules
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/network packaging/05-hyperswitch.network
+	install -d $(DESTDIR)$(PREFIX)/lib/cni $(DESTDIR)$(PREFIX)/lib/netavark
+	ln -sf ../../bin/hyperswitch $(DESTDIR)$(PREFIX)/lib/cni/hyperswitch-cni
+	ln -sf ../../bin/hyperswitch $(DESTDIR)$(PREFIX)/lib/netavark/hyperswitch-netavark
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/hyperswitch packaging/hyperswitch-alerts.yml packaging/hyperswitch-dashboard.json
 	test -e $(DESTDIR)/etc/hyperswitch/hyperswitch.toml || \
 		install -D -m 644 packaging/hyperswitch.toml $(DESTDIR)/etc/hyperswitch/hyperswitch.toml
@@ -175,6 +180,17 @@ test-distributions: ## The README's commands on each supported release of Debian
 
 test-package: deb ## The Debian package under a systemd of each supported release: installed, upgraded under traffic, purged
 	scripts/as-root scripts/test-package $(RELEASES)
+
+# TESTS="vlans mtu" are some of them.
+test-cni: ## Containers by CNI and netavark, called as a runtime calls them, with Debian's host-local; Podman where it runs
+	scripts/setup --cni
+	$(CARGO) build --release --package hyperswitch
+	scripts/as-root scripts/test-cni --program $(RELEASE)/hyperswitch $(TESTS)
+
+test-libvirt: ## Two domains of the distribution's libvirt and QEMU: deaths, interfaces that come and go, statistics
+	scripts/setup --libvirt
+	$(CARGO) build --release --package hyperswitch --package ovs-shim
+	scripts/as-root scripts/test-libvirt --program $(RELEASE)/hyperswitch $(TESTS)
 
 # SOAK has further arguments: SOAK="--minutes 5 --seed 7".
 soak: setup ## An hour of guests that come and go, and of processes that die; not part of the tests

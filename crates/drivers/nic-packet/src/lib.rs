@@ -13,6 +13,7 @@
 //! | `uplink`, `receive_ring`, `vlan_tag` | packet sockets on existing interfaces; frames that arrive there |
 //! | `placeholder`, `owner` | TAPs that stand for ports at the host; whose a device is |
 //! | `watch`, `addresses` | changes of interfaces; their addresses |
+//! | `routes` | routes through an interface |
 //! | `netlink`, `namespace` | requests of route netlink; a function in another namespace |
 //!
 //! Interfaces are set up through route netlink, with the few messages that it takes built by hand.
@@ -26,6 +27,7 @@ mod netlink;
 mod owner;
 mod placeholder;
 mod receive_ring;
+mod routes;
 mod settings;
 mod tap;
 mod uplink;
@@ -36,6 +38,7 @@ pub use addresses::{Addresses, addresses_of};
 pub use owner::Owner;
 pub use placeholder::PlaceholderTaps;
 pub use receive_ring::{Front, ReceiveRing};
+pub use routes::{Route, add_routes, routes};
 pub use tap::{Offloads, Tap, TapSpec, set_tap_offloads};
 pub use uplink::{CONTROL_LEN, PacketSocket, Uplink, vlan_tag};
 pub use vlan_tag::VlanTag;

@@ -210,7 +210,7 @@ impl Netlink {
 
     /// Sends one request and passes on the bodies of its answers, until it is acknowledged or, if it is for a
     /// list, ends.
-    fn exchange(
+    pub fn exchange(
         &mut self,
         kind: u16,
         flags: i32,
@@ -284,7 +284,7 @@ fn link_body_with(index: u32, flags: u32, changed: u32) -> Vec<u8> {
     body
 }
 
-fn attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+pub fn attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     let length = u16::try_from(4 + value.len()).expect("attributes we send are short");
     body.extend(length.to_ne_bytes());
     body.extend(kind.to_ne_bytes());
@@ -292,7 +292,7 @@ fn attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     body.resize(body.len().next_multiple_of(4), 0);
 }
 
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
         let kind = u16::from_ne_bytes(*bytes.get(2..)?.first_chunk()?) & !(1 << 15);

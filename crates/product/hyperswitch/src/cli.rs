@@ -98,12 +98,37 @@ pub enum Verb {
         #[arg(long)]
         mode: SocketMode,
     },
+    /// Answer a container runtime that calls a CNI plugin
+    #[command(hide = true)]
+    Cni,
+    /// Answer netavark, which calls a plugin
+    #[command(subcommand, hide = true)]
+    Netavark(NetavarkVerb),
     /// Write manual pages into a directory
     #[command(hide = true)]
     Man { directory: PathBuf },
     /// Write shell completions into a directory
     #[command(hide = true)]
     Completions { directory: PathBuf },
+}
+
+/// Commands of netavark to a plugin.
+#[derive(Debug, Subcommand)]
+pub enum NetavarkVerb {
+    /// Show versions
+    Info,
+    /// Check a network that is being made
+    Create,
+    /// Attach a container
+    Setup {
+        /// Path of its network namespace
+        netns: String,
+    },
+    /// Detach a container
+    Teardown {
+        /// Path of its network namespace
+        netns: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]

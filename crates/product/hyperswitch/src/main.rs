@@ -6,6 +6,7 @@
 //! | `complete` | words for shells that complete a command line |
 //! | `supervisor`, `children` | `hyperswitch run`: the supervisor, and the processes that it starts |
 //! | `verbs`, `capture_file`, `frame` | verbs for a running instance; capture files; frames for `trace` |
+//! | `cni` | plugins of containers' runtimes |
 //! | `ovs` | Open vSwitch's own programs on a switch of the instance |
 //! | `p4` | verbs for P4 programs |
 //!
@@ -19,6 +20,7 @@
 mod capture_file;
 mod children;
 mod cli;
+mod cni;
 mod complete;
 mod frame;
 mod manual;
@@ -38,7 +40,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     complete::answer_shell();
-    let cli = Cli::try_parse().unwrap_or_else(|error| {
+    let cli = Cli::try_parse_from(cni::arguments()).unwrap_or_else(|error| {
         // Help and version are no errors.
         if error.use_stderr() && std::env::args().any(|argument| argument == "--json") {
             output::json_error(error.to_string().trim_end());
@@ -70,6 +72,8 @@ fn main() -> ExitCode {
             client_authorities,
         } => children::p4runtime(listen, certificate.zip(key), client_authorities),
         Verb::Control { config } => children::control(cli.run_dir, config),
+        Verb::Cni => cni::run(&cli.run_dir, timeout.unwrap_or(TIMEOUT)),
+        Verb::Netavark(verb) => cni::run_netavark(&verb, &cli.run_dir, timeout.unwrap_or(TIMEOUT)),
         Verb::Man { directory } => manual::pages(&directory),
         Verb::Completions { directory } => manual::completions(&directory),
         Verb::Ovs(verb) => ovs::run(&verb, &cli.run_dir, timeout, cli.json).map(|()| ExitCode::SUCCESS),

@@ -184,6 +184,10 @@ fn make_install_installs_and_keeps_a_configuration() {
         "usr/lib/hyperswitch/ovs-vswitchd-hyperswitch",
         "lib/systemd/system/hyperswitch.service",
         "etc/hyperswitch/hyperswitch.toml",
+        "usr/lib/cni/hyperswitch-cni",
+        "usr/lib/netavark/hyperswitch-netavark",
+        "usr/lib/udev/rules.d/80-hyperswitch.rules",
+        "usr/lib/systemd/network/05-hyperswitch.network",
     ] {
         let metadata = std::fs::metadata(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
         assert!(metadata.len() > 0, "{file} is empty");
