@@ -119,6 +119,10 @@ fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
 fn examples_of_configurations_are_accepted() {
     for (document, at_least) in [
         ("README.md", 1),
+        ("docs/daily-work.md", 1),
+        ("docs/tutorial.md", 1),
+        ("docs/libvirt.md", 1),
+        ("docs/cni.md", 1),
         ("docs/configuration.md", 4),
         ("docs/policies.md", 2),
         ("docs/policies-from-elsewhere.md", 4),
@@ -183,6 +187,90 @@ fn every_key_is_documented() {
     assert_eq!(rows("Access"), known("[access]\nnonsense = 1\n"));
     assert_eq!(rows("View"), known("[view]\nnonsense = 1\n"));
     assert_eq!(rows("Open vSwitch"), known("[ovs]\nnonsense = 1\n"));
+}
+
+/// Rows of the README's table: the question, the peer, and the measure of `docs/performance/latest.md` that has
+/// the figure, in the order of that document.
+const COMPARED: [(&str, &str, &str); 10] = [
+    (
+        "Cycles per packet, 64 bytes",
+        "Open vSwitch with DPDK",
+        "busy or awake cycles per packet, the stricter, 64 B, 1 flow: OVS-DPDK / ours",
+    ),
+    (
+        "The same, bursts of 1 to 4 packets",
+        "Open vSwitch with DPDK",
+        "same, 64 B, bursts of 1 to 4 packets",
+    ),
+    (
+        "TCP of a pair of VMs",
+        "bridge",
+        "UML pair TCP: ours / bridge and TAP",
+    ),
+    (
+        "TCP of a pair of VMs",
+        "Open vSwitch with DPDK",
+        "UML pair TCP: ours / OVS-DPDK",
+    ),
+    (
+        "Round trips of 64 bytes between VMs",
+        "bridge",
+        "UDP RR 64 B: ours / bridge and TAP",
+    ),
+    (
+        "Round trips of 64 bytes between VMs",
+        "Open vSwitch with DPDK",
+        "UDP RR 64 B: ours / OVS-DPDK",
+    ),
+    (
+        "Round trips on a full host, p90",
+        "bridge",
+        "UML pair, a loop on each processor, ping p90: bridge and TAP / ours",
+    ),
+    (
+        "Round trips between containers on a full host",
+        "bridge and veth",
+        "container pair, a loop on each processor, ping p50: bridge and veth / ours",
+    ),
+    (
+        "Processor time at 1,000 and 10,000 packets per second",
+        "bridge",
+        "processor time at 1,000 and 10,000 packets/s: bridge and TAP / ours",
+    ),
+    (
+        "New flows per second under ovs-vswitchd",
+        "Open vSwitch with DPDK",
+        "new flows per second through ovs-vswitchd: ours / OVS-DPDK, which decides in its poll thread",
+    ),
+];
+
+/// The README's table has the figures of the last `make bench`.
+#[test]
+fn the_table_of_the_readme_is_that_of_the_measurements() {
+    let measured = std::fs::read_to_string(root().join("docs/performance/latest.md")).unwrap();
+    let mut lines = measured.lines();
+    let mut table = String::from("| question | beside | times better |\n|---|---|---|\n");
+    for (question, peer, measure) in COMPARED {
+        let row = lines.find_map(|line| line.strip_prefix(&format!("| {measure} | ")));
+        let row = row.unwrap_or_else(|| panic!("no row {measure:?} behind the one before"));
+        let figure = row.split(" | ").nth(2).unwrap().split(' ').next().unwrap();
+        let is_worse = figure.parse::<f64>().unwrap() < 1.0;
+        let mark = if is_worse { "**" } else { "" };
+        writeln!(table, "| {question} | {peer} | {mark}{figure}{mark} |").unwrap();
+    }
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let (head, rest) = readme.split_once("docs/performance/latest.md -->\n").unwrap();
+    let (found, tail) = rest.split_once("<!-- end -->").unwrap();
+    if std::env::var_os("HYPERSWITCH_UPDATE").is_some() {
+        let updated = format!("{head}docs/performance/latest.md -->\n{table}<!-- end -->{tail}");
+        std::fs::write(root().join("README.md"), updated).unwrap();
+        return;
+    }
+    assert!(found == table, "the README's table is out of date; run: {UPDATE}");
+    assert!(
+        readme.lines().count() <= 150,
+        "the README is longer than 150 lines"
+    );
 }
 
 /// Names by which links lead to a document's sections, as GitHub makes them of headings.

@@ -108,8 +108,7 @@ fn of_network(network: &str) -> String {
     format!("{PREFIX}{}-", digest(&[network], 8))
 }
 
-/// Name of an attachment's port. Who chooses the names of networks or containers cannot make one meet
-/// another's.
+/// Name of an attachment's port. No choice of names of networks and containers makes two attachments meet.
 pub fn port_name(network: &str, container: &str, ifname: &str) -> Result<Name, CniError> {
     let text = of_network(network) + &digest(&[container, ifname], 12);
     text.parse()
@@ -124,7 +123,8 @@ fn digest(texts: &[&str], bytes: usize) -> String {
     digits.map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// MAC address of an attachment for which nobody has chosen one: the same each time, as guards need to know it.
+/// MAC address of an attachment for which nobody has chosen one: always the same one, since guards need to
+/// know it.
 pub fn mac_of(name: &Name) -> String {
     let digits = digest(&[name.as_str()], 5);
     let mut mac = String::from("02");

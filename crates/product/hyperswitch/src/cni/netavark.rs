@@ -161,29 +161,36 @@ fn setup(switch: &Switch<'_>, netns: &str, request: &Request) -> Result<Value, C
             .parse()
             .map_err(|error| CniError::new(Code::Configuration, format!("interface_name: {error}")))?,
     );
-    let (addresses, routes, shown) = addresses(&request.network, options)?;
-    config.addresses = addresses;
+    let found = addresses(&request.network, options)?;
+    config.addresses = found.addresses;
     let namespace = Namespace::of(netns, &name);
     config.netns = namespace.name.parse().ok();
     let port = namespace
         .open()
         .and_then(|()| switch.add(&switch_name, config))
         .inspect_err(|_| namespace.close())?;
-    set_routes(&namespace.name, &options.interface_name, &routes).inspect_err(|_| {
+    set_routes(&namespace.name, &options.interface_name, &found.routes).inspect_err(|_| {
         let _ = switch.remove(&name);
         namespace.close();
     })?;
     Ok(json!({
-        "interfaces": { &options.interface_name: { "mac_address": port.mac, "subnets": shown } },
+        "interfaces": { &options.interface_name: { "mac_address": port.mac, "subnets": found.shown } },
     }))
 }
 
-/// Addresses with the lengths of their subnets, default routes, and what netavark is told of them.
-fn addresses(
-    network: &NetworkOf,
-    options: &Options,
-) -> Result<(Vec<IpPrefix>, Vec<Route>, Vec<Value>), CniError> {
-    let (mut addresses, mut routes, mut shown) = (Vec::new(), Vec::new(), Vec::new());
+/// What a container's addresses mean.
+#[derive(Default)]
+struct Addresses {
+    /// With the lengths of their subnets.
+    addresses: Vec<IpPrefix>,
+    /// Default routes.
+    routes: Vec<Route>,
+    /// What netavark is told of them.
+    shown: Vec<Value>,
+}
+
+fn addresses(network: &NetworkOf, options: &Options) -> Result<Addresses, CniError> {
+    let mut found = Addresses::default();
     for address in options.static_ips.iter().flatten() {
         let subnets = network.subnets.as_deref().unwrap_or_default();
         let of_family = |subnet: &&Subnet| subnet.subnet.contains(':') == address.is_ipv6();
@@ -191,7 +198,7 @@ fn addresses(
         let length = subnet.and_then(|subnet| subnet.subnet.split('/').nth(1));
         let prefix = format!("{address}/{}", length.unwrap_or_default());
         let wrong = |error| CniError::new(Code::Configuration, format!("{error}"));
-        addresses.push(prefix.parse::<IpPrefix>().map_err(wrong)?);
+        found.addresses.push(prefix.parse::<IpPrefix>().map_err(wrong)?);
         let gateway = subnet.and_then(|subnet| subnet.gateway);
         if let Some(gateway) = gateway.filter(|_| !network.internal) {
             let any = if gateway.is_ipv4() {
@@ -199,7 +206,7 @@ fn addresses(
             } else {
                 IpAddr::from([0; 16])
             };
-            routes.push(Route {
+            found.routes.push(Route {
                 destination: (any, 0),
                 gateway: Some(gateway),
                 mtu: None,
@@ -209,7 +216,7 @@ fn addresses(
                 scope: None,
             });
         }
-        shown.push(json!({ "ipnet": prefix, "gateway": gateway }));
+        found.shown.push(json!({ "ipnet": prefix, "gateway": gateway }));
     }
-    Ok((addresses, routes, shown))
+    Ok(found)
 }

@@ -58,7 +58,7 @@ impl CniError {
         }
     }
 
-    /// The same, told in a version of the specification.
+    /// Another error, which differs by the version of the specification.
     pub fn in_version(self, version: &str) -> CniError {
         CniError {
             version: version.into(),

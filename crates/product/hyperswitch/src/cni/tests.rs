@@ -42,12 +42,15 @@ fn versions_are_told_without_a_configuration() {
     assert_eq!(told["cniVersion"], "1.0.0");
 }
 
+/// A command, variables besides, the configuration, and the code and words of the refusal.
+type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str, u64, &'a str);
+
 #[test]
 fn each_wrong_request_has_the_code_of_the_specification() {
     let newer = NETWORK.replace("1.0.0", "2.0.0");
     let nameless = NETWORK.replace("\"net\"", "\"\"");
     let gc = "\"cni.dev/valid-attachments\": [7]";
-    let cases: &[(&str, &[(&str, &str)], &str, u64, &str)] = &[
+    let cases: &[Case<'_>] = &[
         ("ADD", &[], "{", 6, "no JSON"),
         ("ADD", &[], "[]", 7, "configuration"),
         ("ADD", &[], &newer, 1, "0.3.1, 0.4.0, 1.0.0, 1.1.0"),

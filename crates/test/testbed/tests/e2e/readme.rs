@@ -1,14 +1,14 @@
-//! The README's outputs have the shape of today's.
+//! The outputs in `docs/daily-work.md` have the shape of today's. `HYPERSWITCH_UPDATE=1` writes today's there.
 
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
 use testbed::{Endpoint, Lab, Namespace, Switch};
 
-const README: &str = include_str!("../../../../../README.md");
+const DOCUMENT: &str = include_str!("../../../../../docs/daily-work.md");
 
 /// The blocks between fences of a section, with what follows each opening fence.
 fn blocks(section: &str) -> impl Iterator<Item = &str> {
-    let text = README.split_once(section).map_or("", |(_, rest)| rest);
+    let text = DOCUMENT.split_once(section).map_or("", |(_, rest)| rest);
     let text = text.split("\n## ").next().unwrap_or_default();
     text.split("\n```").skip(1).step_by(2)
 }
@@ -43,8 +43,8 @@ fn shape(output: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn outputs_of_the_readme_are_todays() -> Result<()> {
-    let Some(_lab) = Lab::enter("outputs_of_the_readme_are_todays") else {
+fn outputs_are_todays() -> Result<()> {
+    let Some(_lab) = Lab::enter("outputs_are_todays") else {
         return Ok(());
     };
     let container = Namespace::new("web")?;
@@ -56,21 +56,32 @@ fn outputs_of_the_readme_are_todays() -> Result<()> {
     switch.wait_port("lan:host", "running")?;
     container.must("ping -q -c 3 -i 0.2 10.77.0.254")?;
     let mut compared = 0;
+    let mut updated = DOCUMENT.to_owned();
     for (command, documented) in blocks("## Daily work").flat_map(commands) {
         if command.starts_with("capture") || command.contains("--watch") {
             continue;
         }
         let arguments: Vec<&str> = command.split_whitespace().collect();
         let output = switch.verb(&arguments)?;
+        if std::env::var_os("HYPERSWITCH_UPDATE").is_some() {
+            let run = |output: &str| format!("$ hyperswitch {command}\n{}\n", output.trim_end());
+            updated = updated.replace(&run(&documented), &run(&output));
+            continue;
+        }
         let (wanted, real) = (shape(&documented), shape(&output));
         ensure!(
             wanted == real,
-            "{command}: the README has {wanted:?}, not {real:?}:\n{output}"
+            "{command}: the document has {wanted:?}, not {real:?}:\n{output}"
         );
         if command.starts_with("trace") {
             ensure!(documented == output.trim_end(), "{command}: {output}");
         }
         compared += 1;
+    }
+    if std::env::var_os("HYPERSWITCH_UPDATE").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/daily-work.md");
+        std::fs::write(path, updated)?;
+        return switch.stop();
     }
     ensure!(
         compared > 5,
