@@ -189,8 +189,8 @@ fn every_key_is_documented() {
     assert_eq!(rows("Open vSwitch"), known("[ovs]\nnonsense = 1\n"));
 }
 
-/// Rows of the README's table: the question, the peer, and the measure of `docs/performance/latest.md` that has
-/// the figure, in the order of that document.
+/// Rows of the README's table: the question, the peer, and the measure of `docs/performance/latest.md` that
+/// has the figure, in the order of that document.
 const COMPARED: [(&str, &str, &str); 10] = [
     (
         "Cycles per packet, 64 bytes",

@@ -38,17 +38,20 @@ pub fn run(run_dir: &Path, bridge: &str, name: &str, client: Option<Listener<'_>
     let named = format!("external_ids:vhost-user-path={}", serde_json::to_string(&path)?);
     let owner = client.as_ref().and_then(|client| client.owner);
     let owned = owner.map(|owner| format!("external_ids:vhost-user-owner={owner}"));
+    // libvirt looks here for the interface whose statistics `virsh domifstat` shows.
+    let asked_for = format!("options:vhost-server-path={}", serde_json::to_string(&path)?);
     match client {
-        Some(_) => arguments.extend(["external_ids:vhost-user=client", &named]),
+        Some(_) => arguments.extend(["external_ids:vhost-user=client", &named, &asked_for]),
         None => arguments.push("external_ids:vhost-user=server"),
     }
     arguments.extend(owned.as_deref());
-    let mut remove = |key| arguments.extend(["--", "remove", "Interface", name, "external_ids", key]);
+    let mut remove = |column, key| arguments.extend(["--", "remove", "Interface", name, column, key]);
     if client.is_none() {
-        remove("vhost-user-path");
+        remove("external_ids", "vhost-user-path");
+        remove("options", "vhost-server-path");
     }
     if owner.is_none() {
-        remove("vhost-user-owner");
+        remove("external_ids", "vhost-user-owner");
     }
     programs::ask(&place, "ovs-vsctl", &arguments)?;
     if client.is_none() {

@@ -1,4 +1,5 @@
-//! The outputs in `docs/daily-work.md` have the shape of today's. `HYPERSWITCH_UPDATE=1` writes today's there.
+//! The outputs in `docs/daily-work.md` have the shape of today's. `HYPERSWITCH_UPDATE=1` writes today's
+//! there.
 
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
