@@ -14,7 +14,7 @@ use crate::snapshot::by_port;
 use crate::switches::SwitchRun;
 use crate::users::Token;
 use control_protocol::data_plane::{
-    self, Answer, Detail, PortCount, PortInfo as DataPlanePort, TraceStep as Step, VERSION,
+    self, Answer, Detail, PortCount, PortCounts, PortInfo as DataPlanePort, TraceStep as Step, VERSION,
 };
 use control_protocol::p4::P4Answer;
 use control_protocol::rules::RuleAnswer;
@@ -523,7 +523,7 @@ impl Control {
                 Ok(Some(self.ports_reply(&names, &ports)))
             }
             (Question::Stats(names), Answer::Counters { ports, .. }) => {
-                Ok(Some(self.stats_reply(&names, &ports)))
+                counted(&ports).map(|ports| Some(self.stats_reply(&names, &ports)))
             }
             (Question::Flows, Answer::Flows { flows, .. }) => Ok(self.flows_reply(token, flows)),
             (Question::Policy(shown), Answer::Rules(page)) => self.policy_page(token, *shown, page),
@@ -540,7 +540,7 @@ impl Control {
                 Ok(Some(Reply::P4Cells(P4Cells { words, stride, more })))
             }
             (Question::Snapshot(None), Answer::Counters { ports, .. }) => {
-                self.snapshot_of_ports(token, &ports)
+                counted(&ports).and_then(|ports| self.snapshot_of_ports(token, &ports))
             }
             (Question::Snapshot(Some(mut snapshot)), Answer::Work(report)) => {
                 snapshot.work = Some(report);
@@ -607,6 +607,11 @@ impl Control {
         let question = Question::TraceActions { in_port, steps: told };
         self.ask_user(token, request, vec![], question)
     }
+}
+
+/// What ports have counted, as the data plane has sent it.
+fn counted(ports: &PortCounts) -> Result<Vec<PortCount>, Refusal> {
+    ports.ports().map_err(|_| Refusal::WrongAnswer)
 }
 
 fn version() -> VersionInfo {

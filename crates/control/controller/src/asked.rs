@@ -4,7 +4,7 @@
 //! once, and no answer that was not asked for. An answer of another kind than the request's is none. Lists
 //! come in parts, which are gathered here.
 
-use control_protocol::data_plane::{Answer, Detail, PortCount, PortInfo, Request};
+use control_protocol::data_plane::{Answer, Detail, PortCounts, PortInfo, Request};
 use control_protocol::p4::P4Request;
 use control_protocol::rules::RuleRequest;
 use flow::{Flow, FlowId, FlowStats, SwitchId};
@@ -154,7 +154,7 @@ impl Kind {
 #[derive(Debug, Default)]
 pub(crate) struct List {
     ports: Vec<PortInfo>,
-    counters: Vec<PortCount>,
+    counters: PortCounts,
     flows: Vec<(Flow, FlowStats)>,
     stats: Vec<(FlowId, FlowStats)>,
     /// The pages that are asked for, one after the other. `None`: the list is not one of pages, or only one
@@ -191,7 +191,7 @@ impl List {
 
     /// Entries that have arrived.
     pub fn len(&self) -> usize {
-        self.ports.len() + self.counters.len() + self.flows.len() + self.stats.len()
+        self.ports.len() + self.counters.most() + self.flows.len() + self.stats.len()
     }
 
     /// Takes in an answer, which is a part of the list if it is a list at all.
@@ -214,7 +214,7 @@ impl List {
                 return Next::Whole(Answer::Ports { ports, more });
             }
             Answer::Counters { ports, more } => {
-                self.counters.extend(ports);
+                self.counters.append(&ports);
                 if more {
                     return Next::Part;
                 }
@@ -262,7 +262,7 @@ impl List {
 pub(crate) fn is_plausible(answer: &Answer, arrived: usize, ports: usize) -> bool {
     let (entries, more) = match answer {
         Answer::Ports { ports, more } => (ports.len(), *more),
-        Answer::Counters { ports, more } => (ports.len(), *more),
+        Answer::Counters { ports, more } => (ports.most(), *more),
         Answer::Flows { flows, more } => (flows.len(), *more),
         Answer::FlowStats { flows, more } => (flows.len(), *more),
         _ => return true,

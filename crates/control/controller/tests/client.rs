@@ -249,11 +249,12 @@ fn lists_arrive_whole_and_pages_one_by_one() {
         counters: info(number).counters,
     };
     for number in 0..3 {
-        let ports = vec![counted(number)];
+        let ports = [counted(number)].iter().collect();
         let more = number < 2;
         world.answer(&asked, Answer::Counters { ports, more });
     }
-    let (ports, more) = ((0..3).map(counted).collect(), false);
+    let all: Vec<PortCount> = (0..3).map(counted).collect();
+    let (ports, more) = (all.iter().collect(), false);
     assert_eq!(
         world.answered(),
         ("counters", Ok(Answer::Counters { ports, more }))

@@ -14,8 +14,8 @@ use crate::state::Datapath;
 use crate::trace::trace;
 use classifier::FlowEntry;
 use control_protocol::data_plane::{
-    Answer, Connection, Detail, Execute, FromDataPlane, PortInfo, PortSpec, Request, ToDataPlane, UpcallId,
-    VERSION,
+    Answer, Connection, Detail, Execute, FromDataPlane, PortCounts, PortInfo, PortSpec, Request, ToDataPlane,
+    UpcallId, VERSION,
 };
 use control_protocol::p4::P4Binding;
 use control_protocol::work::Misses;
@@ -39,9 +39,6 @@ const TERSE_FLOWS_PER_PAGE: usize = 512;
 const PAGE_BYTES: usize = MAX_MESSAGE / 2;
 /// Ports per message, so that it fits: a port is below 2,000 bytes.
 const PORTS_PER_MESSAGE: usize = 16;
-/// Ports per message of counters, so that it fits: 1,500 bytes if each counter and reason has the longest
-/// form.
-const COUNTERS_PER_MESSAGE: usize = 64;
 
 /// Requests read before others get their turn.
 const BATCH: usize = 64;
@@ -418,8 +415,13 @@ impl Serving<'_> {
     fn list_counters(&mut self, serial: u32) {
         let mut left = self.own_ports();
         loop {
-            let now = left.by_ref().take(COUNTERS_PER_MESSAGE);
-            let ports = now.map(|port| port.count()).collect();
+            let mut ports = PortCounts::default();
+            // One port is far below the other half.
+            while ports.bytes() < PAGE_BYTES
+                && let Some(port) = left.next()
+            {
+                ports.push(&port.count());
+            }
             let more = left.len() > 0;
             self.answer(serial, Answer::Counters { ports, more });
             if !more {

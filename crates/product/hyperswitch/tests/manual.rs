@@ -219,6 +219,20 @@ fn make_install_installs_and_keeps_a_configuration() {
         "{unit}"
     );
 
+    // 0 is no exposure, 100 all.
+    let judged = Command::new("systemd-analyze")
+        .args(["security", "--offline=true", "--threshold=48"])
+        .arg(root.join("lib/systemd/system/hyperswitch.service"))
+        .output();
+    match judged {
+        Ok(judged) => assert!(
+            judged.status.success(),
+            "{}",
+            String::from_utf8_lossy(&judged.stdout)
+        ),
+        Err(_) => println!("systemd-analyze is missing: the exposure of the service is not judged"),
+    }
+
     let wrapper = std::fs::read_to_string(root.join("usr/lib/hyperswitch/ovs-vswitchd-hyperswitch")).unwrap();
     assert!(
         wrapper.contains("\nLD_PRELOAD=/usr/lib/hyperswitch/libovs_shim.so exec "),

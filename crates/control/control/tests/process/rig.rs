@@ -115,18 +115,18 @@ impl Plane {
                 ports: self.ports.values().cloned().collect(),
                 more: false,
             },
-            Request::Counters => Answer::Counters {
-                ports: self
-                    .ports
-                    .iter()
-                    .map(|(id, info)| PortCount {
-                        port: *id,
-                        core: Some(1),
-                        counters: info.counters.clone(),
-                    })
-                    .collect(),
-                more: false,
-            },
+            Request::Counters => {
+                let count = |(id, info): (&PortId, &PortInfo)| PortCount {
+                    port: *id,
+                    core: Some(1),
+                    counters: info.counters.clone(),
+                };
+                let ports: Vec<PortCount> = self.ports.iter().map(count).collect();
+                Answer::Counters {
+                    ports: ports.iter().collect(),
+                    more: false,
+                }
+            }
             Request::PortGet { .. }
             | Request::PortEnable { .. }
             | Request::PortFilters { .. }

@@ -87,7 +87,7 @@ fn honest(victim: &impl Victim, request: &Request) -> Option<Answer> {
             more,
         },
         Request::Counters => Answer::Counters {
-            ports: Vec::new(),
+            ports: PortCounts::default(),
             more,
         },
         Request::FlowPut { .. } | Request::FlowDel { .. } => Answer::Ended {

@@ -67,6 +67,8 @@ struct Running {
     killed: Option<Instant>,
     /// Why we killed it, if it hung.
     hung: Option<String>,
+    /// What was wrong with it as users know it.
+    told: Option<String>,
     /// The child's report about its isolation. It can answer from then on.
     missing: Option<Vec<String>>,
     watch: Watch,
@@ -358,10 +360,12 @@ impl Supervised {
         let Some(running) = self.running.as_mut().filter(|running| running.killed.is_none()) else {
             return false;
         };
-        let before = running.watch.trouble().cloned();
         let sight = running.sight();
         let hangs = running.watch.look(&sight, now).filter(|_| self.is_watched);
-        let changed = running.watch.trouble() != before.as_ref();
+        // Trouble also ends between two looks, by an answer.
+        let trouble = running.watch.trouble().cloned();
+        let changed = trouble != running.told;
+        running.told = trouble;
         self.replace_hung(hangs);
         changed
     }
@@ -412,6 +416,7 @@ impl Supervised {
             started_ms: milliseconds(SystemTime::now()),
             killed: None,
             hung: None,
+            told: None,
             missing: None,
             watch: Watch::new(self.role),
             unasked: 0,

@@ -47,7 +47,10 @@ fn child() {
             ToChild::Processes(all) => {
                 let all: Vec<String> = all
                     .iter()
-                    .map(|status| format!("{}:{}", status.role, status.restarts))
+                    .map(|status| {
+                        let trouble = if status.trouble.is_some() { "!" } else { "" };
+                        format!("{}:{}{trouble}", status.role, status.restarts)
+                    })
                     .collect();
                 say(format!("{role} {me} knows {}", all.join(" ")));
             }
@@ -660,6 +663,13 @@ fn a_child_that_gets_no_processor_is_not_replaced() {
     scene.until("it answers", |scene| !scene.supervisor.child(role).is_unsure());
     assert_eq!(scene.restarts(role), 0);
     assert!(still_computes, "it was no test: it had time enough");
+    // Users hear that it is over, as they heard of it.
+    scene.until("its trouble is over", |scene| {
+        let log = scene.log();
+        let mut told = log.lines().filter(|line| line.contains(" knows "));
+        let heard = told.any(|line| line.contains("control:0!"));
+        heard && told.next_back().is_some_and(|line| !line.contains('!'))
+    });
 }
 
 /// The supervisor asks for itself, and does not believe.
