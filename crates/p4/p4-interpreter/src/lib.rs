@@ -15,6 +15,7 @@
 //! | `state`, `tables` | state that a program keeps between packets |
 //! | `packet` | packets as they are received and leave: head and tail |
 //! | `observe`, `notes` | watching a packet run; which bits decided, and which were only moved |
+//! | `verdict` | verdicts that are kept for packets of the same kind |
 //! | `bits`, `wide`, `hash` | bit ranges, numbers of any width, hash algorithms |
 //! | `externs` | functions of this target beyond v1model |
 //!
@@ -41,14 +42,16 @@ mod packet;
 mod pipeline;
 mod state;
 mod tables;
+mod verdict;
 pub mod wide;
 
 pub use context::{Context, MAX_COPIES};
 pub use engine::{DROP_PORT, Engine, INITIAL_HEAD, MAX_PASSES, match_kind};
 pub use error::Error;
-pub use notes::Notes;
+pub use notes::{KeyMasks, Notes};
 pub use observe::{NoObserver, Observer};
 pub use p4_tables::MeterRates;
 pub use packet::{Collected, Counts, Drop, NoTail, Output, Packet, Sink, Tail};
 pub use state::{CloneSession, CounterValue, ReadGuard, Replica, State, StateLimits, losses};
 pub use tables::Tables;
+pub use verdict::{End, KEY, Mask, Verdict, Verdicts};

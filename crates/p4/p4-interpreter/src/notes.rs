@@ -10,14 +10,22 @@
 //! argument), one bit of the input, or several. The safe direction of error is to say that a bit decided:
 //! after an operation that is not followed exactly (wide arithmetic, header stacks by index, further passes)
 //! all bits that the parser looked at count as having decided, and [`Notes::is_exact`] is false.
+//!
+//! Inputs of a checksum that was verified and was right do not decide: the sum is a condition of its own
+//! (`sums`). [`Notes::verdict`] makes of the notes what can be kept (`verdict`).
+
+mod sums;
+mod verdict;
 
 use crate::code::{ExternOp, Op, Slow};
-use crate::engine::Engine;
+use crate::engine::{Engine, HashKind};
 use crate::observe::{Lookup, Observer, Outcome, Phase, Step, View};
 use crate::state::State;
 use p4_ir::{FieldId, HeaderId, Role, TableId};
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use sums::Sums;
+use verdict::Ends;
 
 /// A table with more entries than this counts as looking at all bits of its key.
 const MAX_ENTRIES: usize = 4096;
@@ -40,12 +48,23 @@ const METADATA: u32 = 1 << 24;
 /// The origins of a register's bits, the lowest first.
 type Origins = Vec<Origin>;
 
+/// Per table, the bits of its key's words that any entry looks at.
+#[derive(Debug)]
+pub struct KeyMasks(Vec<Vec<u64>>);
+
+impl KeyMasks {
+    /// The masks of tables whose entries are read. They are right as long as those do not change.
+    pub fn new(engine: &Engine, state: &State) -> Self {
+        let tables = 0..engine.program().tables.len() as u16;
+        KeyMasks(tables.map(|table| mask(engine, state, TableId(table))).collect())
+    }
+}
+
 /// Notes on one packet. See the module's description.
 #[derive(Debug)]
 pub struct Notes<'a> {
     engine: &'a Engine,
-    /// Per table, the bits of its key's words that any entry looks at.
-    masks: Vec<Vec<u64>>,
+    masks: &'a KeyMasks,
     /// Per bit of the packet header vector.
     phv: Vec<Origin>,
     regs: Vec<Origins>,
@@ -61,18 +80,17 @@ pub struct Notes<'a> {
     exact: bool,
     payload: bool,
     state: bool,
+    sums: Sums,
+    ends: Ends,
 }
 
 impl<'a> Notes<'a> {
-    /// Notes before a packet. They depend on the tables' entries, and are right as long as those do not
-    /// change.
-    pub fn new(engine: &'a Engine, state: &State) -> Self {
-        let program = engine.program();
-        let tables = 0..program.tables.len() as u16;
+    /// Notes before a packet, right for the tables that the masks are of.
+    pub fn new(engine: &'a Engine, masks: &'a KeyMasks) -> Self {
         Notes {
             engine,
-            masks: tables.map(|table| mask(engine, state, TableId(table))).collect(),
-            phv: vec![Origin::None; program.phv.bytes as usize * 8],
+            masks,
+            phv: vec![Origin::None; engine.program().phv.bytes as usize * 8],
             regs: vec![Vec::new(); 256],
             key: vec![Vec::new(); p4_tables::MAX_KEY_WORDS],
             gathered: BTreeSet::new(),
@@ -84,6 +102,8 @@ impl<'a> Notes<'a> {
             exact: true,
             payload: false,
             state: false,
+            sums: Sums::default(),
+            ends: Ends::default(),
         }
     }
 
@@ -160,6 +180,17 @@ impl<'a> Notes<'a> {
         let value = std::mem::take(&mut self.regs[usize::from(register)]);
         self.decide(&value);
         self.regs[usize::from(register)] = value;
+    }
+
+    /// Standard metadata is input too.
+    fn inputs(&mut self, roles: &[Role]) {
+        let program = self.engine.program();
+        for field in roles.iter().filter_map(|role| program.standard.get(*role)) {
+            let field = program.fields[field.index()];
+            for bit in field.offset..field.offset + u32::from(field.width) {
+                self.phv[bit as usize] = Origin::Bit(METADATA + bit);
+            }
+        }
     }
 
     fn decide_field(&mut self, role: Role) {
@@ -262,7 +293,9 @@ impl<'a> Notes<'a> {
         true
     }
 
-    fn set(&mut self, to: u8, value: Origins) {
+    fn set(&mut self, to: u8, mut value: Origins) {
+        // Where more bits may have an origin than a register has, the value has zeros.
+        value.truncate(64);
         self.regs[usize::from(to)] = value;
     }
 
@@ -318,6 +351,7 @@ impl<'a> Notes<'a> {
             Op::Not { to, a } | Op::ToBool { to, a } | Op::EqualConst { to, a, .. } => {
                 self.set(to, self.mix(&[a], 1));
             }
+            Op::Equal { to, b, .. } if self.is_right_sum(b) => self.set(to, Vec::new()),
             Op::Equal { to, a, b }
             | Op::NotEqual { to, a, b }
             | Op::Less { to, a, b }
@@ -350,17 +384,27 @@ impl<'a> Notes<'a> {
                 self.key_bits(from, word, shift);
             }
             Op::KeyAdd { from, word, shift } => self.key_bits(from, word, shift),
-            Op::Gather => self.gathered.clear(),
+            Op::Gather => {
+                self.gathered.clear();
+                self.sums.begin();
+            }
             Op::GatherField { bit, width } => {
+                self.sums.add(bit, width);
                 for origin in self.load(bit as usize, usize::from(width)) {
                     add(&mut self.gathered, &origin);
                 }
             }
             Op::GatherValue { from, .. } => {
+                self.sums.add_other();
                 let value = self.regs[usize::from(from)].clone();
                 value.iter().for_each(|origin| add(&mut self.gathered, origin));
             }
-            Op::Hash { to, .. } => self.set(to, spread(self.gathered.clone(), 64)),
+            Op::Hash { to, calculation } => {
+                let kind = &self.engine.hashes[usize::from(calculation)];
+                self.state |= !matches!(kind, HashKind::Fixed(_));
+                self.sum_up(kind);
+                self.set(to, spread(self.gathered.clone(), 64));
+            }
             Op::SetInvalid { header } => self.clear_header(header),
             Op::MarkToDrop => self.follow_drop(),
             Op::Slow { slow } => {
@@ -427,14 +471,23 @@ impl<'a> Notes<'a> {
                 self.decide_register(from);
             }
             Slow::Extern(ExternOp::Count { index, .. }) => self.decide_register(index),
-            Slow::GatherPayload { .. } => self.payload = true,
+            Slow::GatherPayload { .. } => {
+                self.payload = true;
+                self.sums.add_other();
+            }
             Slow::Scale { to, base, max, .. } => {
                 let registers = [Some(to), Some(base), max];
                 let registers: Vec<u8> = registers.into_iter().flatten().collect();
                 self.set(to, self.mix(&registers, 64));
             }
-            Slow::Truncate { length } => self.decide_register(length),
-            Slow::Extern(ExternOp::Digest { .. }) | Slow::Assert { .. } | Slow::Log { .. } => {}
+            Slow::Truncate { length } => {
+                self.ends.refuse();
+                self.decide_register(length);
+            }
+            Slow::Extern(ExternOp::Digest { .. }) | Slow::Assert { .. } => self.ends.refuse(),
+            // A wrong checksum is no condition that others could be asked for.
+            Slow::ChecksumError => self.ends.refuse(),
+            Slow::Log { .. } => {}
             _ => self.not_exact(),
         }
     }
@@ -442,6 +495,14 @@ impl<'a> Notes<'a> {
 
 impl Observer for Notes<'_> {
     fn phase(&mut self, _: &View<'_>, phase: Phase) {
+        self.sums.phase(phase);
+        if let Phase::Egress(_) = phase {
+            self.inputs(&[
+                Role::EnqTimestamp,
+                Role::EgressGlobalTimestamp,
+                Role::PacketLength,
+            ]);
+        }
         if phase != Phase::Parser {
             return;
         }
@@ -449,18 +510,17 @@ impl Observer for Notes<'_> {
         if self.passes > 1 {
             return self.not_exact();
         }
-        // Standard metadata is input too.
-        let program = self.engine.program();
-        let inputs = [
+        self.inputs(&[
             Role::IngressPort,
             Role::PacketLength,
             Role::IngressGlobalTimestamp,
-        ];
-        for field in inputs.into_iter().filter_map(|role| program.standard.get(role)) {
-            let field = program.fields[field.index()];
-            for bit in field.offset..field.offset + u32::from(field.width) {
-                self.phv[bit as usize] = Origin::Bit(METADATA + bit);
-            }
+        ]);
+    }
+
+    fn parsed(&mut self, view: &View<'_>, error: Option<u32>) {
+        self.parsed = self.parsed.max(view.at * 8);
+        if error.is_some() {
+            self.ends.refuse();
         }
     }
 
@@ -478,7 +538,8 @@ impl Observer for Notes<'_> {
     }
 
     fn looked_up(&mut self, _: &View<'_>, lookup: &Lookup<'_>) {
-        let masks = &self.masks[lookup.table.index()];
+        self.entry_used(lookup);
+        let masks = &self.masks.0[lookup.table.index()];
         let mut decided = BTreeSet::new();
         for (bits, mask) in self.key.iter().zip(masks) {
             let seen = bits.iter().enumerate().filter(|(at, _)| mask >> at & 1 == 1);
@@ -487,14 +548,23 @@ impl Observer for Notes<'_> {
         self.decided.extend(decided);
     }
 
-    fn outcome(&mut self, outcome: Outcome) {
-        if matches!(outcome, Outcome::Port { .. }) {
-            self.decide_field(Role::EgressSpec);
-            self.decide_field(Role::McastGrp);
-        }
+    fn counted(&mut self, counter: u16, index: u64) {
+        self.ends.count_cell(counter, index);
     }
 
-    fn output(&mut self, _: u32, _: &[u8], _: usize) {
+    fn outcome(&mut self, outcome: Outcome) {
+        self.decide_field(Role::EgressSpec);
+        self.decide_field(Role::McastGrp);
+        self.ends.outcome(outcome);
+    }
+
+    fn emitted(&mut self, view: &View<'_>) {
+        self.decide_field(Role::EgressSpec);
+        self.lay_out(view);
+    }
+
+    fn output(&mut self, _: u32, head: &[u8], _: usize) {
+        self.ends.left_as(head);
         for &header in &self.engine.emits {
             let range = self.engine.headers[header].range();
             for origin in self.phv.get(range.start * 8..range.end * 8).unwrap_or(&[]) {
@@ -511,6 +581,7 @@ impl Observer for Notes<'_> {
 
     fn step(&mut self, view: &View<'_>, step: &Step<'_>) {
         let op = step.op;
+        self.follow_sum(op);
         if !self.follow_memory(op, view) && !self.follow_values(op) {
             self.follow_flow(op, step);
         }

@@ -82,6 +82,8 @@ pub struct Lookup<'a> {
     pub key: &'a [u64],
     /// Whether an entry was found.
     pub hit: bool,
+    /// The entry that counts the packet; the default one if none was found.
+    pub entry: p4_tables::Handle,
     /// The action that will run.
     pub action: Option<ActionId>,
     /// Arguments of the action: one after the other, each in whole words, least significant first.
@@ -178,6 +180,11 @@ pub trait Observer {
     /// An extern was used: a register, a counter, a meter, a clone and the like.
     fn extern_called(&mut self, view: &View<'_>, what: &str) {
         let _ = (view, what);
+    }
+
+    /// A cell of a counter was given the packet.
+    fn counted(&mut self, counter: u16, index: u64) {
+        let _ = (counter, index);
     }
 
     /// A log line of the program.

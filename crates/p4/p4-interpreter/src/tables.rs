@@ -8,8 +8,8 @@ use crate::engine::{Engine, match_kind};
 use crate::error::Error;
 use p4_ir::{Bits, EntryAction, Implementation, KeyMatch, MatchKind, Program, TableId, ValueSetId};
 use p4_tables::{
-    BatchError, Change, Colour, DEFAULT, Entry, KeyField, KeyLayout, Match, Pattern, ProfileSpec, Shared,
-    TableSpec, Target, Words,
+    BatchError, Change, Colour, DEFAULT, Entry, Handle, KeyField, KeyLayout, Match, Pattern, ProfileSpec,
+    Shared, TableSpec, Target, Words,
 };
 use parking_lot::RwLockReadGuard;
 
@@ -32,6 +32,8 @@ enum Metered {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookupResult<'a> {
     pub hit: bool,
+    /// The entry, or the default one.
+    pub entry: Handle,
     /// Number of the action.
     pub action: Option<u32>,
     pub arguments: &'a [u64],
@@ -112,6 +114,7 @@ impl TablesReadGuard<'_> {
     pub fn look_up(&self, table: TableId, key: &[u64], hash: u64, length: u64, now: u64) -> LookupResult<'_> {
         let nothing = LookupResult {
             hit: false,
+            entry: DEFAULT,
             action: None,
             arguments: &[],
             colour: None,
@@ -135,15 +138,25 @@ impl TablesReadGuard<'_> {
         match self.tables.action(table_data, handle, || hash) {
             Some((action, arguments)) => LookupResult {
                 hit,
+                entry: handle,
                 action: Some(action),
                 arguments,
                 colour,
             },
             None => LookupResult {
                 hit,
+                entry: handle,
                 colour,
                 ..nothing
             },
+        }
+    }
+
+    /// Does to an entry what a look-up does that finds it: counts, and the time of its last use.
+    pub fn use_entry(&self, table: TableId, entry: Handle, length: u64, now: u64) {
+        if let Ok(table) = self.tables.table(u32::from(table.0)) {
+            table.count(entry, length);
+            table.note_use(entry, now);
         }
     }
 

@@ -47,6 +47,16 @@ pub enum Difference {
         /// The packets that the evaluator sent.
         expected: Vec<Sent>,
     },
+    /// Packets were counted otherwise where their verdicts were kept.
+    #[error("program {seed}: {kept} with verdicts, {plain} without")]
+    Counts {
+        /// Seed of the program.
+        seed: u64,
+        /// Counts with kept verdicts.
+        kept: String,
+        /// Counts without.
+        plain: String,
+    },
 }
 
 /// Runs `packets` random packets through the random program of that seed in both; returns how many left.
@@ -63,6 +73,14 @@ pub fn compare(seed: u64, packets: u32) -> Result<usize, Difference> {
 /// As of [`compare`].
 pub fn compare_rich(seed: u64, packets: u32) -> Result<usize, Difference> {
     compare_program(generate::rich_program(seed), seed, packets)
+}
+
+/// As [`compare`], with a [plain program](generate::plain_program).
+///
+/// # Errors
+/// As of [`compare`].
+pub fn compare_plain(seed: u64, packets: u32) -> Result<usize, Difference> {
+    compare_program(generate::plain_program(seed), seed, packets)
 }
 
 fn compare_program(program: Program, seed: u64, packets: u32) -> Result<usize, Difference> {

@@ -4,6 +4,7 @@
 //! twice (time, random numbers). Everything else appears in any combination: types decide what may stand
 //! where, chance decides the rest.
 
+mod plain;
 mod rich;
 
 use fastrand::Rng;
@@ -66,6 +67,9 @@ struct Generator {
     /// Loops in actions and odd lengths too. Seeds below [`LATER_SEEDS`] give the programs that they gave
     /// before.
     later: bool,
+    /// No stacks, wide values and variable fields, hardly any state; headers leave in the order in which they
+    /// come.
+    plain: bool,
     in_parser: bool,
 }
 
@@ -75,21 +79,28 @@ pub const LATER_SEEDS: u64 = 1 << 32;
 
 /// A random program.
 pub fn program(seed: u64) -> Program {
-    generate(seed, false)
+    generate(seed, false, false)
+}
+
+/// A random program of which verdicts can often be kept. The first header begins with four bytes, a checksum
+/// over the rest of the header, and four more bytes.
+pub fn plain_program(seed: u64) -> Program {
+    generate(seed, false, true)
 }
 
 /// A random program that also has unions, stacks of them, copies of stacks and of variable fields, and
 /// references to headers that are found at run time.
 pub fn rich_program(seed: u64) -> Program {
-    generate(seed, true)
+    generate(seed, true, false)
 }
 
-fn generate(seed: u64, rich: bool) -> Program {
+fn generate(seed: u64, rich: bool, plain: bool) -> Program {
     let mut generator = Generator {
         random: Rng::with_seed(seed),
         program: empty(seed),
         rich,
         later: seed >= LATER_SEEDS,
+        plain,
         in_parser: false,
     };
     generator.types();
@@ -148,6 +159,9 @@ impl Generator {
 
     /// Usual widths, odd ones, and ones of several words.
     fn width(&mut self) -> u16 {
+        if self.plain {
+            return plain::width(&mut self.random);
+        }
         match self.random.u8(..10) {
             0..4 => [8, 16, 32, 48][self.random.usize(..4)],
             4..8 => self.random.u16(1..=40),
@@ -190,6 +204,9 @@ impl Generator {
 
     /// Whole bytes; one type has a variable field.
     fn header_type(&mut self, number: usize) -> HeaderType {
+        if self.plain && number == 0 {
+            return plain::first_header();
+        }
         let count = self.random.usize(1..5);
         let mut fields: Vec<FieldType> = (0..count)
             .map(|i| Self::field(format!("f{i}"), self.width()))
@@ -198,7 +215,7 @@ impl Generator {
         if !bits.is_multiple_of(8) {
             fields.push(Self::field("rest".into(), 8 - bits % 8));
         }
-        if number == HEADERS - 1 {
+        if number == HEADERS - 1 && !self.plain {
             let at = self.random.usize(..=fields.len());
             let variable = FieldType {
                 variable: true,
@@ -285,6 +302,9 @@ impl Generator {
 
     /// Input of whole bytes, whatever is valid.
     fn whole_bytes(&mut self) -> Vec<CalculationInput> {
+        if self.plain {
+            return self.plain_inputs();
+        }
         let mut inputs = Vec::new();
         for number in 0..HEADERS - 1 {
             if self.random.bool() {
@@ -402,7 +422,11 @@ impl Generator {
 
     /// Something simple, brought to that width.
     fn leaf(&mut self, width: u16, scope: Scope) -> ExprId {
-        let (id, own) = match self.random.u8(..10) {
+        let choice = match self.random.u8(..10) {
+            4 | 5 if self.plain => 9,
+            choice => choice,
+        };
+        let (id, own) = match choice {
             0..2 => return self.constant(width),
             2 if !scope.parameters.is_empty() => {
                 let at = self.random.usize(..scope.parameters.len());
@@ -483,7 +507,7 @@ impl Generator {
         if self.rich && self.chance(3) {
             return self.rich_header();
         }
-        if self.chance(4) {
+        if !self.plain && self.chance(4) {
             self.element()
         } else {
             HeaderRef::Header(HeaderId(FIRST + self.random.u16(..short(HEADERS))))
@@ -519,7 +543,7 @@ impl Generator {
                 let operand = self.bits(width, depth, scope);
                 ExprKind::Unary(Unary::ToBool, operand)
             }
-            6 => {
+            6 if !self.plain => {
                 let first = self.program.stacks[0].first;
                 let (a, b) = (HeaderRef::Header(first), self.element());
                 ExprKind::HeadersEqual(a, b)
@@ -557,7 +581,7 @@ impl Generator {
 
     /// A field that may be written: user metadata, the egress specification, headers.
     fn place(&mut self) -> (Place, u16) {
-        if self.chance(8) {
+        if !self.plain && self.chance(8) {
             let header = self.element();
             let member = self
                 .random
@@ -578,7 +602,12 @@ impl Generator {
         if self.rich && self.chance(4) {
             return self.rich_op();
         }
-        match self.random.u8(..20) {
+        let choice = match self.random.u8(..20) {
+            0..=6 if self.plain && !self.chance(30) => 19,
+            2..=4 if self.plain => 19,
+            choice => choice,
+        };
+        match choice {
             0 => Op::SetValid(self.header()),
             1 => Op::SetInvalid(self.header()),
             2 => {
@@ -902,11 +931,15 @@ impl Generator {
             parameters: &[],
         };
         // A state per header, and one for the stack that may come back to itself.
-        let count = HEADERS + 1;
+        let count = if self.plain { HEADERS } else { HEADERS + 1 };
         for number in 0..count {
             let mut ops = vec![self.extract(number)];
             for _ in 0..self.random.usize(..3) {
-                let op = match self.random.u8(..8) {
+                let choice = match self.random.u8(..8) {
+                    0 if self.plain => 7,
+                    choice => choice,
+                };
+                let op = match choice {
                     2 if self.rich => self.rich_parser_op(),
                     0 => {
                         let bits = self.push(ExprKind::Constant(8), Type::Bits(8));
@@ -942,7 +975,7 @@ impl Generator {
             return ParserOp::Extract(HeaderRef::Next(STACK));
         }
         let header = HeaderRef::Header(HeaderId(FIRST + short(number)));
-        if number != HEADERS - 1 {
+        if number != HEADERS - 1 || self.plain {
             return ParserOp::Extract(header);
         }
         // Whole bytes but for some, now and then more than there is room for.
@@ -1005,6 +1038,9 @@ impl Generator {
     }
 
     fn checksums(&mut self) {
+        if self.plain {
+            return self.plain_checksums();
+        }
         let fields = (0..self.program.fields.len()).filter_map(FieldId::at);
         let sixteen: Vec<FieldId> = fields
             .filter(|field| {
@@ -1046,7 +1082,9 @@ impl Generator {
         if self.rich {
             emits.extend(rich::emits());
         }
-        self.random.shuffle(&mut emits);
+        if !self.plain {
+            self.random.shuffle(&mut emits);
+        }
         self.program.deparser = Deparser { emits };
     }
 }

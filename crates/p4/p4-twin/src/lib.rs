@@ -1,5 +1,6 @@
 //! The reference for engines of P4 programs: a naive [evaluator](evaluate) of the same programs, [random
-//! programs](generate) that ask for everything at once, and the [comparison](compare) with the interpreter.
+//! programs](generate) that ask for everything at once, and the [comparison](compare) with the interpreter,
+//! also where it [keeps verdicts](verdicts).
 //!
 //! All of it is for tests. The evaluator shares no code with any engine, so that a fault has to be made twice
 //! to go unnoticed.
@@ -13,3 +14,4 @@
 pub mod compare;
 pub mod evaluate;
 pub mod generate;
+pub mod verdicts;

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use p4_twin::compare::{compare, compare_rich};
-use p4_twin::generate::LATER_SEEDS;
+use p4_interpreter::Verdicts;
+use p4_twin::compare::{compare, compare_plain, compare_rich};
+use p4_twin::generate::{self, LATER_SEEDS};
+use p4_twin::verdicts::{Found, compare_verdicts};
 
 /// Packets through each program that once showed a difference.
 const PACKETS: u32 = 6;
@@ -81,4 +83,31 @@ fn a_select_without_cases_looks_into_stacks() {
 #[test]
 fn an_assignment_evaluates_before_it_looks_for_the_place() {
     same_rich(1_124_032);
+}
+
+fn with_verdicts(seeds: std::ops::Range<u64>, packets: u32, program: fn(u64) -> p4_ir::Program) -> Found {
+    let (mut verdicts, mut all) = (Verdicts::default(), Found::default());
+    for seed in seeds {
+        let found = compare_verdicts(&mut verdicts, (program(seed), seed), packets);
+        let found = found.unwrap_or_else(|difference| panic!("{difference}"));
+        all.found += found.found;
+        all.changed += found.changed;
+        all.made += found.made;
+    }
+    all
+}
+
+#[test]
+fn kept_verdicts_are_as_runs_and_as_the_evaluator() {
+    let found = with_verdicts(0..100, 60, generate::plain_program);
+    assert!(found.found > 300 && found.changed > 60, "{found:?}");
+    with_verdicts(0..20, 20, generate::program);
+    with_verdicts(0..20, 20, generate::rich_program);
+}
+
+#[test]
+fn plain_programs_are_run_as_the_evaluator_does() {
+    (0..100).for_each(|seed| {
+        compare_plain(seed, PACKETS).unwrap_or_else(|difference| panic!("{difference}"));
+    });
 }

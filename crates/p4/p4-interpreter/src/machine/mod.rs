@@ -519,6 +519,7 @@ impl<O: Observer> Machine<'_, O> {
                 table: apply.table,
                 key: &self.ctx.key[..apply.words],
                 hit: found.hit,
+                entry: found.entry,
                 action,
                 arguments: found.arguments,
             };

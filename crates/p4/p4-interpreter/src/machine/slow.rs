@@ -167,8 +167,11 @@ impl<O: Observer> Machine<'_, O> {
     fn extern_op(&mut self, op: &ExternOp) {
         match op {
             ExternOp::Count { counter, index } => {
-                let length = self.ctx.packet.length as u64;
-                self.state.count(usize::from(*counter), self.reg(*index), length);
+                let (index, length) = (self.reg(*index), self.ctx.packet.length as u64);
+                self.state.count(usize::from(*counter), index, length);
+                if O::ACTIVE {
+                    self.observer.counted(*counter, index);
+                }
             }
             ExternOp::Meter {
                 meter,

@@ -1,0 +1,232 @@
+//! What notes on one packet say about all packets of its kind.
+
+use super::sums::{Sum, Update, words};
+use super::{METADATA, Notes, Origin};
+use crate::observe::{Lookup, Outcome, View};
+use crate::packet::Drop;
+use crate::verdict::{Edit, End, KEY, Sum as Kept, Use, Verdict};
+use p4_ir::Role;
+
+/// Most bytes of headers that a verdict looks at or changes: those that a packet's private head surely has.
+const MAX_FRONT: usize = 128;
+
+/// How a packet ended, and what it was counted by.
+#[derive(Debug, Default)]
+pub(super) struct Ends {
+    /// Something was done that only a run can do.
+    is_refused: bool,
+    outcomes: usize,
+    end: Option<End>,
+    uses: Vec<Use>,
+    /// The headers that leave, by bits of the packet header vector.
+    layout: Vec<std::ops::Range<usize>>,
+    /// Where the parser ended, in bytes.
+    parsed: usize,
+    /// The bytes that the packet left with.
+    head: Vec<u8>,
+    outputs: usize,
+}
+
+impl Ends {
+    pub fn refuse(&mut self) {
+        self.is_refused = true;
+    }
+
+    pub fn count_cell(&mut self, counter: u16, index: u64) {
+        self.uses.push(Use::Cell(counter, index));
+    }
+
+    pub fn outcome(&mut self, outcome: Outcome) {
+        self.outcomes += 1;
+        match outcome {
+            Outcome::Port {
+                port,
+                rid: 0,
+                instance: 0,
+            } if self.outcomes == 1 => self.end = Some(End::Leaves(port)),
+            Outcome::Dropped(Drop::Ingress) if self.outcomes == 1 => {
+                self.end = Some(End::Dropped(Drop::Ingress));
+            }
+            Outcome::Dropped(Drop::Egress) if self.outcomes == 2 && self.outputs == 0 => {
+                self.end = Some(End::Dropped(Drop::Egress));
+            }
+            _ => self.refuse(),
+        }
+    }
+
+    pub fn left_as(&mut self, head: &[u8]) {
+        self.outputs += 1;
+        self.head = head.to_vec();
+    }
+}
+
+impl Notes<'_> {
+    /// Notes the entry that a look-up found, and what it asked besides the key.
+    pub(super) fn entry_used(&mut self, lookup: &Lookup<'_>) {
+        let program = self.engine.program();
+        let table = &program.tables[lookup.table.index()];
+        self.state |= table.meter.is_some();
+        if let p4_ir::Implementation::Profile(profile) = table.implementation
+            && program.profiles[profile.index()].selector.is_some()
+        {
+            // The hash that chooses a member.
+            self.decide_register(0);
+        }
+        if table.counter.is_some() || table.idle_timeout {
+            self.ends.uses.push(Use::Entry(lookup.table, lookup.entry));
+        }
+    }
+
+    /// Notes which headers leave.
+    pub(super) fn lay_out(&mut self, view: &View<'_>) {
+        self.ends.parsed = view.at;
+        let leaves = |header: &&usize| view.is_valid(p4_ir::HeaderId(**header as u16));
+        for &header in self.engine.emits.iter().filter(leaves) {
+            let info = &self.engine.headers[header];
+            if info.variable.is_some() {
+                self.ends.refuse();
+            }
+            let range = info.range();
+            self.ends.layout.push(range.start * 8..range.end * 8);
+        }
+    }
+
+    /// What happens to every packet that came by this port and agrees with this one in the bits of the
+    /// verdict's mask. `None` if that is not known, or more than a cache may do.
+    #[must_use]
+    pub fn verdict(&self) -> Option<Verdict> {
+        let ends = &self.ends;
+        let is_known = self.exact && !self.state && !self.payload && self.passes == 1 && !ends.is_refused;
+        let has_sets = !self.engine.program().value_sets.is_empty();
+        let end = ends.end.filter(|_| is_known && !has_sets)?;
+        let leaves = matches!(end, End::Leaves(_));
+        if ends.outputs != usize::from(leaves) {
+            return None;
+        }
+        let mut verdict = Verdict {
+            end,
+            at_least: self.parsed.div_ceil(8),
+            mask: [0; KEY],
+            edits: Vec::new(),
+            guards: Vec::new(),
+            updates: Vec::new(),
+            uses: ends.uses.clone().into(),
+        };
+        let mut decided = self.decided.clone();
+        if leaves {
+            self.front(&mut verdict, &mut decided)?;
+        }
+        for guard in &self.sums.guards {
+            verdict.guards.push(kept(guard)?);
+        }
+        let port = self.engine.program().standard.get(Role::IngressPort);
+        let port = port.map(|field| self.engine.program().fields[field.index()]);
+        let port = port.map_or(0..0, |field| {
+            METADATA + field.offset..METADATA + field.offset + u32::from(field.width)
+        });
+        for bit in decided.into_iter().filter(|bit| !port.contains(bit)) {
+            *verdict.mask.get_mut(bit as usize / 8)? |= 0x80 >> (bit % 8);
+        }
+        (verdict.at_least <= MAX_FRONT).then_some(verdict)
+    }
+
+    /// The headers with which the packet left, as changes of those with which it came. Bits that are neither
+    /// as they came nor the same for all packets of the kind decide.
+    fn front(&self, verdict: &mut Verdict, decided: &mut std::collections::BTreeSet<u32>) -> Option<()> {
+        let ends = &self.ends;
+        let origins: Vec<&Origin> = ends
+            .layout
+            .iter()
+            .flat_map(|bits| &self.phv[bits.clone()])
+            .collect();
+        let length = origins.len() / 8;
+        // Headers that grow or shrink are for a run.
+        if length != ends.parsed || ends.head.len() < length || length > MAX_FRONT || length < 8 {
+            return None;
+        }
+        let (mut keep, mut value) = (vec![0_u8; length], ends.head[..length].to_vec());
+        for (at, origin) in origins.iter().enumerate() {
+            let bit = 0x80_u8 >> (at % 8);
+            match origin {
+                Origin::Bit(from) if *from as usize == at => keep[at / 8] |= bit,
+                Origin::None => {}
+                Origin::Bit(from) => drop(decided.insert(*from)),
+                Origin::Set(from) => decided.extend(from.iter()),
+            }
+        }
+        for (value, keep) in value.iter_mut().zip(&keep) {
+            *value &= !keep;
+        }
+        for update in &self.sums.updates {
+            let sum = self.placed(update)?;
+            // The sum is written behind the edits.
+            keep[usize::from(sum.at)..usize::from(sum.at) + 2].fill(0xFF);
+            value[usize::from(sum.at)..usize::from(sum.at) + 2].fill(0);
+            verdict.updates.push(kept(&sum)?);
+        }
+        verdict.edits = edits(&keep, &value);
+        Some(())
+    }
+
+    /// A sum by places in the packet that leaves. `None` if it is over what another one changes.
+    fn placed(&self, update: &Update) -> Option<Sum> {
+        let place = |bit: usize| {
+            let mut before = 0;
+            for range in &self.ends.layout {
+                if range.contains(&bit) {
+                    return u32::try_from(before + bit - range.start).ok();
+                }
+                before += range.len();
+            }
+            None
+        };
+        let inputs = update.inputs.iter();
+        let inputs = inputs.flat_map(|&(bit, width)| bit as usize..bit as usize + usize::from(width));
+        let inputs: Vec<usize> = inputs.collect();
+        let targets = self.sums.updates.iter().map(|update| update.target as usize);
+        let mut changed = targets.map(|target| target..target + 16);
+        if changed.any(|target| inputs.iter().any(|bit| target.contains(bit))) {
+            return None;
+        }
+        let inputs: Vec<_> = inputs.into_iter().map(place).collect();
+        Some(Sum {
+            words: words(&inputs)?,
+            at: u16::try_from(place(update.target as usize)? / 8).ok()?,
+        })
+    }
+}
+
+/// Changes of bytes, eight at a time; neighbours may overlap.
+fn edits(keep: &[u8], value: &[u8]) -> Vec<Edit> {
+    let starts = (0..keep.len()).step_by(8).map(|at| at.min(keep.len() - 8));
+    let edit = |at: usize| {
+        let part = |bytes: &[u8]| u64::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+        Edit {
+            at: at as u8,
+            keep: part(keep),
+            value: part(value),
+        }
+    };
+    starts.map(edit).filter(|edit| edit.keep != u64::MAX).collect()
+}
+
+/// A sum by runs of bytes.
+fn kept(sum: &Sum) -> Option<Kept> {
+    let mut runs: Vec<(u8, u8)> = Vec::new();
+    for &word in &sum.words {
+        let at = u8::try_from(word)
+            .ok()
+            .filter(|at| usize::from(*at) + 2 <= MAX_FRONT)?;
+        match runs.last_mut() {
+            Some((from, length)) if *from + *length == at => *length += 2,
+            _ => runs.push((at, 2)),
+        }
+    }
+    let at = u8::try_from(sum.at)
+        .ok()
+        .filter(|at| usize::from(*at) + 2 <= MAX_FRONT)?;
+    Some(Kept {
+        runs: runs.into(),
+        at,
+    })
+}
