@@ -183,6 +183,8 @@ pub struct P4Info {
 pub struct P4Counts {
     /// Packets received.
     pub packets: u64,
+    /// Packets among them that did not run, since the verdict about their kind was kept.
+    pub repeated: u64,
     /// Packets that left, copies among them.
     pub outputs: u64,
     /// Parsers that ended with an error.
@@ -223,6 +225,7 @@ mod tests {
             memory: u64::MAX,
             counts: P4Counts {
                 packets: u64::MAX,
+                repeated: u64::MAX,
                 outputs: u64::MAX,
                 parser_errors: u64::MAX,
                 digests: u64::MAX,

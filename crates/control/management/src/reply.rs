@@ -139,6 +139,8 @@ pub struct P4Switch {
     pub memory: u64,
     /// Packets received.
     pub packets: u64,
+    /// Packets among them that did not run, since the verdict about their kind was kept.
+    pub repeated: u64,
     /// Packets that left, copies among them.
     pub outputs: u64,
     /// Parsers that ended with an error.

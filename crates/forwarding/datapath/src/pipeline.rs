@@ -26,7 +26,7 @@ use crate::grace::Member;
 use crate::injection::Injection;
 use crate::kept::{Kept, TurnTime};
 use crate::look_up::LookUp;
-use crate::p4::{Diverted, Shares};
+use crate::p4::{Diverted, KeptVerdicts, Shares};
 use crate::port::Port;
 use crate::sinks::Forward;
 use crate::state::{Datapath, Ports, port_of, transmit_ring};
@@ -71,6 +71,8 @@ pub(crate) struct Walk {
     means: Means,
     /// Time that P4 switches have taken.
     pub shares: Shares,
+    /// Verdicts of P4 programs.
+    pub verdicts: KeptVerdicts,
 }
 
 /// A packet of the control process, and what is to be done with it.
@@ -222,6 +224,7 @@ impl Pipeline {
                 burst: Burst::new(),
                 copies_twice: datapath.shared.placement.policy.copies_twice(),
                 shares: Shares::default(),
+                verdicts: KeptVerdicts::default(),
             },
             member: datapath.periods.join(),
             datapath,

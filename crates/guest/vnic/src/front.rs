@@ -55,12 +55,29 @@ impl Packet {
         }
         self.tail_start += beyond as u32;
         self.tail_len = left as u32;
+        self.settle(frame_len, open)?;
+        Ok(true)
+    }
+
+    /// Changes bytes of the head, which keeps its length.
+    ///
+    /// # Errors
+    ///
+    /// As of [`replace_front`](Self::replace_front).
+    pub fn rewrite_front(&mut self, change: impl FnOnce(&mut [u8])) -> Result<(), BadOffload> {
+        let (frame_len, open) = (self.frame_len(), self.open_field());
+        change(self.head.bytes_mut());
+        self.settle(frame_len, open)
+    }
+
+    /// Checks the request against new headers of a frame that had that length and that open checksum.
+    fn settle(&mut self, frame_len: usize, open: Option<[u8; 2]>) -> Result<(), BadOffload> {
         let header = self.moved_header(frame_len, self.frame_len())?;
         self.adopt(&header)?;
         if open.is_some() && self.open_field() != open {
             self.offload.reopen_checksum(self.head.bytes_mut(), &self.layers);
         }
-        Ok(true)
+        Ok(())
     }
 
     /// The request for a frame that is `new_len` instead of `old_len` bytes long, and that ends as this one

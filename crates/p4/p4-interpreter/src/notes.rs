@@ -11,6 +11,9 @@
 //! after an operation that is not followed exactly (wide arithmetic, header stacks by index, further passes)
 //! all bits that the parser looked at count as having decided, and [`Notes::is_exact`] is false.
 //!
+//! To note costs more than to run, so it is bounded: a packet whose notes would take more is not followed to
+//! its end, and its notes are not exact.
+//!
 //! Inputs of a checksum that was verified and was right do not decide: the sum is a condition of its own
 //! (`sums`). [`Notes::verdict`] makes of the notes what can be kept (`verdict`).
 
@@ -29,6 +32,10 @@ use verdict::Ends;
 
 /// A table with more entries than this counts as looking at all bits of its key.
 const MAX_ENTRIES: usize = 4096;
+
+/// Most work for one packet: a bit that is added to a set is one, an operation [`STEP`].
+const WORK: usize = 16_384;
+const STEP: usize = 8;
 
 /// The origin of a bit: inputs are bits of the packet, then those of metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,8 +79,8 @@ pub struct Notes<'a> {
     key: Vec<Vec<Origin>>,
     gathered: BTreeSet<u32>,
     decided: BTreeSet<u32>,
-    moved: BTreeSet<u32>,
-    computed: BTreeSet<u32>,
+    /// Work that may still be done.
+    work: usize,
     /// Bits of the packet that the parser has passed.
     parsed: usize,
     passes: usize,
@@ -95,8 +102,7 @@ impl<'a> Notes<'a> {
             key: vec![Vec::new(); p4_tables::MAX_KEY_WORDS],
             gathered: BTreeSet::new(),
             decided: BTreeSet::new(),
-            moved: BTreeSet::new(),
-            computed: BTreeSet::new(),
+            work: WORK,
             parsed: 0,
             passes: 0,
             exact: true,
@@ -109,17 +115,46 @@ impl<'a> Notes<'a> {
 
     /// A mask of the packet's first bytes: bits that decided.
     pub fn decided(&self) -> Vec<u8> {
-        self.packet_mask(&self.decided)
+        if self.exact {
+            self.packet_mask(&self.decided)
+        } else {
+            self.packet_mask(&(0..self.parsed as u32).collect())
+        }
     }
 
     /// A mask of the packet's first bytes: bits that leave in a header as they came, and did not decide.
     pub fn moved(&self) -> Vec<u8> {
-        self.packet_mask(&self.moved.difference(&self.decided).copied().collect())
+        let mut moved: BTreeSet<u32> = BTreeSet::new();
+        if !self.exact {
+            return self.packet_mask(&moved);
+        }
+        for origin in self.emitted_bits() {
+            if let Origin::Bit(bit) = origin {
+                moved.insert(*bit);
+            }
+        }
+        self.packet_mask(&moved.difference(&self.decided).copied().collect())
     }
 
     /// A mask of the packet's first bytes: bits with which something was computed that leaves.
     pub fn computed(&self) -> Vec<u8> {
-        self.packet_mask(&self.computed)
+        let mut computed = BTreeSet::new();
+        for origin in self.emitted_bits() {
+            if let Origin::Set(set) = origin {
+                computed.extend(set.iter());
+            }
+        }
+        self.packet_mask(&computed)
+    }
+
+    /// Bits of headers that leave.
+    fn emitted_bits(&self) -> impl Iterator<Item = &Origin> {
+        let ranges = self
+            .engine
+            .emits
+            .iter()
+            .map(|&header| self.engine.headers[header].range());
+        ranges.flat_map(|range| self.phv.get(range.start * 8..range.end * 8).unwrap_or(&[]))
     }
 
     /// Fields of standard metadata that decided.
@@ -165,14 +200,24 @@ impl<'a> Notes<'a> {
         bytes
     }
 
+    /// Takes a part of the work that may be done. False: nothing is followed any more.
+    fn take_work(&mut self, part: usize) -> bool {
+        if self.work < part {
+            self.work = 0;
+            self.not_exact();
+            return false;
+        }
+        self.work -= part;
+        true
+    }
+
     fn not_exact(&mut self) {
         self.exact = false;
-        self.decided.extend(0..self.parsed as u32);
     }
 
     fn decide(&mut self, origins: &[Origin]) {
-        for origin in origins {
-            add(&mut self.decided, origin);
+        if self.take_work(sizes(origins)) {
+            add_all(&mut self.decided, origins);
         }
     }
 
@@ -220,14 +265,23 @@ impl<'a> Notes<'a> {
     }
 
     /// A value that depends on all of some others.
-    fn mix(&self, registers: &[u8], width: usize) -> Origins {
+    fn mix(&mut self, registers: &[u8], width: usize) -> Origins {
+        let values = registers
+            .iter()
+            .map(|register| &self.regs[usize::from(*register)]);
+        if !self.take_work(values.map(|value| sizes(value)).sum()) {
+            return Vec::new();
+        }
         let mut set = BTreeSet::new();
         for &register in registers {
-            self.regs[usize::from(register)]
-                .iter()
-                .for_each(|origin| add(&mut set, origin));
+            add_all(&mut set, &self.regs[usize::from(register)]);
         }
         spread(set, width)
+    }
+
+    fn set_mix(&mut self, to: u8, registers: &[u8], width: usize) {
+        let value = self.mix(registers, width);
+        self.set(to, value);
     }
 
     fn clear_header(&mut self, header: HeaderId) {
@@ -336,20 +390,20 @@ impl<'a> Notes<'a> {
             | Op::Mul { to, a, b, width }
             | Op::ShiftLeft { to, a, b, width }
             | Op::ShiftRightSigned { to, a, b, width }
-            | Op::Divide { to, a, b, width, .. } => self.set(to, self.mix(&[a, b], usize::from(width))),
+            | Op::Divide { to, a, b, width, .. } => self.set_mix(to, &[a, b], usize::from(width)),
             Op::And { to, a, b }
             | Op::Or { to, a, b }
             | Op::Xor { to, a, b }
             | Op::ShiftRight { to, a, b } => {
-                self.set(to, self.mix(&[a, b], 64));
+                self.set_mix(to, &[a, b], 64);
             }
             Op::AddConst { to, a, width, .. }
             | Op::SignExtend { to, a, width, .. }
             | Op::Saturate { to, a, width, .. }
             | Op::Complement { to, a, width }
-            | Op::Negate { to, a, width } => self.set(to, self.mix(&[a], usize::from(width))),
+            | Op::Negate { to, a, width } => self.set_mix(to, &[a], usize::from(width)),
             Op::Not { to, a } | Op::ToBool { to, a } | Op::EqualConst { to, a, .. } => {
-                self.set(to, self.mix(&[a], 1));
+                self.set_mix(to, &[a], 1);
             }
             Op::Equal { to, b, .. } if self.is_right_sum(b) => self.set(to, Vec::new()),
             Op::Equal { to, a, b }
@@ -357,7 +411,7 @@ impl<'a> Notes<'a> {
             | Op::Less { to, a, b }
             | Op::LessEqual { to, a, b }
             | Op::LessSigned { to, a, b, .. }
-            | Op::LessEqualSigned { to, a, b, .. } => self.set(to, self.mix(&[a, b], 1)),
+            | Op::LessEqualSigned { to, a, b, .. } => self.set_mix(to, &[a, b], 1),
             _ => return false,
         }
         true
@@ -390,14 +444,13 @@ impl<'a> Notes<'a> {
             }
             Op::GatherField { bit, width } => {
                 self.sums.add(bit, width);
-                for origin in self.load(bit as usize, usize::from(width)) {
-                    add(&mut self.gathered, &origin);
-                }
+                let value = self.load(bit as usize, usize::from(width));
+                self.gather(&value);
             }
             Op::GatherValue { from, .. } => {
                 self.sums.add_other();
                 let value = self.regs[usize::from(from)].clone();
-                value.iter().for_each(|origin| add(&mut self.gathered, origin));
+                self.gather(&value);
             }
             Op::Hash { to, calculation } => {
                 let kind = &self.engine.hashes[usize::from(calculation)];
@@ -428,6 +481,12 @@ impl<'a> Notes<'a> {
             | Op::SetValid { .. } => {}
             // An operation that nobody follows: what decides is not known exactly.
             _ => self.not_exact(),
+        }
+    }
+
+    fn gather(&mut self, origins: &[Origin]) {
+        if self.take_work(sizes(origins)) {
+            add_all(&mut self.gathered, origins);
         }
     }
 
@@ -478,7 +537,7 @@ impl<'a> Notes<'a> {
             Slow::Scale { to, base, max, .. } => {
                 let registers = [Some(to), Some(base), max];
                 let registers: Vec<u8> = registers.into_iter().flatten().collect();
-                self.set(to, self.mix(&registers, 64));
+                self.set_mix(to, &registers, 64);
             }
             Slow::Truncate { length } => {
                 self.ends.refuse();
@@ -540,12 +599,15 @@ impl Observer for Notes<'_> {
     fn looked_up(&mut self, _: &View<'_>, lookup: &Lookup<'_>) {
         self.entry_used(lookup);
         let masks = &self.masks.0[lookup.table.index()];
-        let mut decided = BTreeSet::new();
+        let mut seen = Vec::new();
         for (bits, mask) in self.key.iter().zip(masks) {
-            let seen = bits.iter().enumerate().filter(|(at, _)| mask >> at & 1 == 1);
-            seen.for_each(|(_, origin)| add(&mut decided, origin));
+            let bits = bits.iter().enumerate();
+            seen.extend(
+                bits.filter(|(at, _)| mask >> at & 1 == 1)
+                    .map(|(_, origin)| origin.clone()),
+            );
         }
-        self.decided.extend(decided);
+        self.decide(&seen);
     }
 
     fn counted(&mut self, counter: u16, index: u64) {
@@ -565,22 +627,13 @@ impl Observer for Notes<'_> {
 
     fn output(&mut self, _: u32, head: &[u8], _: usize) {
         self.ends.left_as(head);
-        for &header in &self.engine.emits {
-            let range = self.engine.headers[header].range();
-            for origin in self.phv.get(range.start * 8..range.end * 8).unwrap_or(&[]) {
-                match origin {
-                    Origin::None => {}
-                    Origin::Bit(bit) => {
-                        self.moved.insert(*bit);
-                    }
-                    Origin::Set(set) => self.computed.extend(set.iter()),
-                }
-            }
-        }
     }
 
     fn step(&mut self, view: &View<'_>, step: &Step<'_>) {
         let op = step.op;
+        if !self.take_work(STEP) {
+            return;
+        }
         self.follow_sum(op);
         if !self.follow_memory(op, view) && !self.follow_values(op) {
             self.follow_flow(op, step);
@@ -588,14 +641,33 @@ impl Observer for Notes<'_> {
     }
 }
 
-fn add(set: &mut BTreeSet<u32>, origin: &Origin) {
-    match origin {
-        Origin::None => {}
-        Origin::Bit(bit) => {
-            set.insert(*bit);
+fn add_all(set: &mut BTreeSet<u32>, origins: &[Origin]) {
+    for (at, origin) in origins.iter().enumerate() {
+        match origin {
+            Origin::None => {}
+            Origin::Bit(bit) => drop(set.insert(*bit)),
+            Origin::Set(bits) => {
+                if !is_before(origins, at) {
+                    set.extend(bits.iter());
+                }
+            }
         }
-        Origin::Set(bits) => set.extend(bits.iter()),
     }
+}
+
+/// Whether the bit before has the same origin, as bits of one value often have.
+fn is_before(origins: &[Origin], at: usize) -> bool {
+    let before = at.checked_sub(1).and_then(|before| origins.get(before));
+    matches!((before, &origins[at]), (Some(Origin::Set(a)), Origin::Set(b)) if Rc::ptr_eq(a, b))
+}
+
+/// How many bits are added with some origins.
+fn sizes(origins: &[Origin]) -> usize {
+    let size = |at: usize| match &origins[at] {
+        Origin::Set(bits) if !is_before(origins, at) => bits.len(),
+        Origin::None | Origin::Bit(_) | Origin::Set(_) => 1,
+    };
+    (0..origins.len()).map(size).sum()
 }
 
 /// A value each of whose bits depends on all of a set.

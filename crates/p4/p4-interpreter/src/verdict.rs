@@ -27,6 +27,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 pub const KEY: usize = 64;
 const WORDS: usize = KEY / 8;
 
+/// Most bytes of headers and metadata of a program with verdicts.
+const MAX_PHV: u32 = 1024;
+
 /// Verdicts that a worker keeps at most.
 const SLOTS: usize = 8192;
 
@@ -140,6 +143,14 @@ impl Verdict {
 }
 
 impl Engine {
+    /// Whether verdicts may be looked for: a program with value sets has none, and what decides for one with
+    /// much metadata would take long to note.
+    #[must_use]
+    pub fn may_have_verdicts(&self) -> bool {
+        let program = self.program();
+        program.value_sets.is_empty() && program.phv.bytes <= MAX_PHV
+    }
+
     /// Counts a packet of that many bytes whose verdict was found, as if it had run at that time.
     pub fn repeat(
         &self,

@@ -41,6 +41,7 @@ impl Control {
             operations: info.map_or(0, |info| info.operations),
             memory: info.map_or(0, |info| info.memory),
             packets: counts.packets,
+            repeated: counts.repeated,
             outputs: counts.outputs,
             parser_errors: counts.parser_errors,
             digests: counts.digests,

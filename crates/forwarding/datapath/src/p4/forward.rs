@@ -3,11 +3,12 @@
 //!
 //! As in the usual walk, packets are fetched, parsed and delivered a burst at a time; in between, the
 //! program runs packet by packet. Packets that the program sends to one port, once, are changed in their
-//! slots and handed over from ring to ring.
+//! slots and handed over from ring to ring. A packet whose verdict is kept need not run.
 
 use super::outputs::{Outputs, Sent};
 use super::share::Diverted;
-use super::version::Lane;
+use super::verdicts::{NONE, Own, Places};
+use super::version::{Lane, Version};
 use super::{Bound, P4Switch};
 use crate::burst::Outgoing;
 use crate::deliver::{Sender, Step, vanished};
@@ -17,7 +18,7 @@ use crate::port::Port;
 use crate::sinks::enqueue;
 use flow::{DropReason, MirrorPoint, PortId};
 use lock_free::{Shared, Unique};
-use p4_interpreter::{Drop, NoObserver, ReadGuard, Tail};
+use p4_interpreter::{Context, Drop, End, NoObserver, Notes, Observer, ReadGuard, Tail, Verdict};
 use scheduler::Due;
 use std::sync::atomic::Ordering::Relaxed;
 use vnic::{BURST, Fetched, MAX_FRAME, Packet, QueueError, TransmitSide};
@@ -100,7 +101,8 @@ impl Walk {
         step.deliver_all(Some(sender));
     }
 
-    /// Runs the packets of a burst through a program.
+    /// Runs the packets of a burst through a program, but for those whose verdicts are kept.
+    #[inline(never)]
     fn run_program(
         &mut self,
         (bound, switch): (&Bound<'_>, &P4Switch),
@@ -109,37 +111,176 @@ impl Walk {
         sender: &mut Sender<'_>,
         step: &mut Step<'_>,
     ) {
-        let engine = &switch.version.engine;
-        let (port, now) = (sender.port, switch.version.now());
+        let version = &switch.version;
         let Lane { context, outputs } = lane;
         let before = *context.counts();
-        context.set_spare_passes(switch.version.spare_passes());
-        let mut exit = Exit {
+        context.set_spare_passes(version.spare_passes());
+        let mut run = Run {
             bound,
-            port,
-            reach: Reach {
-                ports: step.ports,
-                receivers: &mut *step.receivers,
-                now_ms: step.time.now_ms,
-            },
-            outgoing: &mut self.burst.outgoing,
-            spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
+            version,
+            guard,
+            context,
+            outputs,
+            now: version.now(),
+            own: self.verdicts.of(bound.key, version.number),
         };
-        for packet in self.burst.packets.drain(..) {
-            if port.is_copied() {
-                port.mirror(&packet, MirrorPoint::From, &mut exit.reach);
-                record(port, &packet, None);
+        let packets = &mut self.burst.packets;
+        let mut places = [NONE; BURST];
+        let found = if sender.port.is_copied() {
+            0
+        } else {
+            run.find(packets, &mut places)
+        };
+        run.own.account.credit(found, packets.len() - found);
+        switch.counts.add_repeated(found);
+        match run.common_output(&places[..packets.len()]) {
+            Some(to) => {
+                run.repeat_all(packets, &places);
+                step.hand_over(sender, to, packets);
             }
-            outputs.clear();
-            let received = p4_interpreter::Packet {
-                port: bound.port.into(),
-                head: packet.head.bytes(),
-                tail: &Behind(&packet),
-            };
-            engine.run(guard, context, &received, now, outputs, &mut NoObserver);
-            exit.send(packet, outputs);
+            None => {
+                let mut exit = Exit {
+                    bound,
+                    port: sender.port,
+                    reach: Reach {
+                        ports: step.ports,
+                        receivers: &mut *step.receivers,
+                        now_ms: step.time.now_ms,
+                    },
+                    outgoing: &mut self.burst.outgoing,
+                    spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
+                };
+                run.each(packets, &places, &mut exit);
+            }
         }
-        switch.counts.add(&before, context.counts());
+        switch.counts.add(&before, run.context.counts());
+    }
+}
+
+/// A burst on its way through a program.
+struct Run<'a> {
+    bound: &'a Bound<'a>,
+    version: &'a Version,
+    guard: &'a ReadGuard<'a>,
+    context: &'a mut Context,
+    outputs: &'a mut Outputs,
+    now: u64,
+    own: Own<'a>,
+}
+
+impl Run<'_> {
+    /// Looks for verdicts about packets; says how many there are.
+    fn find(&self, packets: &[Unique<Packet>], places: &mut Places) -> usize {
+        let (port, mask) = (u32::from(self.bound.port), &self.own.account.mask);
+        let mut found = 0;
+        for (packet, place) in packets.iter().zip(places) {
+            let head = packet.head.bytes();
+            if let Some(at) = self.own.verdicts.find(mask, port, head)
+                && head.len() >= MIN_FRAME
+            {
+                *place = at;
+                found += 1;
+            }
+        }
+        found
+    }
+
+    /// The port that all packets go to as they came.
+    fn common_output(&self, places: &[u32]) -> Option<PortId> {
+        let plain = |place: u32| match self.own.verdicts.get(place) {
+            Some(verdict) if verdict.is_plain() => match verdict.end() {
+                End::Leaves(port) => Some(port),
+                End::Dropped(_) => None,
+            },
+            _ => None,
+        };
+        let (first, others) = places.split_first()?;
+        let port = plain(*first)?;
+        let is_common = others.iter().all(|place| plain(*place) == Some(port));
+        self.bound.port_of(port).filter(|_| is_common)
+    }
+
+    /// Counts packets whose verdicts are kept.
+    fn repeat_all(&mut self, packets: &[Unique<Packet>], places: &Places) {
+        for (packet, place) in packets.iter().zip(places) {
+            self.repeat(packet, *place);
+        }
+    }
+
+    fn repeat(&mut self, packet: &Packet, place: u32) {
+        let engine = &self.version.engine;
+        if let Some(verdict) = self.own.verdicts.get(place) {
+            engine.repeat(self.guard, self.context, verdict, packet.frame_len(), self.now);
+        }
+    }
+
+    /// Runs packets, or repeats their verdicts, and sends them. One new verdict is made at most, and kept
+    /// when the places of others are not needed any more.
+    fn each<S>(&mut self, packets: &mut Vec<Unique<Packet>>, places: &Places, exit: &mut Exit<'_, S>)
+    where
+        S: FnMut() -> Option<Unique<Packet>>,
+    {
+        let mut made = None;
+        let may_have = self.version.engine.may_have_verdicts() && !exit.port.is_copied();
+        let mut may_make = may_have && self.own.account.may_make();
+        let mut is_timed = false;
+        for (packet, place) in packets.drain(..).zip(places) {
+            if let Some(verdict) = self.own.verdicts.get(*place) {
+                self.version
+                    .engine
+                    .repeat(self.guard, self.context, verdict, packet.frame_len(), self.now);
+                exit.send_again(packet, verdict);
+                continue;
+            }
+            if exit.port.is_copied() {
+                exit.port.mirror(&packet, MirrorPoint::From, &mut exit.reach);
+                record(exit.port, &packet, None);
+            }
+            self.outputs.clear();
+            if std::mem::take(&mut may_make) {
+                made = self.note(&packet);
+            } else if std::mem::replace(&mut is_timed, true) {
+                self.run(&packet, &mut NoObserver);
+            } else {
+                let begin_ns = cpu::now_ns();
+                self.run(&packet, &mut NoObserver);
+                self.own
+                    .account
+                    .record_run(cpu::now_ns().saturating_sub(begin_ns));
+            }
+            exit.send(packet, self.outputs);
+        }
+        if let Some((head, verdict)) = made {
+            self.own.keep(self.bound.port, &head, verdict);
+        }
+    }
+
+    /// Runs a packet, and makes a verdict of it if there is one.
+    #[cold]
+    fn note(&mut self, packet: &Packet) -> Option<(Vec<u8>, Verdict)> {
+        let begin_ns = cpu::now_ns();
+        let mut notes = Notes::new(&self.version.engine, &self.version.key_masks);
+        self.run(packet, &mut notes);
+        let verdict = notes.verdict();
+        self.own.account.charge(cpu::now_ns().saturating_sub(begin_ns));
+        Some((packet.head.bytes().to_vec(), verdict?))
+    }
+
+    fn run(&mut self, packet: &Packet, observer: &mut impl Observer) {
+        let received = p4_interpreter::Packet {
+            port: self.bound.port.into(),
+            head: packet.head.bytes(),
+            tail: &Behind(packet),
+        };
+        let engine = &self.version.engine;
+        engine.run(
+            self.guard,
+            self.context,
+            &received,
+            self.now,
+            self.outputs,
+            observer,
+        );
     }
 }
 
@@ -166,6 +307,21 @@ struct Exit<'a, S> {
 }
 
 impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
+    /// Ends a packet as its verdict says.
+    fn send_again(&mut self, mut packet: Unique<Packet>, verdict: &Verdict) {
+        let port = match verdict.end() {
+            End::Leaves(port) => port,
+            End::Dropped(reason) => return packet.account.dropped(reason_of(reason), 1),
+        };
+        let Some(to) = self.bound.port_of(port) else {
+            return packet.account.dropped(DropReason::NoSuchPort, 1);
+        };
+        if !verdict.is_plain() && packet.rewrite_front(|head| verdict.edit(head)).is_err() {
+            return packet.account.dropped(DropReason::BadOffload, 1);
+        }
+        self.outgoing.add(to, packet);
+    }
+
     /// Ends a packet as the program says. Each end is a delivery or a drop.
     fn send(&mut self, packet: Unique<Packet>, outputs: &Outputs) {
         if outputs.sent.is_empty() && self.port.is_copied() {

@@ -20,6 +20,7 @@
 //! | `outputs` | packets as a program sends them: in place, or as copies |
 //! | `requests` | a controller's requests, and the thread that makes versions ready |
 //! | `cells` | what a controller reads and sets of arrays while packets flow |
+//! | `verdicts` | verdicts that a thread keeps, and when it makes one |
 //! | `share` | time of forwarding threads, charged to P4 switches |
 
 mod cells;
@@ -29,10 +30,12 @@ mod forward;
 mod outputs;
 mod requests;
 mod share;
+mod verdicts;
 mod version;
 
 pub(crate) use requests::P4Work;
 pub(crate) use share::{Diverted, Shares};
+pub(crate) use verdicts::KeptVerdicts;
 pub(crate) use version::P4Refused;
 
 use control_protocol::p4::P4Binding;

@@ -9,7 +9,7 @@ use super::outputs::Outputs;
 use control_protocol::p4::{P4_PORTS, P4Array, P4Binding, P4Counts};
 use flow::PortId;
 use lock_free::{Claim, Guard};
-use p4_interpreter::{CloneSession, Context, Drop, Engine, Replica, State, StateLimits};
+use p4_interpreter::{CloneSession, Context, Drop, Engine, KeyMasks, Replica, State, StateLimits};
 use p4_ir::setup::{self, Lineage, MeterRates, Setup};
 use p4_ir::{Block, CalculationInput, Checked, KeyMatch, MatchKind, Table};
 use std::collections::HashSet;
@@ -37,6 +37,9 @@ const MAX_ENTRIES: u64 = 1 << 20;
 
 /// Most bytes of scratch memory, of all lanes together.
 const MAX_SCRATCH: u64 = 64 << 20;
+
+/// The number of the next version.
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Most lanes.
 const MAX_LANES: usize = 64;
@@ -82,8 +85,12 @@ pub(crate) enum P4Refused {
 
 /// See the module's description.
 pub(super) struct Version {
+    /// Of no other version.
+    pub number: u64,
     pub engine: Engine,
     pub state: State,
+    /// What decides in its tables.
+    pub key_masks: KeyMasks,
     lanes: Box<[Claim<Lane>]>,
     pub operations: u64,
     /// Bytes of lanes and tables.
@@ -105,6 +112,8 @@ pub(super) struct Lane {
 #[derive(Default)]
 pub(super) struct Counts {
     packets: AtomicU64,
+    /// Packets whose verdicts were kept.
+    repeated: AtomicU64,
     outputs: AtomicU64,
     parser_errors: AtomicU64,
     digests: AtomicU64,
@@ -155,6 +164,8 @@ impl Version {
         within("bytes of scratch memory", scratch, MAX_SCRATCH)?;
         let tables = state.tables().look().memory() as u64;
         Ok(Version {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            key_masks: KeyMasks::new(&engine, &state),
             lanes: (0..lanes).map(|number| Claim::new(lane(number))).collect(),
             memory: scratch + tables,
             engine,
@@ -228,6 +239,12 @@ impl Counts {
         }
     }
 
+    pub fn add_repeated(&self, packets: usize) {
+        if packets > 0 {
+            self.repeated.fetch_add(packets as u64, Ordering::Relaxed);
+        }
+    }
+
     /// Adds time of a forwarding thread.
     pub fn add_time(&self, took_ns: u64) {
         self.busy_ns.fetch_add(took_ns, Ordering::Relaxed);
@@ -243,6 +260,7 @@ impl Counts {
         let drops = drops.map(|(reason, count)| (reason.name().to_owned(), load(count)));
         P4Counts {
             packets: load(&self.packets),
+            repeated: load(&self.repeated),
             outputs: load(&self.outputs),
             parser_errors: load(&self.parser_errors),
             digests: load(&self.digests),

@@ -25,6 +25,7 @@
 //!   rejected packets are told;
 //! * `mirrors`: copies of a port's packets for another port;
 //! * `p4`, `p4_scripts`: P4 programs as forwarders; `p4_versions`: what versions leave to each other;
+//!   `p4_verdicts`: verdicts that are kept;
 //!   `p4_share`: time of the forwarding threads that their ports have;
 //! * `restart`: rings that go on after the data plane was gone; `resets`: rings that begin anew with chains
 //!   out;
@@ -58,6 +59,7 @@ mod ownership;
 mod p4;
 mod p4_scripts;
 mod p4_share;
+mod p4_verdicts;
 mod p4_versions;
 mod random_guest;
 mod rejects;

@@ -32,7 +32,7 @@ pub fn version(name: &str, given: &[Command]) -> Vec<u8> {
     p4_ir::setup::encode(&baked, &setup)
 }
 
-const ROUTES: &str = "
+pub const ROUTES: &str = "
 add router_mac std.ingress_port:1 hdr.ethernet.dst:0x020000000002 take()
 add routes hdr.ipv4.dst:0x0a0000** via(next_hop_id:1)
 add next_hops meta.next_hop_id:1 send(port:2, mac:0x020000000102)
@@ -128,7 +128,7 @@ fn a_gateway_that_adds_and_removes_headers_forwards_as_it_does_offline() {
 }
 
 /// What a router makes of a frame: other addresses, a hop less, and the header's checksum with it.
-fn routed(frame: &[u8]) -> Vec<u8> {
+pub fn routed(frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 1, 2]);
     frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 0xf2]);

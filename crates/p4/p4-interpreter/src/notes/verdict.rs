@@ -1,7 +1,7 @@
 //! What notes on one packet say about all packets of its kind.
 
 use super::sums::{Sum, Update, words};
-use super::{METADATA, Notes, Origin};
+use super::{METADATA, Notes, Origin, WORK, add_all, sizes};
 use crate::observe::{Lookup, Outcome, View};
 use crate::packet::Drop;
 use crate::verdict::{Edit, End, KEY, Sum as Kept, Use, Verdict};
@@ -9,6 +9,9 @@ use p4_ir::Role;
 
 /// Most bytes of headers that a verdict looks at or changes: those that a packet's private head surely has.
 const MAX_FRONT: usize = 128;
+
+/// Most entries and cells that count a packet.
+const MAX_USES: usize = 32;
 
 /// How a packet ended, and what it was counted by.
 #[derive(Debug, Default)]
@@ -33,7 +36,15 @@ impl Ends {
     }
 
     pub fn count_cell(&mut self, counter: u16, index: u64) {
-        self.uses.push(Use::Cell(counter, index));
+        self.count(Use::Cell(counter, index));
+    }
+
+    fn count(&mut self, by: Use) {
+        if self.uses.len() == MAX_USES {
+            self.refuse();
+        } else {
+            self.uses.push(by);
+        }
     }
 
     pub fn outcome(&mut self, outcome: Outcome) {
@@ -73,7 +84,7 @@ impl Notes<'_> {
             self.decide_register(0);
         }
         if table.counter.is_some() || table.idle_timeout {
-            self.ends.uses.push(Use::Entry(lookup.table, lookup.entry));
+            self.ends.count(Use::Entry(lookup.table, lookup.entry));
         }
     }
 
@@ -97,8 +108,7 @@ impl Notes<'_> {
     pub fn verdict(&self) -> Option<Verdict> {
         let ends = &self.ends;
         let is_known = self.exact && !self.state && !self.payload && self.passes == 1 && !ends.is_refused;
-        let has_sets = !self.engine.program().value_sets.is_empty();
-        let end = ends.end.filter(|_| is_known && !has_sets)?;
+        let end = ends.end.filter(|_| is_known && self.engine.may_have_verdicts())?;
         let leaves = matches!(end, End::Leaves(_));
         if ends.outputs != usize::from(leaves) {
             return None;
@@ -145,15 +155,19 @@ impl Notes<'_> {
             return None;
         }
         let (mut keep, mut value) = (vec![0_u8; length], ends.head[..length].to_vec());
+        let mut deciding = Vec::new();
         for (at, origin) in origins.iter().enumerate() {
             let bit = 0x80_u8 >> (at % 8);
             match origin {
                 Origin::Bit(from) if *from as usize == at => keep[at / 8] |= bit,
                 Origin::None => {}
-                Origin::Bit(from) => drop(decided.insert(*from)),
-                Origin::Set(from) => decided.extend(from.iter()),
+                Origin::Bit(_) | Origin::Set(_) => deciding.push((*origin).clone()),
             }
         }
+        if sizes(&deciding) > WORK {
+            return None;
+        }
+        add_all(decided, &deciding);
         for (value, keep) in value.iter_mut().zip(&keep) {
             *value &= !keep;
         }
