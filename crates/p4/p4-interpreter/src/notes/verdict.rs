@@ -151,7 +151,7 @@ impl Notes<'_> {
             .collect();
         let length = origins.len() / 8;
         // Headers that grow or shrink are for a run.
-        if length != ends.parsed || ends.head.len() < length || length > MAX_FRONT || length < 8 {
+        if length != ends.parsed || ends.head.len() < length || !(8..=MAX_FRONT).contains(&length) {
             return None;
         }
         let (mut keep, mut value) = (vec![0_u8; length], ends.head[..length].to_vec());
