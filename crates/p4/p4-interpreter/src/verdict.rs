@@ -1,16 +1,17 @@
 //! Verdicts of programs, kept for packets of the same kind.
 //!
-//! A run of a program whose [notes](crate::Notes) are exact gives a [`Verdict`]: the port by which the packet
-//! left, or why it was dropped; changes of its headers; and the bits that decided this, among the first
-//! [`KEY`] bytes. A packet that came by the same port, has as many bytes as the parser went through, agrees in
-//! those bits, and whose verified checksums are right, ends the same way. So it need not run: the changes are
-//! made, updated checksums are made again, and entries and counters count it ([`Engine::repeat`]).
+//! A run of a program whose [notes](crate::Notes) are exact gives a [`Verdict`]: the port by which the
+//! packet left, or why it was dropped; changes of its headers; and the bits that decided this, among the
+//! first [`KEY`] bytes. A packet that came by the same port, has as many bytes as the parser went through,
+//! agrees in those bits, and whose verified checksums are right, ends the same way. So it need not run: the
+//! changes are made, updated checksums are made again, and entries and counters count it
+//! ([`Engine::repeat`]).
 //!
 //! A worker keeps verdicts of all its programs in one table ([`Verdicts`]). What is looked up is the packet
 //! under all bits that decided for any packet of the program so far ([`Mask`]), so one look finds the verdict
-//! or there is none; a program that looks at further bits begins anew. A verdict is right as long as tables do
-//! not change: other entries are another version of the program, which has a mask of its own. A verdict of a
-//! mask that is gone is found by nobody and makes room for others.
+//! or there is none; a program that looks at further bits begins anew. A verdict is right as long as tables
+//! do not change: other entries are another version of the program, which has a mask of its own. A verdict of
+//! a mask that is gone is found by nobody and makes room for others.
 //!
 //! The safe direction of error is to keep nothing: what was not followed exactly, what uses state, digests,
 //! copies, further passes, wrong checksums, parser errors and headers that grow or shrink are for a run.

@@ -126,32 +126,25 @@ impl Walk {
         };
         let packets = &mut self.burst.packets;
         let mut places = [NONE; BURST];
-        let found = if sender.port.is_copied() {
-            0
-        } else {
-            run.find(packets, &mut places)
-        };
-        run.own.account.credit(found, packets.len() - found);
+        let found = run.find(packets, &mut places, sender.port);
         switch.counts.add_repeated(found);
-        match run.common_output(&places[..packets.len()]) {
-            Some(to) => {
-                run.repeat_all(packets, &places);
-                step.hand_over(sender, to, packets);
-            }
-            None => {
-                let mut exit = Exit {
-                    bound,
-                    port: sender.port,
-                    reach: Reach {
-                        ports: step.ports,
-                        receivers: &mut *step.receivers,
-                        now_ms: step.time.now_ms,
-                    },
-                    outgoing: &mut self.burst.outgoing,
-                    spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
-                };
-                run.each(packets, &places, &mut exit);
-            }
+        if let Some(to) = run.common_output(&places[..packets.len()]) {
+            run.repeat_all(packets, &places);
+            step.hand_over(sender, to, packets);
+        } else {
+            let reach = Reach {
+                ports: step.ports,
+                receivers: &mut *step.receivers,
+                now_ms: step.time.now_ms,
+            };
+            let mut exit = Exit {
+                bound,
+                port: sender.port,
+                reach,
+                outgoing: &mut self.burst.outgoing,
+                spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
+            };
+            run.each(packets, &places, &mut exit);
         }
         switch.counts.add(&before, run.context.counts());
     }
@@ -169,8 +162,11 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Looks for verdicts about packets; says how many there are.
-    fn find(&self, packets: &[Unique<Packet>], places: &mut Places) -> usize {
+    /// Looks for verdicts about packets, unless all of them are to be seen; says how many there are.
+    fn find(&mut self, packets: &[Unique<Packet>], places: &mut Places, from: &Port) -> usize {
+        if from.is_copied() {
+            return 0;
+        }
         let (port, mask) = (u32::from(self.bound.port), &self.own.account.mask);
         let mut found = 0;
         for (packet, place) in packets.iter().zip(places) {
@@ -182,6 +178,7 @@ impl Run<'_> {
                 found += 1;
             }
         }
+        self.own.account.credit(found, packets.len() - found);
         found
     }
 
@@ -242,11 +239,7 @@ impl Run<'_> {
             } else if std::mem::replace(&mut is_timed, true) {
                 self.run(&packet, &mut NoObserver);
             } else {
-                let begin_ns = cpu::now_ns();
-                self.run(&packet, &mut NoObserver);
-                self.own
-                    .account
-                    .record_run(cpu::now_ns().saturating_sub(begin_ns));
+                self.run_timed(&packet);
             }
             exit.send(packet, self.outputs);
         }
@@ -264,6 +257,13 @@ impl Run<'_> {
         let verdict = notes.verdict();
         self.own.account.charge(cpu::now_ns().saturating_sub(begin_ns));
         Some((packet.head.bytes().to_vec(), verdict?))
+    }
+
+    fn run_timed(&mut self, packet: &Packet) {
+        let begin_ns = cpu::now_ns();
+        self.run(packet, &mut NoObserver);
+        let took_ns = cpu::now_ns().saturating_sub(begin_ns);
+        self.own.account.record_run(took_ns);
     }
 
     fn run(&mut self, packet: &Packet, observer: &mut impl Observer) {

@@ -3,8 +3,8 @@
 //! To make a verdict, a packet runs while it is noted what decides, which takes tens of times as long as a
 //! plain run. So a thread keeps account for each P4 switch: found verdicts save the time of a run, and their
 //! making costs what it was measured to cost. A new one is made as long as what was saved covers it. What
-//! packets without a verdict cost adds an eighth of it, so a program whose packets are all different, or whose
-//! entries change all the time, loses no more than that, and a change for the better is noticed.
+//! packets without a verdict cost adds an eighth of it, so a program whose packets are all different, or
+//! whose entries change all the time, loses no more than that, and a change for the better is noticed.
 //!
 //! A thread that loses its core while it makes a verdict takes that for the cost of one, up to [`MOST_NS`].
 

@@ -129,15 +129,21 @@ impl Notes<'_> {
         for guard in &self.sums.guards {
             verdict.guards.push(kept(guard)?);
         }
-        let port = self.engine.program().standard.get(Role::IngressPort);
-        let port = port.map(|field| self.engine.program().fields[field.index()]);
-        let port = port.map_or(0..0, |field| {
-            METADATA + field.offset..METADATA + field.offset + u32::from(field.width)
-        });
+        let port = self.port_bits();
         for bit in decided.into_iter().filter(|bit| !port.contains(bit)) {
             *verdict.mask.get_mut(bit as usize / 8)? |= 0x80 >> (bit % 8);
         }
         (verdict.at_least <= MAX_FRONT).then_some(verdict)
+    }
+
+    /// The bits of the port by which the packet came.
+    fn port_bits(&self) -> std::ops::Range<u32> {
+        let program = self.engine.program();
+        let field = program.standard.get(Role::IngressPort);
+        field.map_or(0..0, |field| {
+            let field = program.fields[field.index()];
+            METADATA + field.offset..METADATA + field.offset + u32::from(field.width)
+        })
     }
 
     /// The headers with which the packet left, as changes of those with which it came. Bits that are neither
