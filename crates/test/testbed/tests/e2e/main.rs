@@ -5,6 +5,7 @@
 //! root, and what `scripts/setup` installs; `make test` runs them.
 
 mod attack;
+mod endpoints;
 mod failures;
 mod interfaces;
 mod kills;
