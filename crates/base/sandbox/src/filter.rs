@@ -182,7 +182,6 @@ mod tests {
                 libc::SYS_process_vm_writev,
                 libc::SYS_pidfd_getfd,
                 libc::SYS_mount,
-                libc::SYS_bpf,
                 libc::SYS_seccomp,
                 libc::SYS_init_module,
                 libc::SYS_setresuid,
@@ -196,6 +195,18 @@ mod tests {
                     !numbers.contains(&forbidden),
                     "{process:?} may make call {forbidden}"
                 );
+            }
+            // The broker makes and ends links of a program that it was given, and has no other command.
+            let bpf: Vec<_> = process
+                .calls()
+                .filter(|(number, _)| *number == libc::SYS_bpf)
+                .collect();
+            match process {
+                Filtered::Driver => assert!(
+                    matches!(bpf[..], [(_, Rule::If([Check::OneOf(0, [28, 34])]))]),
+                    "{bpf:?}"
+                ),
+                _ => assert!(bpf.is_empty(), "{process:?}: {bpf:?}"),
             }
         }
     }

@@ -38,6 +38,8 @@ pub enum ToDriver {
     },
     /// Ask for `FromDriver::Interfaces`.
     List,
+    /// Ask for `FromDriver::Devices`.
+    Devices,
 }
 
 /// Driver domain to control process.
@@ -57,6 +59,8 @@ pub enum FromDriver {
         /// As the kernel has them.
         addresses: InterfaceAddresses,
     },
+    /// The devices of the host that are open as uplinks or ports, as they are now; answer to `Devices`.
+    Devices(Vec<(PortId, DeviceState)>),
     /// All interfaces, answer to `List`.
     Interfaces(Vec<(PortId, InterfaceSpec, InterfaceState)>),
 }
@@ -134,6 +138,42 @@ pub struct InterfaceAddresses {
     pub mac: Option<[u8; 6]>,
     /// Addresses of wider than link-local scope, with prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
+}
+
+/// A device of the host, as the kernel has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceState {
+    /// Whether the other end of its cable is there.
+    pub carrier: bool,
+    /// Largest IP packet in bytes.
+    pub mtu: u32,
+    /// Speed in Mb/s; `None` if the device does not say.
+    pub speed: Option<u32>,
+    /// What has passed through it.
+    pub counters: DeviceCounters,
+}
+
+/// What has passed through a device, and what the kernel has dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceCounters {
+    /// Frames that arrived, as the device counts them.
+    pub received: u64,
+    /// Bytes of these.
+    pub received_bytes: u64,
+    /// Frames that left, by whomever sent.
+    pub transmitted: u64,
+    /// Bytes of these.
+    pub transmitted_bytes: u64,
+    /// Frames that arrived and that device or kernel dropped before anybody saw them: no buffer, no memory.
+    pub receive_drops: u64,
+    /// Frames that arrived damaged.
+    pub receive_errors: u64,
+    /// Frames that were to leave and that device or kernel dropped.
+    pub transmit_drops: u64,
+    /// Frames that could not be sent because of a fault.
+    pub transmit_errors: u64,
+    /// Frames that arrived and found no room in the switch's ring or socket, since the broker was started.
+    pub ring_full: u64,
 }
 
 /// Whether an interface works.

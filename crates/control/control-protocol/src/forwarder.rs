@@ -103,5 +103,18 @@ pub enum Opened {
         header_len: u8,
         /// Why frames do not arrive in a ring, if they do not.
         ring_refused: Option<String>,
+        /// What keeps its frames from the host's stack.
+        hiding: Hiding,
     },
+}
+
+/// What keeps the frames of a device from the host's stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Hiding {
+    /// An eBPF program, whose link goes with the device as a second descriptor.
+    Program,
+    /// A bridge that is down, for this reason.
+    Bridge(String),
+    /// Nothing, for this reason.
+    Nothing(String),
 }

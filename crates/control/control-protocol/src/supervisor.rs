@@ -119,7 +119,10 @@ pub enum ToChild {
     Constraints(Vec<u16>),
     /// The number of those cores, to be shown to users (control process). Before anything else.
     IdlePoll(IdlePollStatus),
-    /// An interface that the broker has had kept, with its device as descriptor (broker; see
+    /// The program that hides devices from the host's stack (one descriptor), or why there is none, for users
+    /// (broker). Before anything else.
+    HidingProgram(Result<(), String>),
+    /// An interface that the broker has had kept, with the descriptors of [`FromChild::Keep`] (broker; see
     /// [`FromChild::Recall`]).
     Kept(OpenInterface),
     /// The answer to [`FromChild::Recall`] is complete up to this port; `None`: there are no further ones.
@@ -200,7 +203,7 @@ pub enum FromChild {
     /// The forwarders that there are to be, and what each serves, for users (broker). Others are ended.
     Forwarders(Vec<(ForwarderId, String)>),
     /// Keep this interface for the next broker, in the place of what was kept for its port. Its device is
-    /// attached (one descriptor).
+    /// attached (one descriptor), and what hides it from the host if that is a program (a second one).
     Keep(OpenInterface),
     /// What was kept for this port is of no use any more (broker).
     Forget(PortId),

@@ -5,6 +5,7 @@
 
 use crate::Options;
 use crate::data_plane::DataPlane;
+use crate::devices::DeviceQueries;
 use crate::events::EventLog;
 use crate::intent::Intent;
 use crate::learning::Learning;
@@ -49,6 +50,7 @@ pub(crate) struct Control {
     /// Answers to users whose changes the data plane does not obey yet.
     pub unsettled: Vec<(Token, Reply)>,
     pub driver: DriverClient,
+    pub device_queries: DeviceQueries,
     pub vcpus: Vcpus,
     pub users: Users,
     /// Flows on their way to users.
@@ -81,6 +83,7 @@ impl Control {
     /// A user does not wait for an answer any longer.
     pub fn forget_user(&mut self, token: Token) {
         self.gathered.remove(&token);
+        self.device_queries.forget(token);
         self.unsettled.retain(|(other, _)| *other != token);
         let is_theirs = |pending: &Pending| matches!(pending, Pending::User(of, _) if *of == token);
         self.data_plane.client.forget(is_theirs);

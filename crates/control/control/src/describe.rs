@@ -9,7 +9,7 @@ use crate::tell::state_name;
 use control_protocol::data_plane::{self, Costly, FoundRule, GuestState, PortState};
 use control_protocol::driver::InterfaceKind;
 use flow::{Action, FIELDS, Flow, FlowKey, FlowMask, FlowStats, ListId, PortId, Stage, SwitchId};
-use management::{FlowInfo, PortInUse, PortInfo, PortKind, TraceStep};
+use management::{DeviceInfo, FlowInfo, PortInUse, PortInfo, PortKind, TraceStep};
 use std::net::IpAddr;
 
 impl Control {
@@ -145,6 +145,7 @@ impl Control {
                 (Some(id), Some(switch)) => switch.l2().macs_on_port(id),
                 _ => 0,
             },
+            device: run.id.and_then(|id| self.driver.device(id)).map(DeviceInfo::from),
             contested_macs: match (run.id, switch) {
                 (Some(id), Some(switch)) => switch.l2().contested_on_port(id),
                 _ => 0,

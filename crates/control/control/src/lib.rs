@@ -30,7 +30,7 @@
 //! | comparing the state of a new data plane with the desired state | `sync` |
 //! | users' intent becomes desired state, that becomes changes, and these are applied | `intent`, `state`, `mac`, `plan`, `apply` |
 //! | ports are connected, again and again | `links` |
-//! | users' requests; names, their order, and texts for them; why one is refused, or a port not connected; warnings | `serve`, `snapshot`, `edit`, `order`, `describe`, `refusal`, `warnings` |
+//! | users' requests; names, their order, and texts for them; why one is refused, or a port not connected; warnings | `serve`, `snapshot`, `devices`, `edit`, `order`, `describe`, `refusal`, `warnings` |
 //! | the configuration file is read again, or another one applied; one that is not confirmed ends | `reload`, `unconfirmed` |
 //! | texts that users send in memory | `sealed` |
 //! | addresses of ports by DHCP and first use; messages of DHCP | `sources`, `learning`, `dhcp` |
@@ -45,6 +45,7 @@ mod apply;
 mod control;
 mod data_plane;
 mod describe;
+mod devices;
 mod dhcp;
 mod edit;
 mod events;

@@ -178,10 +178,12 @@ impl Control {
                         log::warn!("{warning}");
                     }
                 }
+                Ok(Some(DriverEvent::Devices)) => self.answer_device_queries(),
                 Ok(None) => return,
                 Err(lost) => {
                     let now_ms = self.now_ms();
-                    return self.driver.detach_channel(lost, now_ms);
+                    self.driver.detach_channel(lost, now_ms);
+                    return self.answer_device_queries();
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 use crate::control::{Control, Reported};
 use crate::data_plane::DataPlane;
+use crate::devices::DeviceQueries;
 use crate::events::EventLog;
 use crate::intent::Intent;
 use crate::learning::Learning;
@@ -78,6 +79,7 @@ impl Control {
             learning: Learning::default(),
             p4: P4Run::default(),
             unsettled: Vec::new(),
+            device_queries: DeviceQueries::default(),
             driver: DriverClient::new(ControllerId::BUILT_IN),
             vcpus: Vcpus::new(),
             users,
@@ -285,7 +287,7 @@ impl Control {
                 ToChild::Processes(processes) => self.on_processes(processes),
                 ToChild::VmState(states) => self.vcpus.attach(states, &fds),
                 ToChild::Placement(_) | ToChild::Controller(_) | ToChild::Constraints(_) => {}
-                ToChild::Kept(_) | ToChild::Recalled(_) => {}
+                ToChild::HidingProgram(_) | ToChild::Kept(_) | ToChild::Recalled(_) => {}
                 ToChild::Priority(priority) => self.reported.priority = Some(priority),
                 ToChild::IdlePoll(idle_poll) => self.reported.idle_poll = Some(idle_poll),
                 ToChild::Reload => match self.reload() {
@@ -342,6 +344,7 @@ impl Control {
             self.vcpus.deadline_ms(),
             self.told.due_ms(),
             self.roll_back_ms(),
+            self.device_queries.due_ms(),
             self.sources_due_ms(),
             self.driver.due_ms(),
             self.users.next_deadline_ms(),
@@ -354,6 +357,7 @@ impl Control {
         self.roll_back_if_due();
         self.renew_sources();
         let now_ms = self.now_ms();
+        self.answer_late_device_queries(now_ms);
         self.connect_links(now_ms);
         self.switches.age(&mut self.data_plane, now_ms);
         if let Some(request) = self.vcpus.work(now_ms) {

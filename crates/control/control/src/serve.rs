@@ -4,6 +4,7 @@
 //! request. Requests that change something are done completely or not at all.
 
 use crate::control::Control;
+use crate::devices::Listing;
 use crate::order::natural;
 use crate::pending::{Gathered, Question};
 use crate::port::PortRun;
@@ -73,11 +74,11 @@ impl Control {
             Request::SwitchList => Reply::Switches(self.switch_list()),
             Request::PortShow { port } => {
                 let names = self.selected(Some(&port), None)?;
-                return self.port_list(token, names);
+                return self.list_with_devices(token, Listing::Ports(names));
             }
             Request::PortList { switch } => {
                 let names = self.selected(None, switch.as_deref())?;
-                return self.port_list(token, names);
+                return self.list_with_devices(token, Listing::Ports(names));
             }
             Request::MacList { switch } => self.mac_list(switch.as_deref())?,
             Request::FlowList { switch } => return self.flow_list(token, switch.as_deref()),
@@ -86,7 +87,7 @@ impl Control {
                 return self.ask_user(token, data_plane::Request::Counters, vec![], question);
             }
             Request::Events { after } => Reply::Events(self.events.after(after)),
-            Request::Snapshot => return self.snapshot(token),
+            Request::Snapshot => return self.list_with_devices(token, Listing::Snapshot),
             Request::Placement => {
                 return self.ask_user(token, data_plane::Request::Work, vec![], Question::Work);
             }
@@ -366,7 +367,7 @@ impl Control {
         Ok(wanted.collect())
     }
 
-    fn port_list(&mut self, token: Token, names: Vec<String>) -> Served {
+    pub fn port_list(&mut self, token: Token, names: Vec<String>) -> Served {
         if self.data_plane.is_numbered() {
             let request = data_plane::Request::PortList;
             return self.ask_user(token, request, vec![], Question::Ports(names));

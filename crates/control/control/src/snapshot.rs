@@ -9,7 +9,7 @@ use crate::serve::{PRODUCT, Served};
 use crate::users::Token;
 use control_protocol::data_plane::{PortCount, Request};
 use flow::PortId;
-use management::{Counters, PortFigures, Process, Reply, Snapshot};
+use management::{Counters, DeviceInfo, PortFigures, Process, Reply, Snapshot};
 use std::collections::HashMap;
 
 /// What ports have counted, by their numbers.
@@ -45,6 +45,7 @@ impl Control {
                 has_problem: run.trouble().is_some(),
                 core: count.and_then(|count| count.core),
                 counters: count.map(|count| Counters::from(&count.counters)),
+                device: run.id.and_then(|id| self.driver.device(id)).map(DeviceInfo::from),
             }
         });
         let mut ports: Vec<_> = ports.collect();

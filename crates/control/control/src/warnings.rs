@@ -21,7 +21,7 @@ impl Control {
         warnings
     }
 
-    /// An uplink whose own addresses the host answers, beside what the switch does with the same frames.
+    /// An uplink with addresses of its own, on which the host's stack hears nothing.
     pub fn uplink_warning(&self, port: PortId) -> Option<String> {
         let name = self.names.get(&port)?;
         let Link::Interface(spec) = &self.ports.get(name)?.wanted.link else {
@@ -33,7 +33,7 @@ impl Control {
         }
         let addresses: Vec<String> = found.addresses.iter().map(with_prefix).collect();
         Some(format!(
-            "port {name}: the uplink {} carries addresses ({}), so the host answers frames that the switch forwards as well; \
+            "port {name}: the uplink {} carries addresses ({}), which the host does not hear, as the uplink is the switch's; \
              move them to the host's interface of the switch",
             spec.name,
             addresses.join(", ")

@@ -8,7 +8,9 @@ use crate::clean;
 use crate::distrust::Distrust;
 use crate::link::{Link, Lost};
 use control_protocol::Channel;
-use control_protocol::driver::{FromDriver, InterfaceAddresses, InterfaceSpec, InterfaceState, ToDriver};
+use control_protocol::driver::{
+    DeviceState, FromDriver, InterfaceAddresses, InterfaceSpec, InterfaceState, ToDriver,
+};
 use control_protocol::supervisor::{FromChild, Role};
 use flow::{ControllerId, PortId};
 use rustix::event::PollFlags;
@@ -29,6 +31,8 @@ pub enum DriverEvent {
     State(PortId, InterfaceState),
     /// The [addresses](DriverClient::addresses) of an interface have changed.
     Addresses(PortId),
+    /// The states of [devices](DriverClient::device) that were asked for have come.
+    Devices,
 }
 
 /// The driver domain, or that there is none at the moment.
@@ -49,6 +53,8 @@ struct Session {
     is_compared: bool,
     /// Addresses of the interfaces, as reported last.
     addresses: BTreeMap<PortId, InterfaceAddresses>,
+    /// States of devices, as asked for last.
+    devices: BTreeMap<PortId, DeviceState>,
     /// Whether it was told something since it said something.
     was_told: bool,
 }
@@ -84,6 +90,7 @@ impl DriverClient {
             listed: None,
             is_compared: false,
             addresses: BTreeMap::new(),
+            devices: BTreeMap::new(),
             was_told: false,
         };
         session.tell(ToDriver::List, Vec::new());
@@ -151,6 +158,17 @@ impl DriverClient {
         self.session.as_ref()?.addresses.get(&port)
     }
 
+    /// Asks for the states of devices. False if there is nobody to ask.
+    pub fn ask_for_devices(&mut self) -> bool {
+        self.tell(ToDriver::Devices, Vec::new());
+        self.is_connected()
+    }
+
+    /// The state of a port's device when it was asked for last.
+    pub fn device(&self, port: PortId) -> Option<&DeviceState> {
+        self.session.as_ref()?.devices.get(&port)
+    }
+
     /// Has it join an interface to a port. Of a device that is lent, the descriptor goes along. Returns the
     /// data plane's end.
     ///
@@ -182,6 +200,7 @@ impl DriverClient {
     pub fn detach(&mut self, port: PortId) {
         if let Some(session) = &mut self.session {
             session.addresses.remove(&port);
+            session.devices.remove(&port);
             if let Some(listed) = &mut session.listed {
                 listed.remove(&port);
             }
@@ -236,7 +255,7 @@ impl Session {
             ToDriver::Attach { port, .. } => Some((0, port.0)),
             ToDriver::Change { port, .. } => Some((1, port.0)),
             ToDriver::Detach { port } => Some((2, port.0)),
-            ToDriver::List => None,
+            ToDriver::List | ToDriver::Devices => None,
         };
         self.link.send_about(message, fds, 0, subject);
     }
@@ -247,6 +266,11 @@ impl Session {
                 let own = list.into_iter().filter(|(port, ..)| controller.owns(*port));
                 self.listed = Some(own.map(|(port, spec, state)| (port, (spec, state))).collect());
                 Some(DriverEvent::Listed)
+            }
+            FromDriver::Devices(list) => {
+                let own = list.into_iter().filter(|(port, _)| controller.owns(*port));
+                self.devices = own.collect();
+                Some(DriverEvent::Devices)
             }
             FromDriver::State { port, .. } | FromDriver::Addresses { port, .. } if !controller.owns(port) => {
                 self.link.count_violation("an interface of another controller");

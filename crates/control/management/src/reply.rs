@@ -427,6 +427,71 @@ pub struct PortInfo {
     pub macs: usize,
     /// Number of these addresses that other ports use as well.
     pub contested_macs: usize,
+    /// Uplink: its device. `None` while it is not open, or the driver domain does not answer.
+    #[serde(default)]
+    pub device: Option<DeviceInfo>,
+}
+
+/// A device of the host that is an uplink, as the kernel has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct DeviceInfo {
+    /// Whether the other end of its cable is there.
+    pub carrier: bool,
+    /// Largest IP packet in bytes.
+    pub mtu: u32,
+    /// Speed in Mb/s; `None` if the device does not say.
+    pub speed: Option<u32>,
+    /// What has passed through it, and what the kernel has dropped.
+    pub counters: DeviceCounters,
+}
+
+macro_rules! device_counters {
+    ($($name:ident),*) => {
+        /// Counters of a device, see [`control_protocol::driver::DeviceCounters`] for their exact meaning.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case", default)]
+        #[expect(missing_docs, reason = "the contract has them")]
+        pub struct DeviceCounters {
+            $(pub $name: u64,)*
+        }
+
+        impl From<&control_protocol::driver::DeviceCounters> for DeviceCounters {
+            fn from(counters: &control_protocol::driver::DeviceCounters) -> Self {
+                DeviceCounters { $($name: counters.$name),* }
+            }
+        }
+
+        impl DeviceCounters {
+            /// All of them by name, for metrics.
+            pub fn numbers(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),*].into_iter()
+            }
+        }
+    };
+}
+
+device_counters!(
+    received,
+    received_bytes,
+    transmitted,
+    transmitted_bytes,
+    receive_drops,
+    receive_errors,
+    transmit_drops,
+    transmit_errors,
+    ring_full
+);
+
+impl From<&control_protocol::driver::DeviceState> for DeviceInfo {
+    fn from(state: &control_protocol::driver::DeviceState) -> Self {
+        DeviceInfo {
+            carrier: state.carrier,
+            mtu: state.mtu,
+            speed: state.speed,
+            counters: DeviceCounters::from(&state.counters),
+        }
+    }
 }
 
 /// A MAC table entry.

@@ -1,6 +1,6 @@
 //! All figures of a switch at once, for programs that collect them.
 
-use crate::reply::{Counters, Process, SwitchInfo};
+use crate::reply::{Counters, DeviceInfo, Process, SwitchInfo};
 use control_protocol::work::WorkReport;
 use serde::{Deserialize, Serialize};
 
@@ -38,4 +38,7 @@ pub struct PortFigures {
     pub core: Option<u16>,
     /// Counters; `None` while the data plane does not have the port.
     pub counters: Option<Counters>,
+    /// As [`PortInfo::device`](crate::PortInfo::device).
+    #[serde(default)]
+    pub device: Option<DeviceInfo>,
 }

@@ -7,7 +7,7 @@
 use crate::exposition::{Exposition, Kind};
 use crate::http::Format;
 use control_protocol::work::{MISS_BOUNDS_US, WorkReport, WorkerReport};
-use management::{Counters, PortFigures, Process, Snapshot, SwitchInfo};
+use management::{Counters, DeviceCounters, PortFigures, Process, Snapshot, SwitchInfo};
 
 /// States of a port.
 const STATES: [&str; 5] = ["disconnected", "connected", "running", "broken", "unknown"];
@@ -137,6 +137,39 @@ fn ports(to: &mut Exposition, ports: &[PortFigures]) {
         );
     }
     counters(to, ports);
+    devices(to, ports);
+}
+
+/// Devices of uplinks, as the kernel has them.
+fn devices(to: &mut Exposition, ports: &[PortFigures]) {
+    let all = || {
+        ports
+            .iter()
+            .filter_map(|port| Some((port, port.device.as_ref()?)))
+    };
+    to.family(
+        "hyperswitch_device_carrier",
+        Kind::Gauge,
+        "1 if the other end of the cable of the uplink's device is there.",
+    );
+    for (port, device) in all() {
+        to.sample(
+            &[("port", &port.name), ("switch", &port.switch)],
+            u8::from(device.carrier),
+        );
+    }
+    for (name, _) in DeviceCounters::default().numbers() {
+        to.family(
+            &format!("hyperswitch_device_{name}"),
+            Kind::Counter,
+            "Counter of an uplink's device; see docs/counters.md.",
+        );
+        for (port, device) in all() {
+            let count = device.counters.numbers().find(|(other, _)| *other == name);
+            let count = count.map_or(0, |(_, count)| count);
+            to.sample(&[("port", &port.name), ("switch", &port.switch)], count);
+        }
+    }
 }
 
 fn counters(to: &mut Exposition, ports: &[PortFigures]) {

@@ -20,4 +20,4 @@ mod forwarder;
 
 pub use broker::{DriverError, run};
 pub use forwarder::forward;
-pub use nic_packet::Owner;
+pub use nic_packet::{Owner, load_hiding_program};

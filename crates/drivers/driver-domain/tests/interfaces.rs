@@ -678,6 +678,57 @@ fn an_uplink_carries_traffic_and_vlan_tags() {
     driver.expect_failed(0, "there is no interface");
 }
 
+/// An uplink that is moved to another namespace is visible there, and hidden when it is back.
+#[test]
+fn an_uplink_moves_to_another_namespace_and_back() {
+    if !can_run() {
+        return;
+    }
+    let (host, outside, other) = (Namespace::new(), Namespace::new(), Namespace::new());
+    let (uplink, far) = (unique(), unique());
+    sh(&format!(
+        "ip link add {uplink} netns {} type veth peer name {far} netns {}",
+        host.0, outside.0
+    ));
+    outside.sh(&format!("ip addr add 10.80.0.1/24 dev {far}"));
+    outside.sh(&format!("ip link set {far} up"));
+    let up = |namespace: &Namespace| {
+        namespace.sh(&format!("ip addr add 10.80.0.2/24 dev {uplink}"));
+        namespace.sh(&format!("ip link set {uplink} up"));
+    };
+    let answers = || {
+        let line = format!("ip netns exec {} ping -c 1 -W 1 10.80.0.2", outside.0);
+        command(&line).output().unwrap().status.success()
+    };
+    up(&host);
+    assert!(answers());
+    let driver = Driver::start(Some(&host));
+    let (_backend, [stream, _]) = Backend::start(ALL);
+    let spec = InterfaceSpec {
+        kind: InterfaceKind::Uplink,
+        name: uplink.clone(),
+        mtu: None,
+    };
+    driver.attach(0, &spec, stream);
+    driver.expect_up(0);
+    assert!(!answers());
+    for _ in 0..2 {
+        host.sh(&format!("ip link set {uplink} netns {}", other.0));
+        driver.expect_failed(0, "there is no interface");
+        up(&other);
+        assert!(answers(), "it is another namespace's");
+        other.sh(&format!("ip link set {uplink} netns {}", host.0));
+        up(&host);
+        driver.expect_up(0);
+        assert!(!answers(), "it is back");
+    }
+    driver.detach(0);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !answers() {
+        assert!(Instant::now() < deadline, "it stays hidden");
+    }
+}
+
 /// Frames of an uplink lie in slots of its ring, or in its socket if they are longer: whole and in order.
 #[test]
 fn frames_of_all_lengths_come_in_order_through_ring_and_socket() {
@@ -750,6 +801,48 @@ fn frames_of_all_lengths_come_in_order_through_ring_and_socket() {
         |frames: &[Vec<u8>]| -> Vec<Vec<u8>> { frames.iter().map(|f| f[18..26].to_vec()).collect() };
     assert_eq!(numbers(&ours), numbers(&frames));
     assert!(ours == frames, "all are whole");
+}
+
+/// Frames that find no room in the ring of a reader who does not read are counted, once.
+#[test]
+fn frames_without_room_in_the_ring_are_counted() {
+    if !can_run() {
+        return;
+    }
+    const FRAMES: u64 = 6000;
+    let (host, outside) = (Namespace::new(), Namespace::new());
+    let (uplink, far) = (unique(), unique());
+    sh(&format!(
+        "ip link add {uplink} netns {} type veth peer name {far} netns {}",
+        host.0, outside.0
+    ));
+    host.sh(&format!("ip link set {uplink} up"));
+    outside.sh(&format!("ip link set {far} up"));
+    let open = |namespace: &Namespace, name: &str| {
+        let netns = std::fs::File::open(format!("/run/netns/{}", namespace.0)).unwrap();
+        let name = name.to_owned();
+        let opened = std::thread::spawn(move || {
+            let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(netns.as_fd(), kind).unwrap();
+            let uplink = nic_packet::Uplink::open(&name, None).unwrap();
+            (uplink.speed(&name), uplink)
+        });
+        opened.join().unwrap()
+    };
+    let (speed, reader) = open(&host, &uplink);
+    assert!(speed.is_some_and(|speed| speed > 0), "{speed:?}");
+    let (_, writer) = open(&outside, &far);
+    assert_eq!(reader.take_drops(), 0);
+    let mut frame = vec![0xff; writer.header_len() + 60];
+    frame[..writer.header_len()].fill(0);
+    for _ in 0..FRAMES {
+        while rustix::io::write(&writer, &frame).is_err() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let (drops, again) = (reader.take_drops(), reader.take_drops());
+    assert!((FRAMES / 2..FRAMES + 100).contains(&drops), "{drops}");
+    assert!(again < 100, "{again}");
 }
 
 /// A device that is slower than what is sent to it takes all of that: frames wait while its queue is full, or

@@ -11,8 +11,9 @@
 //! |---|---|
 //! | `tap`, `settings` | TAP devices, and what changes while one is in use |
 //! | `uplink`, `receive_ring`, `vlan_tag` | packet sockets on existing interfaces; frames that arrive there |
+//! | `hiding` | keeping what arrives at a device from the host's stack |
 //! | `placeholder`, `owner` | TAPs that stand for ports at the host; whose a device is |
-//! | `watch`, `addresses` | changes of interfaces; their addresses |
+//! | `watch`, `addresses`, `device_state` | changes of interfaces; their addresses; what has passed through |
 //! | `routes` | routes through an interface |
 //! | `netlink`, `namespace` | requests of route netlink; a function in another namespace |
 //!
@@ -22,6 +23,8 @@
 //! All functions may block for as long as the kernel takes; any thread may call.
 
 mod addresses;
+mod device_state;
+mod hiding;
 mod namespace;
 mod netlink;
 mod owner;
@@ -35,6 +38,8 @@ mod vlan_tag;
 mod watch;
 
 pub use addresses::{Addresses, addresses_of};
+pub use device_state::{DeviceState, device_states};
+pub use hiding::{Hiding, Otherwise, load_hiding_program, open_hidden, show};
 pub use owner::Owner;
 pub use placeholder::PlaceholderTaps;
 pub use receive_ring::{Front, ReceiveRing};
@@ -88,7 +93,7 @@ pub enum NicError {
         owner: String,
     },
     /// The interface is a port of a bridge or the like already.
-    #[error("interface '{0}' is another device's port")]
+    #[error("interface '{0}' is another device's port: `ip link set {0} nomaster` ends that")]
     Owned(String),
     /// The interface is administratively down.
     #[error("interface '{0}' is down")]

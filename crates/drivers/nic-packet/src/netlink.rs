@@ -13,6 +13,9 @@ const HEADER_LEN: usize = 16;
 const LINK_LEN: usize = 16;
 const ADDRESS_LEN: usize = 8;
 
+/// Words of `struct rtnl_link_stats64` (`linux/if_link.h`) that are read: up to `rx_missed_errors`.
+pub const STATISTICS: usize = 15;
+
 // `linux/if_link.h`: the attributes of the "tun" kind.
 const IFLA_TUN_TYPE: u16 = 3;
 const IFLA_TUN_MULTI_QUEUE: u16 = 7;
@@ -38,6 +41,10 @@ pub struct Link {
     pub queues: u32,
     /// Index of the device that it is a port of; 0 if of none.
     pub master: u32,
+    /// Whether the other end of its cable is there.
+    pub carrier: bool,
+    /// The first words of `struct rtnl_link_stats64`; zeros if they are missing.
+    pub statistics: [u64; STATISTICS],
     /// In the notice that it has left: the namespace that it went to.
     pub moved_to: Option<i32>,
     /// In such a notice: its index there, if that is another one.
@@ -322,6 +329,15 @@ pub fn parse_link(body: &[u8]) -> Link {
             libc::IFLA_NEW_NETNSID => link.moved_to = number(value).map(u32::cast_signed),
             libc::IFLA_NEW_IFINDEX => link.new_index = number(value),
             libc::IFLA_MASTER => link.master = number(value).unwrap_or_default(),
+            libc::IFLA_CARRIER => link.carrier = value.first() == Some(&1),
+            libc::IFLA_STATS64 => {
+                let words = value.chunks_exact(8).filter_map(|word| word.first_chunk());
+                let words = words.map(|word| u64::from_ne_bytes(*word));
+                link.statistics
+                    .iter_mut()
+                    .zip(words)
+                    .for_each(|(to, word)| *to = word);
+            }
             libc::IFLA_IFALIAS => link.alias = text(value),
             libc::IFLA_LINKINFO => parse_kind(&mut link, value),
             _ => {}

@@ -2,20 +2,13 @@
 //!
 //! An uplink sees everything that arrives at its interface, whatever the destination address, and nothing
 //! that the host itself sends. The host's own stack receives the same frames, unless the interface is
-//! *hidden*; so an interface that is given to a switch should have no addresses.
-//!
-//! A hidden interface is a port of a bridge of the kernel's that is down, and forwards nothing and hands
-//! nothing to the host (`br_handle_frame`: a disabled port drops). Packet sockets come before that. Frames to
-//! addresses of the link alone (01:80:c2:00:00:0x, such as LLDP) have no protocol of the host's that would
-//! take them. An interface has one such owner at a time, so an interface that is a port of another device is
-//! refused, and other owners are refused from then on. It stays hidden when the process dies.
+//! [hidden](crate::Hiding).
 //!
 //! Frames arrive in a ring ([`ReceiveRing`]); long ones, and all on a kernel without such rings, as messages
 //! of the socket. The kernel takes the outer VLAN tag out of a received frame and reports it beside; in a
 //! message's control data [`vlan_tag`] finds it, for the caller to put back.
 
-use crate::netlink::{Change, Link, Netlink};
-use crate::owner::{Made, Owner};
+use crate::netlink::{Change, Netlink};
 use crate::receive_ring::{ReceiveRing, set};
 use crate::vlan_tag::VlanTag;
 use crate::{NicError, VNET_HEADER_LEN, check_name};
@@ -137,77 +130,6 @@ impl Uplink {
         let _ = bind(&self.socket, 0, RESERVED_PROTOCOL);
     }
 
-    /// Opens an interface, and hides the frames that it receives from the host's stack.
-    ///
-    /// # Errors
-    ///
-    /// As [`Uplink::open`]; [`NicError::Owned`] for one that is another device's port, [`NicError::Foreign`]
-    /// for one that another instance has hidden.
-    pub fn open_hidden(name: &str, mtu: Option<u16>, owner: &Owner) -> Result<Uplink, NicError> {
-        check_name(name)?;
-        let mut netlink = Netlink::new()?;
-        let link = netlink
-            .link(name)?
-            .ok_or_else(|| NicError::Missing(name.into()))?;
-        let hiding = hiding_name(name);
-        let bridge = match netlink.link(&hiding)? {
-            Some(bridge) => bridge,
-            None => {
-                netlink
-                    .add_bridge(&hiding)
-                    .map_err(|error| NicError::refused(format!("{name}: hiding it from the host"), error))?;
-                let made = netlink.link(&hiding)?;
-                let made = made.ok_or_else(|| NicError::Missing(hiding.clone()))?;
-                let alias = owner.alias(Made::Hiding);
-                let named = Change {
-                    alias: Some(&alias),
-                    ..Change::default()
-                };
-                netlink
-                    .change(made.index, named)
-                    .map_err(|error| NicError::refused(format!("{hiding}: naming"), error))?;
-                Link { alias, ..made }
-            }
-        };
-        let is_ours = owner.has_made(Made::Hiding, name, &bridge.alias)?;
-        if !is_ours || bridge.is_up() || ![0, bridge.index].contains(&link.master) {
-            return Err(NicError::Owned(name.into()));
-        }
-        let hidden = netlink.change(
-            link.index,
-            Change {
-                master: Some(bridge.index),
-                ..Change::default()
-            },
-        );
-        let opened = hidden
-            .map_err(|error| NicError::refused(format!("{name}: hiding it from the host"), error))
-            .and_then(|()| Uplink::open(name, mtu));
-        if opened.is_err() {
-            Uplink::show(name, owner)?;
-        }
-        opened
-    }
-
-    /// Gives an interface back to the host's stack; no error if this instance has not hidden it, or it does
-    /// not exist any more.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refused.
-    pub fn show(name: &str, owner: &Owner) -> Result<(), NicError> {
-        check_name(name)?;
-        let mut netlink = Netlink::new()?;
-        let bridge = netlink.link(&hiding_name(name))?;
-        let is_ours = |alias: &str| owner.has_made(Made::Hiding, name, alias).unwrap_or(false);
-        let Some(bridge) = bridge.filter(|bridge| is_ours(&bridge.alias)) else {
-            return Ok(());
-        };
-        netlink
-            .delete(bridge.index)
-            .map_err(|error| NicError::refused(format!("{name}: giving it back"), error))
-    }
-
     /// Another descriptor of it.
     ///
     /// # Errors
@@ -233,15 +155,6 @@ impl AsFd for Uplink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-/// The bridge that hides an interface: it depends on the interface's name alone, so that the next process
-/// finds it (FNV-1a).
-fn hiding_name(name: &str) -> String {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    format!("hs-{:012x}", hash & 0xffff_ffff_ffff)
 }
 
 type SetupError = (&'static str, io::Error);

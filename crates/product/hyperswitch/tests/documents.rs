@@ -92,6 +92,14 @@ fn counters_of_ports_and_threads() {
         rows(&fields(file, "WorkerReport"))
     )
     .unwrap();
+    write!(
+        text,
+        "\n## Devices\n\nOf the device of an uplink, as `port show --json` shows them under `device`, with `carrier`, `mtu` and \
+         `speed`, and metrics\nas `hyperswitch_device_`; a device counts from when the kernel made it:\n\n\
+         | counter | meaning |\n|---|---|\n{}",
+        rows(&fields("crates/control/control-protocol/src/driver.rs", "DeviceCounters"))
+    )
+    .unwrap();
     check("counters.md", &text);
 }
 

@@ -21,7 +21,7 @@ const UPLINK: &str = "forwarder-1";
 struct Site {
     containers: [Namespace; 2],
     outside: Namespace,
-    _host: Namespace,
+    host: Namespace,
     instance: Instance,
     _directory: tempfile::TempDir,
 }
@@ -54,10 +54,16 @@ impl Site {
         let text = format!("{switch}{}{}", port("a", &a, 1), port("b", &b, 2));
         std::fs::write(&file, text).unwrap();
         let site = Site {
-            instance: Instance::start_in(&host, &directory.path().join("run"), &file),
+            instance: Instance::start_with(
+                // Devices do wrong when a frame says so, in debug builds.
+                &["HYPERSWITCH_MISBEHAVE=1"],
+                &host,
+                &directory.path().join("run"),
+                &file,
+            ),
             containers: [a, b],
             outside,
-            _host: host,
+            host,
             _directory: directory,
         };
         site.reaches_all();
@@ -157,7 +163,9 @@ fn forwarders_have_no_rights_and_the_broker_has_no_frames() {
         assert!(maps.contains("hyperswitch-nic"), "{maps}");
     }
     let said = site.process(UPLINK).unwrap();
-    assert_eq!(said["serves"], "up0: packet socket with receive ring");
+    let serves = said["serves"].as_str().unwrap();
+    let expected = "up0: packet socket with receive ring, hidden from the host; passes TCP segmentation";
+    assert!(serves.starts_with(expected), "{serves}");
     assert_eq!(site.process(TAPS).unwrap()["serves"], "TAPs: 3");
 }
 
@@ -233,4 +241,148 @@ fn a_forwarder_that_is_stopped_is_replaced() {
         }
         site.reaches_all();
     }
+}
+
+/// A frame that makes the device misbehave that it arrives at: to an unknown station, with that text.
+fn misbehave(fault: &str) -> String {
+    let text: String = fault.bytes().map(|byte| format!("{byte:02x}")).collect();
+    format!("02000000ff77 02000000ff09 88b5 {text:0<100}")
+}
+
+/// A forwarder in an endless loop, one that dies in the middle of a batch, lies about lengths, overwrites its
+/// rings, or has frames without end: containers talk on, and once it is replaced, all is as before.
+#[test]
+fn a_forwarder_that_misbehaves_hurts_its_own_device_only() {
+    if !cfg!(debug_assertions) {
+        println!("left out: devices misbehave in debug builds only");
+        return;
+    }
+    let Some(site) = Site::start() else { return };
+    for (fault, ends) in [
+        ("loop", true),
+        ("die", true),
+        ("lie", false),
+        ("corrupt", false),
+        ("flood", false),
+    ] {
+        let old = site.pid(UPLINK);
+        let ping = site.ping("10.84.0.2");
+        site.outside.sends("far0", &misbehave(fault));
+        let is_replaced = || {
+            let process = site.process(UPLINK).unwrap_or_default();
+            process["pid"].as_u64().is_some_and(|pid| pid != old)
+        };
+        if ends {
+            eventually(fault, is_replaced);
+        }
+        loses_nothing(ping, fault);
+        if !ends {
+            // Whatever the data plane makes of it, an operator's remedy helps.
+            site.instance.kill(UPLINK);
+        }
+        site.reaches_all();
+    }
+    assert_eq!(site.process("data-plane").unwrap()["restarts"], 0);
+    assert_eq!(site.process(TAPS).unwrap()["restarts"], 0);
+}
+
+/// Memory that a forwarder has written for itself alone. Of the program it is what the loader has written,
+/// several times as much in debug builds.
+#[test]
+fn a_forwarder_is_small() {
+    let Some(site) = Site::start() else { return };
+    for role in [TAPS, UPLINK] {
+        let maps = std::fs::read_to_string(format!("/proc/{}/smaps", site.pid(role))).unwrap();
+        let (mut of_program, mut all, mut is_program) = (0, 0, false);
+        for line in maps.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words[..] {
+                ["Private_Dirty:", kib, _] => {
+                    let kib: u64 = kib.parse().unwrap();
+                    all += kib;
+                    of_program += if is_program { kib } else { 0 };
+                }
+                // The first line of a mapping: range, rights, offset, device, inode, file.
+                [range, _, _, _, _, ..] if range.contains('-') => {
+                    is_program = words.get(5).is_some_and(|file| file.ends_with("/hyperswitch"));
+                }
+                _ => {}
+            }
+        }
+        println!("{role}: {all} KiB of its own, {of_program} of them of the program");
+        let counted = if cfg!(debug_assertions) {
+            all - of_program
+        } else {
+            all
+        };
+        assert!(counted <= 2048, "{role}: {maps}");
+    }
+}
+
+/// The host's stack sees nothing that arrives at an uplink, whichever process dies and however the link flaps,
+/// and all of it once the switch is gone.
+#[test]
+fn the_host_sees_nothing_of_an_uplink_while_the_switch_lives() {
+    let Some(mut site) = Site::start() else { return };
+    assert!(site.host.run("ip addr add 10.85.0.5/24 dev up0").0);
+    assert!(site.outside.run("ip addr add 10.85.0.9/24 dev far0").0);
+    let hidden = |site: &Site| {
+        assert!(!site.outside.pings("10.85.0.5"), "the host answers");
+        site.reaches_all();
+    };
+    hidden(&site);
+    for role in [BROKER, UPLINK] {
+        site.instance.kill(role);
+        hidden(&site);
+    }
+    for _ in 0..4 {
+        assert!(site.host.run("ip link set up0 down").0);
+        assert!(site.host.run("ip link set up0 up").0);
+        hidden(&site);
+    }
+    site.instance.die();
+    eventually("the host answers", || site.outside.pings("10.85.0.5"));
+}
+
+/// Users see the device of an uplink: its cable, MTU and speed, what has passed, and what was dropped.
+#[test]
+fn the_device_of_an_uplink_is_shown() {
+    let Some(site) = Site::start() else { return };
+    let device = || {
+        let ports = site
+            .instance
+            .verb(&["port", "show", "lan:uplink"])
+            .unwrap_or_default();
+        ports[0]["device"].clone()
+    };
+    let passed = |name: &str| device()["counters"][name].as_u64().unwrap_or_default();
+    let said = device();
+    assert_eq!(
+        (&said["carrier"], &said["mtu"]),
+        (&true.into(), &1500.into()),
+        "{said}"
+    );
+    assert!(said["speed"].as_u64().is_some_and(|speed| speed > 0), "{said}");
+    let (received, transmitted) = (passed("received"), passed("transmitted"));
+    loses_nothing(site.ping("10.84.0.9"), "outside");
+    assert!(passed("received") >= received + 1000);
+    assert!(passed("transmitted") >= transmitted + 1000);
+    assert_eq!(passed("ring-full"), 0);
+    let containers = site.instance.verb(&["port", "show", "a"]).unwrap();
+    assert!(
+        containers[0]["device"].is_null(),
+        "a TAP is no device of the host"
+    );
+    assert!(site.outside.run("ip link set far0 down").0);
+    eventually("no carrier", || device()["carrier"] == false);
+    assert!(site.outside.run("ip link set far0 up").0);
+    eventually("carrier", || device()["carrier"] == true);
+    site.reaches_all();
+    // Without a broker to ask, the port is shown all the same.
+    let broker = site.pid(BROKER);
+    assert!(run(&format!("kill -STOP {broker}")).0);
+    assert!(site.instance.verb(&["port", "show", "lan:uplink"]).is_ok());
+    eventually("another broker", || {
+        site.pid(BROKER) != broker && device()["carrier"] == true
+    });
 }

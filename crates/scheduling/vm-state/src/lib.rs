@@ -28,7 +28,7 @@
 //! the decisions on where work is done, and nothing else: the programs check every index. A state that is not
 //! known is `Unknown`, never guessed.
 //!
-//! Allowed `unsafe`: bpf(2), mapping its memory, reading the map's bytes as `area::Area`.
+//! Allowed `unsafe`: mapping the memory of the map, reading the map's bytes as `area::Area`.
 
 mod area;
 mod assembler;

@@ -1,9 +1,11 @@
 //! The privileged process loads the programs, and keeps them attached.
 
+use crate::area::Area;
 use crate::btf::Btf;
 use crate::kernel;
 use crate::program::{Kernel, LICENSE, Tracepoint};
 use crate::state::{CoreState, Registry};
+use ebpf::Purpose;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use std::io;
@@ -54,7 +56,8 @@ impl Publisher {
         let unreadable = || Unavailable::NoTypes(io::ErrorKind::InvalidData.into());
         let btf = Btf::parse(&types).ok_or_else(unreadable)?;
         let fields = Kernel::of(&btf)?;
-        let map = kernel::create_map().map_err(refused("create a BPF map"))?;
+        let map =
+            ebpf::create_mappable(kernel::NAME, size_of::<Area>()).map_err(refused("create a BPF map"))?;
         let number = rustix::fd::AsRawFd::as_raw_fd(&map);
         let mut links = Vec::new();
         for tracepoint in Tracepoint::ALL {
@@ -62,9 +65,16 @@ impl Publisher {
             let id = btf
                 .typedef(name)
                 .ok_or_else(|| Unavailable::UnknownKernel(name.into()))?;
-            let program = kernel::load(&tracepoint.program(fields, number), LICENSE, id)
-                .map_err(refused("load an eBPF program"))?;
-            links.push(kernel::attach(program.as_fd()).map_err(refused("attach an eBPF program"))?);
+            let program = ebpf::load(
+                &tracepoint.program(fields, number),
+                LICENSE,
+                kernel::NAME,
+                Purpose::Tracepoint(id),
+            )
+            .map_err(refused("load an eBPF program"))?;
+            links.push(
+                ebpf::attach_to_tracepoint(program.as_fd()).map_err(refused("attach an eBPF program"))?,
+            );
         }
         let publisher = Publisher { map, _links: links };
         let registry = Registry::map(publisher.area()).map_err(refused("map BPF memory"))?;

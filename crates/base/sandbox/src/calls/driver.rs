@@ -1,5 +1,6 @@
 //! System calls of the broker of the driver domain besides the common ones: TAPs (`/dev/net/tun` and its
-//! requests), packet sockets, netlink to configure interfaces, and network namespaces to do so in.
+//! requests), packet sockets, netlink to configure interfaces, network namespaces to do so in, and links that
+//! attach a program which the supervisor has loaded.
 
 use super::Check::{Bits, OneOf};
 use super::Rule::{Always, Errno, If};
@@ -12,6 +13,13 @@ const O_TMPFILE: libc::c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
 
 /// The request for the network namespace of a TAP's device (`linux/if_tun.h`).
 const TUNGETDEVNETNS: u32 = 0x54e3;
+
+// Commands of `linux/bpf.h`.
+const BPF_LINK_CREATE: u32 = 28;
+const BPF_LINK_DETACH: u32 = 34;
+
+/// The request for the speed of a device, and for other settings (`linux/sockios.h`).
+const SIOCETHTOOL: u32 = 0x8946;
 
 /// Calls of every architecture.
 pub(crate) const CALLS: Calls = &[
@@ -29,6 +37,7 @@ pub(crate) const CALLS: Calls = &[
                 request(libc::TUNSETVNETHDRSZ),
                 request(libc::TUNSETVNETLE),
                 TUNGETDEVNETNS,
+                SIOCETHTOOL,
             ],
         )]),
     ),
@@ -66,6 +75,11 @@ pub(crate) const CALLS: Calls = &[
             OneOf(1, &[bits(libc::SOL_SOCKET)]),
             OneOf(2, &[bits(libc::SO_RCVBUFFORCE)]),
         ]),
+    ),
+    // No maps and no programs: of these there are only those that came with a message.
+    (
+        libc::SYS_bpf,
+        If(&[OneOf(0, &[BPF_LINK_CREATE, BPF_LINK_DETACH])]),
     ),
     (libc::SYS_setns, If(&[OneOf(1, &[bits(libc::CLONE_NEWNET)])])),
 ];

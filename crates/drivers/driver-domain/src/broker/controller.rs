@@ -19,6 +19,8 @@ pub struct Controller {
     pub channel: Option<Channel>,
     /// Answers to `List` that are still to be sent.
     pub lists: u32,
+    /// The states of devices are still to be sent.
+    pub wants_devices: bool,
     /// Why ports were not attached although it asked for that.
     refusals: BTreeMap<PortId, String>,
 }
@@ -39,6 +41,7 @@ impl Controller {
             id,
             channel: Some(channel),
             lists: 0,
+            wants_devices: false,
             refusals: BTreeMap::new(),
         }
     }
@@ -83,7 +86,7 @@ impl Controller {
 
     /// Whether messages wait for it besides states of interfaces.
     pub fn is_owed(&self) -> bool {
-        self.lists > 0 || !self.refusals.is_empty()
+        self.lists > 0 || self.wants_devices || !self.refusals.is_empty()
     }
 
     /// Sends the refusals that wait, as far as there is room.

@@ -182,8 +182,10 @@ impl Broker {
             forwarder: port.forwarder,
             opened: open.opened.clone(),
         };
-        let message = match open.descriptor.try_clone() {
-            Ok(device) if encoded_len(&about) <= MAX_KEPT => (FromChild::Keep(about), vec![device]),
+        let all = [Some(&open.descriptor), open.link.as_ref()];
+        let descriptors: Result<Vec<_>, _> = all.into_iter().flatten().map(OwnedFd::try_clone).collect();
+        let message = match descriptors {
+            Ok(descriptors) if encoded_len(&about) <= MAX_KEPT => (FromChild::Keep(about), descriptors),
             // The next broker opens it again.
             _ => (FromChild::Forget(id), Vec::new()),
         };

@@ -8,6 +8,7 @@
 //! | `open_interface` | opening, changing and closing an interface of any kind |
 //! | `port` | a port: what its opener and its forwarder have said |
 //! | `requests` | what controllers ask for |
+//! | `devices` | states of devices for users |
 //! | `forwarders` | which forwarder serves which port; what they say |
 //! | `outbox` | a channel with messages that wait for room |
 //!
@@ -20,6 +21,7 @@
 //! broker changes nothing for any frame, and that of a forwarder opens nothing again.
 
 mod controller;
+mod devices;
 mod forwarders;
 mod open_interface;
 mod opener;
@@ -28,12 +30,14 @@ mod port;
 mod requests;
 
 use control_protocol::driver::{FromDriver, InterfaceAddresses, InterfaceState};
+use control_protocol::forwarder::{Hiding, Opened};
 use control_protocol::supervisor::{ForwarderId, FromChild, Role, ToChild};
 use control_protocol::{Channel, ChannelError};
 use controller::Controller;
 use flow::{ControllerId, PortId};
 use forwarders::Forwarder;
 use nic_packet::{LinkEvent, LinkWatch, Owner};
+use open_interface::Means;
 use opener::{Command, News, Report};
 use outbox::Outbox;
 use port::{Open, Port};
@@ -91,7 +95,8 @@ struct Broker {
     reports: Receiver<Report>,
     reporter: Sender<Report>,
     reported: Arc<Doorbell>,
-    owner: Arc<Owner>,
+    /// What opening interfaces takes. Whole before the first one is opened.
+    means: Arc<Means>,
     /// Interfaces of the host's namespace and their addresses; `None` if the kernel does not let us watch.
     watch: Option<LinkWatch>,
 }
@@ -117,7 +122,10 @@ impl Broker {
             reports,
             reporter,
             reported: Arc::new(Doorbell::new()?),
-            owner: Arc::new(owner),
+            means: Arc::new(Means {
+                owner,
+                hiding_program: Err("there is no program for it".into()),
+            }),
             watch: LinkWatch::with_addresses()
                 .inspect_err(|error| log::warn!("{error}"))
                 .ok(),
@@ -204,6 +212,7 @@ impl Broker {
             match self.supervisor.channel.try_recv::<ToChild>() {
                 Ok((ToChild::Controller(id), fds)) => self.connect(id, fds),
                 Ok((ToChild::Peer(Role::Forwarder(id)), fds)) => self.connect_forwarder(id, fds),
+                Ok((ToChild::HidingProgram(told), fds)) => self.take_hiding_program(told, fds),
                 Ok((ToChild::Kept(interface), fds)) => self.take_up(interface, fds),
                 Ok((ToChild::Recalled(next), _)) => self.recall(next),
                 Ok((ToChild::Priority(_) | ToChild::VmState(_), _)) => {}
@@ -215,6 +224,14 @@ impl Broker {
                 Err(ChannelError::Malformed(error)) => log::error!("from the supervisor: {error}"),
                 Err(error) => return Err(DriverError::Supervisor(error)),
             }
+        }
+    }
+
+    fn take_hiding_program(&mut self, told: Result<(), String>, mut fds: Vec<OwnedFd>) {
+        let program = told.and_then(|()| fds.pop().ok_or_else(|| "its program was not sent".into()));
+        match Arc::get_mut(&mut self.means) {
+            Some(means) => means.hiding_program = program,
+            None => log::error!("the program that hides devices comes too late"),
         }
     }
 
@@ -257,11 +274,24 @@ impl Broker {
                 spec,
                 opened,
                 descriptor,
+                link,
                 is_new,
             } => {
+                if is_new
+                    && let Opened::Packet {
+                        hiding: Hiding::Nothing(reason),
+                        ..
+                    } = &opened
+                {
+                    log::warn!(
+                        "port {id} ({}): the host sees its frames, too: {reason}",
+                        spec.name
+                    );
+                }
                 let is_handed_over = !is_new && port.open.as_ref().is_some_and(|open| open.is_handed_over);
                 port.open = Some(Open {
                     descriptor,
+                    link,
                     opened,
                     is_handed_over,
                 });
@@ -330,6 +360,10 @@ impl Broker {
                 controller.lists -= 1;
                 let own = self.ports.iter_mut().filter(|(id, _)| controller.id.owns(**id));
                 own.for_each(|(_, port)| port.unreported_addresses = port.addresses.is_some());
+            }
+            if controller.wants_devices {
+                let states = devices::states_of(controller.id, &mut self.ports);
+                controller.wants_devices = !controller.send(&FromDriver::Devices(states));
             }
             let own = self.ports.iter_mut().filter(|(id, _)| controller.id.owns(**id));
             for (id, port) in own.filter(|(_, port)| port.unreported_addresses) {

@@ -1,11 +1,13 @@
 //! An open interface of any kind: opening, changing, closing it, and what others have to know of it.
 
 use control_protocol::driver::{InterfaceKind, InterfaceSpec};
-use control_protocol::forwarder::{Device, OpenInterface, Opened};
-use nic_packet::{Addresses, NicError, Owner, Tap, TapSpec, Uplink, VNET_HEADER_LEN, addresses_of};
+use control_protocol::forwarder::{self, Device, OpenInterface, Opened};
+use nic_packet::{
+    Addresses, Hiding, NicError, Otherwise, Owner, Tap, TapSpec, Uplink, VNET_HEADER_LEN, addresses_of,
+};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// An interface that is open. No frame is read or written here.
 #[derive(Debug)]
@@ -13,28 +15,44 @@ pub enum Interface {
     /// A TAP.
     Tap(Tap),
     /// A device of the host.
-    Uplink(Uplink),
-    /// A device of the host, hidden from the host's stack; with its name.
-    Device(Uplink, String),
+    Uplink(Uplink, Hiding),
+}
+
+/// What opening interfaces takes besides their specifications.
+#[derive(Debug)]
+pub struct Means {
+    /// Whose the interfaces are.
+    pub owner: Owner,
+    /// The program that hides devices from the host's stack, or why there is none.
+    pub hiding_program: Result<OwnedFd, String>,
 }
 
 impl Interface {
-    /// Opens an interface for an instance. `stale` addresses are removed from a TAP.
-    pub fn open(spec: &InterfaceSpec, stale: &[(IpAddr, u8)], owner: &Owner) -> Result<Interface, NicError> {
+    /// Opens an interface for an instance. `stale` addresses are removed from a TAP. What hides a device that is
+    /// not open stays in `hiding` if that fails.
+    pub fn open(
+        spec: &InterfaceSpec,
+        stale: &[(IpAddr, u8)],
+        means: &Means,
+        hiding: &mut Option<Hiding>,
+    ) -> Result<Interface, NicError> {
         if let Some(tap) = tap_spec(spec) {
-            return Tap::open(&tap, stale, owner).map(Interface::Tap);
+            return Tap::open(&tap, stale, &means.owner).map(Interface::Tap);
         }
-        match spec.kind {
-            InterfaceKind::Uplink => Uplink::open(&spec.name, spec.mtu).map(Interface::Uplink),
-            InterfaceKind::Device => {
-                let uplink = Uplink::open_hidden(&spec.name, spec.mtu, owner)?;
-                Ok(Interface::Device(uplink, spec.name.clone()))
-            }
+        let otherwise = match spec.kind {
+            InterfaceKind::Uplink => Otherwise::Visible,
+            InterfaceKind::Device => Otherwise::Bridge,
             // The descriptor comes from the controller.
             InterfaceKind::Given { .. } | InterfaceKind::Tap { .. } => {
-                Err(NicError::Missing(spec.name.clone()))
+                return Err(NicError::Missing(spec.name.clone()));
             }
-        }
+        };
+        let program = means.hiding_program.as_ref();
+        let program = program.map(AsFd::as_fd).map_err(String::as_str);
+        let uplink = nic_packet::open_hidden(&spec.name, spec.mtu, &means.owner, program, otherwise, hiding)?;
+        let hiding = hiding.take();
+        let hiding = hiding.unwrap_or_else(|| Hiding::Nothing("nothing hides it".into()));
+        Ok(Interface::Uplink(uplink, hiding))
     }
 
     /// A TAP that came with its descriptor.
@@ -42,8 +60,8 @@ impl Interface {
         Tap::from_descriptor(descriptor, name).map(Interface::Tap)
     }
 
-    /// One that an earlier broker has opened.
-    pub fn kept(about: OpenInterface, descriptor: OwnedFd) -> Interface {
+    /// One that an earlier broker has opened, with what hides it if that is a program.
+    pub fn kept(about: OpenInterface, descriptor: OwnedFd, link: Option<OwnedFd>) -> Interface {
         let name = &about.spec.name;
         match about.opened {
             Opened::Tap { is_ours, namespace } => {
@@ -53,12 +71,16 @@ impl Interface {
             Opened::Packet {
                 header_len,
                 ring_refused,
+                hiding,
             } => {
                 let uplink = Uplink::of_descriptor(descriptor, header_len.into(), ring_refused);
-                match about.spec.kind {
-                    InterfaceKind::Device => Interface::Device(uplink, name.clone()),
-                    _ => Interface::Uplink(uplink),
-                }
+                let hiding = match (hiding, link) {
+                    (forwarder::Hiding::Program, Some(link)) => Hiding::Program(link),
+                    (forwarder::Hiding::Program, None) => Hiding::Nothing("its program is lost".into()),
+                    (forwarder::Hiding::Bridge(reason), _) => Hiding::Bridge(reason),
+                    (forwarder::Hiding::Nothing(reason), _) => Hiding::Nothing(reason),
+                };
+                Interface::Uplink(uplink, hiding)
             }
         }
     }
@@ -70,9 +92,14 @@ impl Interface {
                 is_ours: tap.is_made_by_us(),
                 namespace: tap.namespace(),
             },
-            Interface::Uplink(uplink) | Interface::Device(uplink, _) => Opened::Packet {
+            Interface::Uplink(uplink, hiding) => Opened::Packet {
                 header_len: header_len(uplink),
                 ring_refused: uplink.ring_refused().cloned(),
+                hiding: match hiding {
+                    Hiding::Program(_) => forwarder::Hiding::Program,
+                    Hiding::Bridge(reason) => forwarder::Hiding::Bridge(reason.clone()),
+                    Hiding::Nothing(reason) => forwarder::Hiding::Nothing(reason.clone()),
+                },
             },
         }
     }
@@ -81,8 +108,16 @@ impl Interface {
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         match self {
             Interface::Tap(tap) => tap.descriptor(),
-            Interface::Uplink(uplink) | Interface::Device(uplink, _) => uplink.descriptor(),
+            Interface::Uplink(uplink, _) => uplink.descriptor(),
         }
+    }
+
+    /// Another descriptor of the program that hides the device, if one does.
+    pub fn link(&self) -> io::Result<Option<OwnedFd>> {
+        let Interface::Uplink(_, hiding) = self else {
+            return Ok(None);
+        };
+        hiding.link().map(|link| link.try_clone_to_owned()).transpose()
     }
 
     /// Changes the open device in place, from one specification of it to another. False if it has to be
@@ -99,7 +134,7 @@ impl Interface {
     pub fn addresses(&self, spec: &InterfaceSpec) -> Option<Result<Addresses, NicError>> {
         match (self, &spec.kind) {
             (Interface::Tap(tap), InterfaceKind::Tap { .. }) => Some(tap.addresses()),
-            (Interface::Uplink(_), _) => Some(addresses_of(&spec.name)),
+            (Interface::Uplink(..), InterfaceKind::Uplink) => Some(addresses_of(&spec.name)),
             _ => None,
         }
     }
@@ -108,22 +143,19 @@ impl Interface {
     pub fn is_current(&self) -> bool {
         match self {
             Interface::Tap(tap) => tap.is_current(),
-            Interface::Uplink(_) | Interface::Device(..) => true,
+            Interface::Uplink(..) => true,
         }
     }
 
     /// Closes; a TAP of ours disappears. A forwarder that still has the descriptor gets no frame any more.
-    pub fn remove(self, owner: &Owner) -> Result<(), NicError> {
+    pub fn remove(self, name: &str, owner: &Owner) -> Result<(), NicError> {
         match self {
             Interface::Tap(tap) => tap.delete(),
-            Interface::Uplink(uplink) => {
-                uplink.close();
-                Ok(())
-            }
-            Interface::Device(uplink, name) => {
+            Interface::Uplink(uplink, hiding) => {
                 // The socket is closed first, so that no packet reaches both it and the host's stack.
                 uplink.close();
-                Uplink::show(&name, owner)
+                hiding.end();
+                nic_packet::show(name, owner)
             }
         }
     }
@@ -136,6 +168,7 @@ pub fn device(opened: &Opened) -> Device {
         Opened::Packet {
             header_len,
             ring_refused,
+            hiding: _,
         } => Device::Packet {
             header_len: *header_len,
             has_ring: ring_refused.is_none(),

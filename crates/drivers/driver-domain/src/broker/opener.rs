@@ -7,12 +7,14 @@
 //!
 //! So the data plane sees a port as running only when it leads somewhere. A connection that was up stays up
 //! while the interface is gone, since only a controller could bring a new one.
+//!
+//! A device that is down stays hidden from the host's stack until it is open again, is gone, or is detached.
 
-use super::open_interface::Interface;
+use super::open_interface::{Interface, Means};
 use control_protocol::driver::InterfaceSpec;
 use control_protocol::forwarder::Opened;
 use flow::PortId;
-use nic_packet::{Addresses, NicError, Owner, Uplink};
+use nic_packet::{Addresses, Hiding, NicError};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -50,6 +52,8 @@ pub enum News {
         spec: InterfaceSpec,
         opened: Opened,
         descriptor: OwnedFd,
+        /// The program that hides it, if one does.
+        link: Option<OwnedFd>,
         /// The descriptor is another one than before.
         is_new: bool,
     },
@@ -72,8 +76,8 @@ pub struct Start {
     pub reports: Sender<Report>,
     /// To be signalled after a report was sent.
     pub reported: Arc<Doorbell>,
-    /// Whose the interface is.
-    pub owner: Arc<Owner>,
+    /// What opening it takes.
+    pub means: Arc<Means>,
 }
 
 impl Start {
@@ -91,6 +95,8 @@ pub struct Opener {
     /// Addresses that an earlier specification had, and that may still have to be removed.
     stale: Vec<(IpAddr, u8)>,
     retry: Option<(Instant, Duration)>,
+    /// What hides the device while it is not open.
+    hiding: Option<Hiding>,
     /// As reported last.
     addresses: Addresses,
 }
@@ -108,6 +114,7 @@ impl Opener {
             stream: None,
             stale: Vec::new(),
             retry: None,
+            hiding: None,
             addresses: Addresses::default(),
         }
     }
@@ -186,14 +193,14 @@ impl Opener {
             }
             Some(Err(error)) => self.close(error.to_string()),
             Some(Ok(false)) | None => {
-                self.start.interface = None;
+                self.let_go();
                 self.open();
             }
         }
     }
 
     fn open(&mut self) {
-        let opened = Interface::open(&self.start.spec, &self.stale, &self.start.owner);
+        let opened = Interface::open(&self.start.spec, &self.stale, &self.start.means, &mut self.hiding);
         self.take_up(opened);
     }
 
@@ -206,7 +213,20 @@ impl Opener {
                 self.tell_open(true);
                 self.look();
             }
-            Err(error) => self.close(error.to_string()),
+            Err(error) => {
+                if matches!(error, NicError::Missing(_)) {
+                    // The device may be another namespace's now.
+                    self.hiding = None;
+                }
+                self.close(error.to_string());
+            }
+        }
+    }
+
+    /// Closes the interface, which stays hidden.
+    fn let_go(&mut self) {
+        if let Some(Interface::Uplink(_, hiding)) = self.start.interface.take() {
+            self.hiding = Some(hiding);
         }
     }
 
@@ -214,11 +234,15 @@ impl Opener {
         let Some(interface) = &self.start.interface else {
             return;
         };
-        match interface.descriptor() {
-            Ok(descriptor) => self.start.tell(News::Open {
+        let descriptors = interface
+            .descriptor()
+            .and_then(|descriptor| Ok((descriptor, interface.link()?)));
+        match descriptors {
+            Ok((descriptor, link)) => self.start.tell(News::Open {
                 spec: self.start.spec.clone(),
                 opened: interface.opened(),
                 descriptor,
+                link,
                 is_new,
             }),
             Err(error) => self.close(error.to_string()),
@@ -239,7 +263,7 @@ impl Opener {
     }
 
     fn close(&mut self, reason: String) {
-        self.start.interface = None;
+        self.let_go();
         let delay = self.retry.map_or(RETRY.0, |(_, delay)| (delay * 2).min(RETRY.1));
         self.retry = Some((Instant::now() + delay, delay));
         self.start.tell(News::Failed(reason));
@@ -255,10 +279,13 @@ impl Opener {
     }
 
     fn remove(&mut self, name: &str) {
+        if let Some(hiding) = self.hiding.take() {
+            hiding.end();
+        }
         let removed = match self.start.interface.take() {
-            Some(interface) => interface.remove(&self.start.owner),
+            Some(interface) => interface.remove(name, &self.start.means.owner),
             // An interface that is gone may come back later, without an opener.
-            None => Uplink::show(name, &self.start.owner),
+            None => nic_packet::show(name, &self.start.means.owner),
         };
         if let Err(error) = removed {
             log::warn!("port {} ({name}): {error}", self.start.port);

@@ -3,7 +3,7 @@
 use super::open_interface::device;
 use super::opener::Command;
 use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState};
-use control_protocol::forwarder::{Opened, ToForwarder};
+use control_protocol::forwarder::{Hiding, Opened, ToForwarder};
 use control_protocol::supervisor::ForwarderId;
 use flow::PortId;
 use nic_packet::Addresses;
@@ -27,6 +27,8 @@ pub struct Port {
     /// The controller has not yet been told this state.
     pub unreported: bool,
     pub addresses: Option<Addresses>,
+    /// Frames that found no room in ring or socket.
+    pub ring_full: u64,
     /// The controller has not yet been told these addresses.
     pub unreported_addresses: bool,
     /// Number of the opener.
@@ -38,6 +40,8 @@ pub struct Port {
 /// An open device.
 pub struct Open {
     pub descriptor: OwnedFd,
+    /// The program that hides it, if one does.
+    pub link: Option<OwnedFd>,
     pub opened: Opened,
     /// The forwarder has this one.
     pub is_handed_over: bool,
@@ -81,6 +85,7 @@ impl Port {
             told: None,
             unreported: false,
             addresses: None,
+            ring_full: 0,
             unreported_addresses: false,
             generation,
             commands,
@@ -166,12 +171,21 @@ impl Port {
             (Some(Open { opened, .. }), _) => match opened {
                 Opened::Tap { .. } => format!("{name}: TAP"),
                 Opened::Packet {
-                    ring_refused: None, ..
-                } => format!("{name}: packet socket with receive ring"),
-                Opened::Packet {
-                    ring_refused: Some(reason),
-                    ..
-                } => format!("{name}: packet socket without receive ring ({reason})"),
+                    ring_refused, hiding, ..
+                } => {
+                    let ring = match ring_refused {
+                        None => "with receive ring".into(),
+                        Some(reason) => format!("without receive ring ({reason})"),
+                    };
+                    let hiding = match hiding {
+                        Hiding::Program => "hidden from the host".into(),
+                        Hiding::Bridge(reason) => format!("hidden from the host by a bridge ({reason})"),
+                        Hiding::Nothing(reason) => format!("not hidden from the host ({reason})"),
+                    };
+                    format!(
+                        "{name}: packet socket {ring}, {hiding}; passes TCP segmentation and open checksums; this version has no AF_XDP"
+                    )
+                }
             },
             (None, Some(_)) => format!("{name}: not open"),
             (None, None) => format!("{name}: being opened"),

@@ -54,6 +54,11 @@ impl Broker {
             },
             ToDriver::Detach { port } if controller.owns(port) => self.detach(port),
             ToDriver::Detach { port } => log::debug!("port {port} is not controller {controller}'s"),
+            ToDriver::Devices => {
+                if let Some(controller) = self.controllers.get_mut(&controller) {
+                    controller.wants_devices = true;
+                }
+            }
             ToDriver::List => {
                 if let Some(controller) = self.controllers.get_mut(&controller) {
                     controller.lists = controller.lists.saturating_add(1);
@@ -148,7 +153,7 @@ impl Broker {
             commands: receiver,
             reports: self.reporter.clone(),
             reported: self.reported.clone(),
-            owner: self.owner.clone(),
+            means: self.means.clone(),
         });
         let thread = std::thread::Builder::new()
             .name(format!("open-{id}"))
@@ -160,14 +165,16 @@ impl Broker {
     }
 
     /// Takes up an interface that an earlier broker had kept.
-    pub(super) fn take_up(&mut self, about: OpenInterface, mut fds: Vec<OwnedFd>) {
+    pub(super) fn take_up(&mut self, about: OpenInterface, fds: Vec<OwnedFd>) {
         let (id, spec) = (about.port, about.spec.clone());
-        let Some(descriptor) = fds.pop() else {
+        let mut fds = fds.into_iter();
+        let (Some(descriptor), link) = (fds.next(), fds.next()) else {
             return log::error!("port {id}: kept without its device");
         };
         let (forwarder, opened) = (about.forwarder, about.opened.clone());
         let taken = descriptor.try_clone().and_then(|own| {
-            let interface = Interface::kept(about, own);
+            let own_link = link.as_ref().map(OwnedFd::try_clone).transpose()?;
+            let interface = Interface::kept(about, own, own_link);
             self.start_port(id, spec, Some(interface))
         });
         match (taken, self.ports.get_mut(&id)) {
@@ -176,6 +183,7 @@ impl Broker {
                 port.connection.state = None;
                 port.open = Some(Open {
                     descriptor,
+                    link,
                     opened,
                     is_handed_over: true,
                 });

@@ -5,8 +5,7 @@
 //! of the frames under way are back. Until then the interface is not read, and its own queue (of a TAP:
 //! `txqueuelen`) buffers or drops frames.
 
-use super::nic::{Arrival, Full, Nic, Sent};
-use super::outbound::{BATCH, BATCH_BYTES};
+use super::back_end::{BackEnd, Full, Inbound, Left, Sent};
 use super::session::{Session, SessionError};
 use nic_packet::VNET_HEADER_LEN;
 use std::io;
@@ -56,40 +55,21 @@ pub enum Progress {
 }
 
 /// Interface to data plane: up to one batch.
-pub fn transmit(nic: &mut Nic, session: &mut Session, counters: &mut Counters) -> Result<Progress, End> {
+pub fn transmit(
+    back_end: &mut dyn BackEnd,
+    session: &mut Session,
+    counters: &mut Counters,
+) -> Result<Progress, End> {
     collect(session)?;
-    let mut bytes = 0;
-    let mut progress = Progress::More;
-    for _ in 0..BATCH {
-        let room = if session.transmit.room() == 0 {
-            None
-        } else {
-            session.area.reserve()
-        };
-        let Some(at) = room else {
-            progress = Progress::Blocked;
-            break;
-        };
-        match nic.receive(&session.memory, at).map_err(End::Interface)? {
-            Arrival::Frame(span) => {
-                let id = session
-                    .transmit
-                    .add(span, Access::Readable)
-                    .expect("room was checked");
-                session.area.commit(id);
-                counters.from_interface += 1;
-                bytes += span.len;
-            }
-            Arrival::Unusable => counters.unusable += 1,
-            Arrival::Nothing => {
-                progress = Progress::Idle;
-                break;
-            }
-        }
-        if bytes >= BATCH_BYTES {
-            break;
-        }
-    }
+    let mut batch = Inbound::new(session);
+    let received = back_end.receive(&mut batch);
+    counters.from_interface += batch.frames as u64;
+    counters.unusable += batch.unusable as u64;
+    let progress = match received.map_err(End::Interface)? {
+        Left::Nothing => Progress::Idle,
+        Left::Perhaps if batch.is_out_of_buffers() => Progress::Blocked,
+        Left::Perhaps => Progress::More,
+    };
     if session.transmit.publish() {
         session.transmit_bell.kick.ring();
     }
@@ -125,12 +105,12 @@ fn collect(session: &mut Session) -> Result<(), SessionError> {
 /// [`Progress::Idle`], the data plane will call if that `is_wanted`. While a queue of the kernel is full,
 /// frames keep their buffers, so that those behind them wait in the data plane.
 pub fn receive(
-    nic: Option<&Nic>,
+    back_end: Option<&dyn BackEnd>,
     session: &mut Session,
     counters: &mut Counters,
     is_wanted: bool,
 ) -> Result<Progress, End> {
-    let header_len = nic.map_or(VNET_HEADER_LEN, Nic::header_len);
+    let header_len = back_end.map_or(VNET_HEADER_LEN, BackEnd::header_len);
     let mut progress = Progress::More;
     while !session.outbound.is_waiting() && session.outbound.has_room() {
         let Some(first) = session.receive.take().map_err(SessionError::from)? else {
@@ -141,8 +121,8 @@ pub fn receive(
         session.outbound.add(&buffers[..count], header_len);
     }
     let outbound = &mut session.outbound;
-    let result = match nic {
-        Some(nic) => nic.send(&session.memory, outbound.frames(), outbound.next()),
+    let result = match back_end {
+        Some(back_end) => back_end.send(&session.memory, outbound.frames(), outbound.next()),
         None => Ok(Sent::default()),
     };
     if let Ok(sent) = &result {

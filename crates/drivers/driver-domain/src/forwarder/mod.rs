@@ -6,7 +6,7 @@
 //! | `coalescing` | whether a worker sleeps until the next frame, or for a fixed time |
 //! | `waking_core` | the core from which a worker is woken, where it stays |
 //! | `watchdog` | whether workers go on |
-//! | `nic` | a frame in, batches of frames out |
+//! | `back_end` | devices: batches of frames in and out |
 //! | `session` | vhost-user negotiation, memory, rings |
 //! | `forward` | frames between the two, in batches |
 //! | `area`, `outbound` | memory of frames on their way to the data plane; frames on their way to an interface |
@@ -20,9 +20,9 @@
 //! which ports it serves.
 
 mod area;
+mod back_end;
 mod coalescing;
 mod forward;
-mod nic;
 mod outbound;
 mod session;
 mod waking_core;

@@ -1,7 +1,7 @@
 //! A batch of frames on their way to an interface: the buffers in which the data plane put them, and what of
 //! these is sent.
 
-use super::nic::{Full, Sent};
+use super::back_end::{Full, Sent};
 use nic_packet::VNET_HEADER_LEN;
 use std::time::{Duration, Instant};
 use virtqueue::driver::{Messages, Span, Used};

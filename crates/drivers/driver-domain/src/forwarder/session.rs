@@ -8,7 +8,7 @@
 //! larger buffers, without segmentation offload the TAP has the kernel segment.
 
 use super::area::{TransmitArea, chunk};
-use super::nic::{MAX_FRAME, RECEIVE_ROOM};
+use super::back_end::{MAX_FRAME, RECEIVE_ROOM};
 use super::outbound::Outbound;
 use nic_packet::{Offloads, VNET_HEADER_LEN};
 use std::os::unix::net::UnixStream;

@@ -11,9 +11,9 @@
 //! The worker sleeps in `epoll_wait`, without timeout unless the queue of its device is full. While frames
 //! flow it asks without waiting, between batches.
 
+use super::back_end::{self, BackEnd, Full};
 use super::coalescing::{Coalescing, Frames, PAUSE, WhenIdle};
 use super::forward::{Counters, End, Progress, receive, transmit};
-use super::nic::{Full, Nic};
 use super::session::{Session, SessionError};
 use super::waking_core::{Reason, WakingCore};
 use super::watchdog::{Beats, Watchdog};
@@ -100,7 +100,7 @@ impl Start {
 
 pub struct Worker {
     start: Start,
-    nic: Option<Nic>,
+    back_end: Option<Box<dyn BackEnd>>,
     session: Option<Session>,
     /// Number of the stream that is used.
     stream: u32,
@@ -123,7 +123,7 @@ impl Worker {
     pub fn new(start: Start) -> Worker {
         Worker {
             start,
-            nic: None,
+            back_end: None,
             session: None,
             stream: 0,
             failure: None,
@@ -188,7 +188,7 @@ impl Worker {
     }
 
     fn set_device(&mut self, device: Option<(Device, OwnedFd)>) {
-        self.nic = None;
+        self.back_end = None;
         self.poller = None;
         if let Some((device, descriptor)) = device {
             self.take_up(&device, descriptor);
@@ -196,17 +196,17 @@ impl Worker {
     }
 
     fn take_up(&mut self, device: &Device, descriptor: OwnedFd) {
-        self.nic = None;
+        self.back_end = None;
         self.poller = None;
         self.blocked = false;
-        let nic = Nic::new(device, descriptor).and_then(|nic| {
+        let back_end = back_end::open(device, descriptor).and_then(|back_end| {
             if let Some(session) = &self.session {
-                nic.set_offloads(session.offloads())?;
+                back_end.set_offloads(session.offloads())?;
             }
-            Ok(nic)
+            Ok(back_end)
         });
-        match nic {
-            Ok(nic) => self.nic = Some(nic),
+        match back_end {
+            Ok(back_end) => self.back_end = Some(back_end),
             Err(error) => self.lose_device(error.to_string()),
         }
     }
@@ -214,7 +214,7 @@ impl Worker {
     /// The device cannot be used. The broker opens another one.
     fn lose_device(&mut self, reason: String) {
         self.poller = None;
-        self.nic = None;
+        self.back_end = None;
         self.start.tell(News::Broken(reason));
     }
 
@@ -225,7 +225,10 @@ impl Worker {
         match Session::connect(stream) {
             Ok(session) => {
                 log::debug!("port {}: features {:#x}", self.start.port, session.features);
-                let accepted = self.nic.as_ref().map(|nic| nic.set_offloads(session.offloads()));
+                let accepted = self
+                    .back_end
+                    .as_ref()
+                    .map(|back_end| back_end.set_offloads(session.offloads()));
                 self.session = Some(session);
                 if let Some(Err(error)) = accepted {
                     self.lose_device(error.to_string());
@@ -291,8 +294,8 @@ impl Worker {
                 self.poller = None;
                 return Ok(());
             }
-            if let Some(nic) = self.nic.as_ref().filter(|_| ready.interface_broken) {
-                let reason = interface_error(nic);
+            if let Some(back_end) = self.back_end.as_ref().filter(|_| ready.interface_broken) {
+                let reason = back_end.trouble();
                 self.lose_device(reason);
                 return Ok(());
             }
@@ -362,8 +365,8 @@ impl Worker {
             return Ok(false);
         };
         let mut busy = false;
-        if let Some(nic) = self.nic.as_mut().filter(|_| *readable && !self.blocked) {
-            match transmit(nic, session, &mut self.counters)? {
+        if let Some(back_end) = self.back_end.as_mut().filter(|_| *readable && !self.blocked) {
+            match transmit(back_end.as_mut(), session, &mut self.counters)? {
                 Progress::More => busy = true,
                 Progress::Idle | Progress::Full(_) => *readable = false,
                 Progress::Blocked => {
@@ -375,7 +378,7 @@ impl Worker {
         let Some(session) = &mut self.session else {
             return Ok(false);
         };
-        let progress = receive(self.nic.as_ref(), session, &mut self.counters, is_wanted)?;
+        let progress = receive(self.back_end.as_deref(), session, &mut self.counters, is_wanted)?;
         let full = match progress {
             Progress::Full(full) => Some(full),
             _ => None,
@@ -405,8 +408,8 @@ impl Worker {
 
     /// Listens to the interface for what is of use now.
     fn listen(&self) -> io::Result<()> {
-        if let (Some(poller), Some(nic)) = (&self.poller, &self.nic) {
-            epoll::modify(poller, nic, data(Source::Interface), self.interface_events())?;
+        if let (Some(poller), Some(back_end)) = (&self.poller, &self.back_end) {
+            epoll::modify(poller, back_end, data(Source::Interface), self.interface_events())?;
         }
         Ok(())
     }
@@ -425,8 +428,13 @@ impl Worker {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = EventFlags::IN | EventFlags::ET;
         epoll::add(&poller, &*self.start.wake, data(Source::Command), edge)?;
-        if let Some(nic) = &self.nic {
-            epoll::add(&poller, nic, data(Source::Interface), self.interface_events())?;
+        if let Some(back_end) = &self.back_end {
+            epoll::add(
+                &poller,
+                back_end,
+                data(Source::Interface),
+                self.interface_events(),
+            )?;
         }
         if let Some(session) = &self.session {
             epoll::add(
@@ -493,17 +501,6 @@ impl Ready {
 
 fn data(source: Source) -> EventData {
     EventData::new_u64(source as u64)
-}
-
-/// The pending error of a packet socket. A TAP signals an error only when it was removed.
-fn interface_error(nic: &Nic) -> String {
-    match nic {
-        Nic::Tap(_) => "the interface was removed".into(),
-        Nic::Packet(socket) => match rustix::net::sockopt::socket_error(socket) {
-            Ok(Err(error)) => format!("the interface is gone: {}", io::Error::from(error)),
-            _ => "the interface is gone".into(),
-        },
-    }
 }
 
 fn has_hung_up(stream: &UnixStream) -> bool {

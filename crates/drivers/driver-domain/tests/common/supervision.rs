@@ -48,7 +48,7 @@ pub struct Supervision(Arc<Mutex<State>>);
 
 struct State {
     broker: Channel,
-    kept: BTreeMap<PortId, (OpenInterface, OwnedFd)>,
+    kept: BTreeMap<PortId, (OpenInterface, Vec<OwnedFd>)>,
     forwarders: BTreeMap<ForwarderId, (Channel, Runs)>,
     /// What forwarders serve, as the broker says.
     serves: Vec<(ForwarderId, String)>,
@@ -68,6 +68,7 @@ impl Supervision {
             entry,
             greetings: Vec::new(),
         })));
+        lend_hiding_program(broker);
         supervision.serve(duplicate(broker));
         supervision
     }
@@ -79,6 +80,7 @@ impl Supervision {
         let ids: Vec<ForwarderId> = state.forwarders.keys().copied().collect();
         ids.into_iter().for_each(|id| state.join(id));
         drop(state);
+        lend_hiding_program(broker);
         self.serve(duplicate(broker));
     }
 
@@ -141,17 +143,17 @@ impl Supervision {
 }
 
 impl State {
-    fn on_message(&mut self, message: FromChild, mut fds: Vec<OwnedFd>) {
+    fn on_message(&mut self, message: FromChild, fds: Vec<OwnedFd>) {
         match message {
             FromChild::Keep(interface) => {
-                let device = fds.pop().unwrap();
-                self.kept.insert(interface.port, (interface, device));
+                self.kept.insert(interface.port, (interface, fds));
             }
             FromChild::Forget(port) => drop(self.kept.remove(&port)),
             FromChild::Recall(_) => {
-                for (interface, device) in self.kept.values() {
+                for (interface, descriptors) in self.kept.values() {
                     let message = ToChild::Kept(interface.clone());
-                    let _ = self.broker.send(&message, &[device.as_fd()]);
+                    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+                    let _ = self.broker.send(&message, &descriptors);
                 }
                 let _ = self.broker.send(&ToChild::Recalled(None), &[]);
             }
@@ -204,6 +206,12 @@ impl State {
             .send(&ToChild::Peer(Role::Driver), &[other.as_fd()])
             .unwrap();
     }
+}
+
+fn lend_hiding_program(broker: &Channel) {
+    let program = driver_domain::load_hiding_program().unwrap();
+    let message = ToChild::HidingProgram(Ok(()));
+    broker.send(&message, &[program.as_fd()]).unwrap();
 }
 
 fn duplicate(channel: &Channel) -> Channel {

@@ -20,53 +20,56 @@ const MOST: usize = 4096;
 /// Interfaces that are handed out at a time: with the largest ones there is room for the messages.
 const BATCH: usize = 16;
 
-/// Open interfaces, each with its device.
+/// Descriptors of an interface at most: its device, and what hides it.
+const DESCRIPTORS: usize = 2;
+
+/// Open interfaces, each with its descriptors.
 #[derive(Debug, Default)]
-pub struct Kept(BTreeMap<PortId, (OpenInterface, OwnedFd)>);
+pub struct Kept(BTreeMap<PortId, (OpenInterface, Vec<OwnedFd>)>);
 
 impl Kept {
     /// Keeps an interface in the place of what was kept for its port. False if there is no room.
-    fn keep(&mut self, interface: OpenInterface, device: OwnedFd) -> bool {
+    fn keep(&mut self, interface: OpenInterface, descriptors: Vec<OwnedFd>) -> bool {
         let port = interface.port;
         self.0.remove(&port);
         let has_room = self.0.len() < MOST && encoded_len(&interface) <= MAX_KEPT;
+        let has_room = has_room && (1..=DESCRIPTORS).contains(&descriptors.len());
         if has_room {
-            self.0.insert(port, (interface, device));
+            self.0.insert(port, (interface, descriptors));
         }
         has_room
     }
 
     /// The messages that hand out some of the interfaces behind this port.
-    fn hand_out(&self, after: Option<PortId>) -> Vec<(ToChild, Option<&OwnedFd>)> {
+    fn hand_out(&self, after: Option<PortId>) -> Vec<(ToChild, &[OwnedFd])> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let behind = || self.0.range((from, Bound::Unbounded));
         let messages = behind()
             .take(BATCH)
-            .map(|(_, (interface, device))| (ToChild::Kept(interface.clone()), Some(device)));
+            .map(|(_, (interface, descriptors))| (ToChild::Kept(interface.clone()), &descriptors[..]));
         let mut messages: Vec<_> = messages.collect();
         let last = behind().nth(BATCH - 1).map(|(port, _)| *port);
-        messages.push((ToChild::Recalled(last), None));
+        messages.push((ToChild::Recalled(last), &[]));
         messages
     }
 }
 
 impl Supervisor {
     /// The broker has said something. True if the status for users has changed.
-    pub(super) fn on_broker(&mut self, message: FromChild, mut fds: Vec<OwnedFd>, now: Instant) -> bool {
+    pub(super) fn on_broker(&mut self, message: FromChild, fds: Vec<OwnedFd>, now: Instant) -> bool {
         match message {
             FromChild::Keep(interface) => {
                 let port = interface.port;
-                let kept = fds.pop().is_some_and(|device| self.kept.keep(interface, device));
-                if !kept {
+                if !self.kept.keep(interface, fds) {
                     log::warn!("the interface of port {port} is not kept for the next driver process");
                 }
             }
             FromChild::Forget(port) => drop(self.kept.0.remove(&port)),
             FromChild::Recall(after) => {
                 let kept = std::mem::take(&mut self.kept);
-                for (message, device) in kept.hand_out(after) {
-                    let device: Vec<_> = device.into_iter().map(AsFd::as_fd).collect();
-                    self.child(Role::Driver).send(&message, &device);
+                for (message, descriptors) in kept.hand_out(after) {
+                    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+                    self.child(Role::Driver).send(&message, &descriptors);
                 }
                 self.kept = kept;
             }
@@ -126,7 +129,7 @@ impl Supervisor {
 pub(super) mod tests {
     use super::*;
     use control_protocol::driver::{InterfaceKind, InterfaceSpec};
-    use control_protocol::forwarder::Opened;
+    use control_protocol::forwarder::{Hiding, Opened};
 
     pub fn interface(port: u32, name: &str) -> OpenInterface {
         OpenInterface {
@@ -140,12 +143,13 @@ pub(super) mod tests {
             opened: Opened::Packet {
                 header_len: 12,
                 ring_refused: None,
+                hiding: Hiding::Program,
             },
         }
     }
 
-    pub fn device() -> OwnedFd {
-        std::fs::File::open("/dev/null").unwrap().into()
+    pub fn device() -> Vec<OwnedFd> {
+        vec![std::fs::File::open("/dev/null").unwrap().into()]
     }
 
     #[test]
@@ -164,7 +168,7 @@ pub(super) mod tests {
                 let ToChild::Kept(interface) = message else {
                     panic!("{message:?}")
                 };
-                assert!(device.is_some() && interface.spec.name == "eth0");
+                assert!(device.len() == 1 && interface.spec.name == "eth0");
                 seen.push(interface.port.0);
             }
             match &messages.last().unwrap().0 {
@@ -180,12 +184,19 @@ pub(super) mod tests {
     fn neither_many_nor_large_interfaces_are_kept() {
         let mut kept = Kept::default();
         assert!(!kept.keep(interface(0, &"x".repeat(MAX_KEPT)), device()));
-        let file = device();
+        let file = device().remove(0);
+        let copies = |count: usize| {
+            (0..count)
+                .map(|_| file.try_clone())
+                .collect::<Result<Vec<_>, _>>()
+        };
+        assert!(!kept.keep(interface(0, "eth0"), Vec::new()), "without its device");
+        let Ok(many) = copies(DESCRIPTORS + 1) else { return };
+        assert!(!kept.keep(interface(0, "eth0"), many));
         for port in 0..MOST as u32 {
-            let device = file.try_clone();
-            let Ok(device) = device else { return };
+            let Ok(device) = copies(1) else { return };
             assert!(kept.keep(interface(port, "eth0"), device));
         }
-        assert!(!kept.keep(interface(MOST as u32, "eth0"), file));
+        assert!(!kept.keep(interface(MOST as u32, "eth0"), vec![file]));
     }
 }

@@ -31,7 +31,7 @@ use keepalive::Keepalive;
 use process::{Signal, Signals};
 use ready::Probe;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::time::Timespec;
 use status_socket::StatusSocket;
 use std::os::unix::net::UnixStream;
@@ -116,6 +116,8 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     let vm_state = Publisher::attach();
     let may_idle_poll = vm_state.is_ok() && wanted.placement.may_idle_poll();
     let mut supervisor = Supervisor::new(Box::new(launch), Some(probe), wanted.placement, vm_state);
+    supervisor.hiding_program = driver_domain::load_hiding_program()
+        .map_err(|error| format!("loading the eBPF program that hides devices: {error}"));
     supervisor.constraints = may_idle_poll.then(|| Constraints::open(Path::new(CPUS), &note));
     supervisor
         .children
@@ -263,6 +265,9 @@ struct Supervisor {
     /// Publishes the states of cores and guests, or why it cannot. It is in the supervisor because it takes a
     /// privilege; and its descriptor survives all children.
     vm_state: Result<Publisher, Unavailable>,
+    /// The program that hides devices from the host's stack, or why there is none. It is loaded here because
+    /// that takes a privilege.
+    hiding_program: Result<OwnedFd, String>,
     /// Files by which the data plane keeps cores from halting, if it may.
     constraints: Option<Constraints>,
 }
@@ -288,6 +293,7 @@ impl Supervisor {
                 refused: String::new(),
             },
             vm_state,
+            hiding_program: Err("it was not loaded".into()),
             constraints: None,
         }
     }
@@ -335,6 +341,9 @@ impl Supervisor {
         self.child(role).send(&priority, &[]);
         self.tell_constraints(role);
         self.tell_vm_state(role);
+        if role == Role::Driver {
+            self.lend_hiding_program();
+        }
         for (server, controller, id) in JOINED {
             if role == server || role == controller {
                 self.join(server, controller, id)?;
@@ -428,6 +437,20 @@ impl Supervisor {
         child
             .expect("there is a child for each role")
             .send(&message, area.ok().as_slice());
+    }
+
+    /// Lends the broker the program that hides devices from the host's stack.
+    fn lend_hiding_program(&mut self) {
+        let program = self.hiding_program.as_ref();
+        let message = ToChild::HidingProgram(program.map(drop).map_err(Clone::clone));
+        let program = program.ok().map(AsFd::as_fd);
+        let child = self
+            .children
+            .iter_mut()
+            .find(|child| child.role() == Role::Driver);
+        if let Some(child) = child {
+            child.send(&message, program.as_slice());
+        }
     }
 
     fn tell_status(&mut self) {

@@ -62,6 +62,7 @@ fn child() {
                 say(format!("{role} {me} keeps {cpus:?} awake"));
             }
             ToChild::IdlePoll(status) => say(format!("{role} {me} shows {status:?}")),
+            ToChild::HidingProgram(_) => {}
             ToChild::Kept(interface) => say(format!(
                 "{role} {me} gets {} with {}",
                 interface.spec.name,
@@ -132,7 +133,7 @@ fn misbehave(fault: &str, supervisor: &Channel) {
             supervisor.send(&wanted, &[]).unwrap();
             let keep = FromChild::Keep(interfaces::tests::interface(7, "eth0"));
             let device = interfaces::tests::device();
-            supervisor.send(&keep, &[device.as_fd()]).unwrap();
+            supervisor.send(&keep, &[device[0].as_fd()]).unwrap();
             supervisor.send(&FromChild::Recall(None), &[]).unwrap();
         }
         "accuse" => {

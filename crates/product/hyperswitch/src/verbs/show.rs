@@ -4,7 +4,9 @@ use super::{ClientError, Reply, Request, Session};
 use crate::output::{self, Table, counts, duration, or_dash};
 use anyhow::Result;
 use control_protocol::work::WorkReport;
-use management::{FlowInfo, MacInfo, Origin, PortInfo, Process, ReloadSummary, Stats, Status, SwitchInfo};
+use management::{
+    DeviceInfo, FlowInfo, MacInfo, Origin, PortInfo, Process, ReloadSummary, Stats, Status, SwitchInfo,
+};
 use std::fmt::Write;
 
 /// Any reply.
@@ -213,6 +215,23 @@ pub fn interface(port: &PortInfo) -> Option<String> {
     })
 }
 
+/// A device of the host, with those of its counters that are not 0.
+fn device(info: &DeviceInfo) -> String {
+    let carrier = if info.carrier { "link up" } else { "no carrier" };
+    let speed = info
+        .speed
+        .map_or(String::new(), |speed| format!(", {speed} Mb/s"));
+    let numbers = info.counters.numbers().filter(|(_, count)| *count > 0);
+    let counters: Vec<String> = numbers
+        .map(|(name, count)| format!("{} {count}", name.replace('_', "-")))
+        .collect();
+    format!(
+        "{carrier}{speed}, MTU {}; {}",
+        info.mtu,
+        or_dash((!counters.is_empty()).then(|| counters.join(", ")))
+    )
+}
+
 fn ports(ports: &[PortInfo]) -> String {
     let mut table = Table::new(&[
         "PORT",
@@ -245,6 +264,9 @@ fn ports(ports: &[PortInfo]) -> String {
     }
     let mut text = table.to_string();
     for port in ports {
+        if let Some(info) = &port.device {
+            let _ = writeln!(text, "\n{}: {}", port.name, device(info));
+        }
         if let Some(problem) = &port.problem {
             let _ = writeln!(text, "\n{}: {problem}", port.name);
         }

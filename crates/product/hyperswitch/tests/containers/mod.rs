@@ -129,8 +129,14 @@ impl Instance {
 
     /// Starts one in a namespace, so that its uplinks are devices there.
     pub fn start_in(namespace: &Namespace, run_dir: &Path, config: &Path) -> Instance {
+        Instance::start_with(&[], namespace, run_dir, config)
+    }
+
+    /// As [`Self::start_in`], with these variables in its environment, as `NAME=VALUE`.
+    pub fn start_with(variables: &[&str], namespace: &Namespace, run_dir: &Path, config: &Path) -> Instance {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &namespace.0, env!("CARGO_BIN_EXE_hyperswitch")]);
+        command.args(["netns", "exec", &namespace.0, "env"]);
+        command.args(variables).arg(env!("CARGO_BIN_EXE_hyperswitch"));
         Instance::run(command, run_dir, config)
     }
 
@@ -199,9 +205,19 @@ impl Instance {
     }
 }
 
+impl Instance {
+    /// `kill -9` of the supervisor.
+    pub fn die(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
 impl Drop for Instance {
     fn drop(&mut self) {
-        run(&format!("kill -TERM {}", self.process.id()));
-        let _ = self.process.wait();
+        if let Ok(None) = self.process.try_wait() {
+            run(&format!("kill -TERM {}", self.process.id()));
+            let _ = self.process.wait();
+        }
     }
 }

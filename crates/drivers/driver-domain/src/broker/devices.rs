@@ -1,0 +1,60 @@
+//! The states of devices, when a controller asks for them.
+
+use super::port::Port;
+use control_protocol::driver::{DeviceCounters, DeviceState};
+use control_protocol::forwarder::Opened;
+use flow::{ControllerId, PortId};
+use nic_packet::{Uplink, device_states};
+use std::collections::BTreeMap;
+
+/// The states of a controller's open devices, but for TAPs.
+pub fn states_of(controller: ControllerId, ports: &mut BTreeMap<PortId, Port>) -> Vec<(PortId, DeviceState)> {
+    let own = ports.iter_mut().filter(|(id, port)| {
+        let is_device = matches!(&port.open, Some(open) if matches!(open.opened, Opened::Packet { .. }));
+        is_device && controller.owns(**id)
+    });
+    let own: Vec<_> = own.collect();
+    let is_wanted = |name: &str| own.iter().any(|(_, port)| port.spec.name == name);
+    if own.is_empty() {
+        return Vec::new();
+    }
+    let found = device_states(is_wanted).unwrap_or_else(|error| {
+        log::error!("states of devices: {error}");
+        Vec::new()
+    });
+    let found: BTreeMap<String, nic_packet::DeviceState> = found.into_iter().collect();
+    let states = own.into_iter().filter_map(|(id, port)| {
+        let state = found.get(&port.spec.name)?;
+        Some((*id, with_socket(port, state)))
+    });
+    states.collect()
+}
+
+/// What the kernel says of a device, and of the socket on it.
+fn with_socket(port: &mut Port, state: &nic_packet::DeviceState) -> DeviceState {
+    let descriptor = port
+        .open
+        .as_ref()
+        .and_then(|open| open.descriptor.try_clone().ok());
+    let uplink = descriptor.map(|descriptor| Uplink::of_descriptor(descriptor, 0, None));
+    port.ring_full += uplink.as_ref().map_or(0, Uplink::take_drops);
+    let [received, transmitted, received_bytes, transmitted_bytes] = state.passed;
+    let [receive_errors, transmit_errors] = state.errors;
+    let [receive_drops, transmit_drops] = state.drops;
+    DeviceState {
+        carrier: state.carrier,
+        mtu: state.mtu,
+        speed: uplink.and_then(|uplink| uplink.speed(&port.spec.name)),
+        counters: DeviceCounters {
+            received,
+            received_bytes,
+            transmitted,
+            transmitted_bytes,
+            receive_drops,
+            receive_errors,
+            transmit_drops,
+            transmit_errors,
+            ring_full: port.ring_full,
+        },
+    }
+}

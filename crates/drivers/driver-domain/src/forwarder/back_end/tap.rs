@@ -1,0 +1,66 @@
+//! The back end for TAPs: frames are read straight into the memory that the data plane reads, and written
+//! from that into which it writes. A TAP has calls for one frame at a time only; batching them by io_uring is
+//! dearer than the calls.
+
+use super::frame::{place_of, put};
+use super::{Arrival, BackEnd, Fate, Inbound, Left, Sent, arrival, fate};
+use nic_packet::{Offloads, VNET_HEADER_LEN, set_tap_offloads};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use virtqueue::driver::{Messages, SharedMemory};
+
+/// An open TAP with virtio-net headers.
+#[derive(Debug)]
+pub struct TapDevice(OwnedFd);
+
+impl TapDevice {
+    pub fn new(descriptor: OwnedFd) -> TapDevice {
+        TapDevice(descriptor)
+    }
+}
+
+impl BackEnd for TapDevice {
+    fn set_offloads(&self, offloads: Offloads) -> io::Result<()> {
+        set_tap_offloads(self.0.as_fd(), offloads)
+    }
+
+    fn header_len(&self) -> usize {
+        VNET_HEADER_LEN
+    }
+
+    fn receive(&mut self, batch: &mut Inbound<'_>) -> io::Result<Left> {
+        while let Some(at) = batch.place() {
+            let room = place_of(at);
+            match arrival(batch.memory().read_from(self.0.as_fd(), &[room]))? {
+                Arrival::Frame(len) => put(batch, room, len, None),
+                Arrival::Unusable => batch.discard(),
+                Arrival::Nothing => return Ok(Left::Nothing),
+            }
+        }
+        Ok(Left::Perhaps)
+    }
+
+    fn send(&self, memory: &SharedMemory, frames: &Messages, first: usize) -> io::Result<Sent> {
+        let mut sent = Sent::default();
+        for frame in frames.iter().skip(first) {
+            let fate = match fate(memory.write_to(self.0.as_fd(), frame))? {
+                // The host's stack has no room, and does not say when it has.
+                Fate::Full(_) => Fate::Refused,
+                fate => fate,
+            };
+            sent.count(fate, 1);
+        }
+        Ok(sent)
+    }
+
+    /// A TAP signals an error only when it was removed.
+    fn trouble(&self) -> String {
+        "the interface was removed".into()
+    }
+}
+
+impl AsFd for TapDevice {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
