@@ -110,6 +110,7 @@ fn snapshot() -> Snapshot {
         has_problem: state == "broken",
         core: Some(1),
         counters,
+        device: None,
     };
     Snapshot {
         version: "1.2.3".into(),
