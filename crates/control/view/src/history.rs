@@ -89,6 +89,7 @@ mod tests {
 
     fn snapshot(ports: &[(&str, u64)]) -> Snapshot {
         let port = |(name, received): &(&str, u64)| PortFigures {
+            device: None,
             name: (*name).into(),
             switch: "s".into(),
             state: "running".into(),

@@ -152,6 +152,7 @@ pub mod tests {
     /// A reading in which each port has sent as many packets as its number times `step`.
     pub fn reading(ports: u32, step: u64) -> Snapshot {
         let port = |number: u32| PortFigures {
+            device: None,
             name: format!("vm{number}"),
             switch: "sw0".into(),
             state: "running".into(),
