@@ -76,6 +76,14 @@ pub(crate) const CALLS: Calls = &[
             OneOf(2, &[bits(libc::SO_RCVBUFFORCE)]),
         ]),
     ),
+    // Frames that found no room.
+    (
+        libc::SYS_getsockopt,
+        If(&[
+            OneOf(1, &[bits(libc::SOL_PACKET)]),
+            OneOf(2, &[bits(libc::PACKET_STATISTICS)]),
+        ]),
+    ),
     // No maps and no programs: of these there are only those that came with a message.
     (
         libc::SYS_bpf,

@@ -156,6 +156,9 @@ fn detail(port: &PortInfo) -> String {
         or_dash((!threads.is_empty()).then(|| threads.join(" "))),
     );
     line("guest", port.guest.clone().unwrap_or_else(|| "unknown".into()));
+    if let Some(info) = &port.device {
+        line("device", super::show::device(info));
+    }
     for work in &port.costly {
         line("costly", work.clone());
     }

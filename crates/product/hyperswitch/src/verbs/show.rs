@@ -216,7 +216,7 @@ pub fn interface(port: &PortInfo) -> Option<String> {
 }
 
 /// A device of the host, with those of its counters that are not 0.
-fn device(info: &DeviceInfo) -> String {
+pub fn device(info: &DeviceInfo) -> String {
     let carrier = if info.carrier { "link up" } else { "no carrier" };
     let speed = info
         .speed
