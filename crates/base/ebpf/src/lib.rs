@@ -211,8 +211,8 @@ pub fn attach_to_tracepoint(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     unsafe { make(RAW_TRACEPOINT_OPEN, &attributes) }
 }
 
-/// Attaches a program to what arrives at a device of the calling thread's network namespace, before all others
-/// that are there, until the link returned is closed everywhere, detached, or the device is gone.
+/// Attaches a program to what arrives at a device of the calling thread's network namespace, before all
+/// others that are there, until the link returned is closed everywhere, detached, or the device is gone.
 ///
 /// # Errors
 ///

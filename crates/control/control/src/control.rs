@@ -5,12 +5,11 @@
 
 use crate::Options;
 use crate::data_plane::DataPlane;
-use crate::devices::DeviceQueries;
 use crate::events::EventLog;
 use crate::intent::Intent;
 use crate::learning::Learning;
 use crate::p4::P4Run;
-use crate::pending::{AllGathered, Pending};
+use crate::pending::{AllGathered, DeviceQueries, Pending};
 use crate::policies::{PolicyRun, RuleLog};
 use crate::port::PortRun;
 use crate::state::State;

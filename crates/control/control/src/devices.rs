@@ -2,41 +2,15 @@
 //! waits until it has answered, and for a bounded time.
 
 use crate::control::Control;
+use crate::pending::Listing;
 use crate::serve::Served;
 use crate::state::Link;
 use crate::users::Token;
 use control_protocol::driver::InterfaceKind;
 
-/// Milliseconds for which a user waits for the driver domain. What is known from earlier answers is shown then.
+/// Milliseconds for which a user waits for the driver domain. What is known from earlier answers is shown
+/// then.
 const WAIT_MS: u64 = 250;
-
-/// What a user asks for.
-#[derive(Debug)]
-pub(crate) enum Listing {
-    /// Ports of these names.
-    Ports(Vec<String>),
-    /// All figures.
-    Snapshot,
-}
-
-/// Users who wait for the states of devices.
-#[derive(Debug, Default)]
-pub(crate) struct DeviceQueries {
-    waiting: Vec<(Token, Listing)>,
-    due_ms: Option<u64>,
-}
-
-impl DeviceQueries {
-    /// When the first user has waited long enough.
-    pub fn due_ms(&self) -> Option<u64> {
-        self.due_ms
-    }
-
-    /// A user does not wait any longer.
-    pub fn forget(&mut self, token: Token) {
-        self.waiting.retain(|(other, _)| *other != token);
-    }
-}
 
 impl Control {
     /// Lists ports, or everything, once the states of devices among them are known.

@@ -67,3 +67,31 @@ pub(crate) struct Gathered {
 
 /// Flows of users who wait for them.
 pub(crate) type AllGathered = HashMap<Token, Gathered>;
+
+/// What a user asks for.
+#[derive(Debug)]
+pub(crate) enum Listing {
+    /// Ports of these names.
+    Ports(Vec<String>),
+    /// All figures.
+    Snapshot,
+}
+
+/// Users who wait for the states of devices.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceQueries {
+    pub waiting: Vec<(Token, Listing)>,
+    pub due_ms: Option<u64>,
+}
+
+impl DeviceQueries {
+    /// When the first user has waited long enough.
+    pub fn due_ms(&self) -> Option<u64> {
+        self.due_ms
+    }
+
+    /// A user does not wait any longer.
+    pub fn forget(&mut self, token: Token) {
+        self.waiting.retain(|(other, _)| *other != token);
+    }
+}

@@ -2,12 +2,11 @@
 
 use crate::control::{Control, Reported};
 use crate::data_plane::DataPlane;
-use crate::devices::DeviceQueries;
 use crate::events::EventLog;
 use crate::intent::Intent;
 use crate::learning::Learning;
 use crate::p4::{P4Run, Version};
-use crate::pending::AllGathered;
+use crate::pending::{AllGathered, DeviceQueries};
 use crate::policies::{PolicyRun, RuleLog};
 use crate::port::PortRun;
 use crate::refusal::Refusal;

@@ -4,9 +4,8 @@
 //! request. Requests that change something are done completely or not at all.
 
 use crate::control::Control;
-use crate::devices::Listing;
 use crate::order::natural;
-use crate::pending::{Gathered, Question};
+use crate::pending::{Gathered, Listing, Question};
 use crate::port::PortRun;
 use crate::provider::actions_of;
 use crate::refusal::Refusal;

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 /// `struct ethtool_cmd` begins with this request (`linux/ethtool.h`).
 const ETHTOOL_GSET: u32 = 1;
-/// Its length in 32-bit words.
+/// Length of `struct ethtool_cmd` in 32-bit words.
 const ETHTOOL_CMD_WORDS: usize = 11;
 
 /// The state of a device of the host.
@@ -60,7 +60,8 @@ fn state(link: &Link) -> DeviceState {
 }
 
 impl Uplink {
-    /// Frames that the kernel has dropped for want of room in ring or socket, since the last time it was asked.
+    /// Frames that the kernel has dropped for want of room in ring or socket, since the last time it was
+    /// asked.
     pub fn take_drops(&self) -> u64 {
         // SAFETY: `tpacket_stats` is plain data for which zeros are valid.
         let mut statistics: libc::tpacket_stats = unsafe { std::mem::zeroed() };
@@ -94,8 +95,8 @@ impl Uplink {
         to.zip(name.bytes())
             .for_each(|(to, byte)| *to = libc::c_char::from_ne_bytes([byte]));
         request.ifr_ifru.ifru_data = command.as_mut_ptr().cast();
-        // SAFETY: the request is live, its name ends with a zero, and its data is a live `struct ethtool_cmd`,
-        // 44 bytes, which the kernel fills.
+        // SAFETY: the request is live, its name ends with a zero, and its data is a live `struct
+        // ethtool_cmd`, 44 bytes, which the kernel fills.
         let result = unsafe { libc::ioctl(self.as_fd().as_raw_fd(), SIOCETHTOOL, &raw mut request) };
         let bytes = |word: usize| command[word].to_ne_bytes();
         let ([low, high, ..], [up_low, up_high, ..]) = (bytes(3), bytes(7));

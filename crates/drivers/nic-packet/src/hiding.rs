@@ -8,9 +8,9 @@
 //! The program comes before those of others at the same device, and before VLAN devices on it. What the host
 //! itself sends through the device goes out as before.
 //!
-//! A device has one bridge at a time, so one that is a port of another device is refused, and other owners are
-//! refused from then on. To frames for addresses of the link alone (01:80:c2:00:00:0x, such as LLDP) a bridge
-//! pays no attention.
+//! A device has one bridge at a time, so one that is a port of another device is refused, and other owners
+//! are refused from then on. To frames for addresses of the link alone (01:80:c2:00:00:0x, such as LLDP) a
+//! bridge pays no attention.
 
 use crate::netlink::{Change, Link, Netlink};
 use crate::owner::{Made, Owner};
@@ -69,8 +69,8 @@ pub enum Otherwise {
 }
 
 /// Opens a device, and hides the frames that it receives from the host's stack, by the program of
-/// [`load_hiding_program`] or the reason why there is none. `hiding` is what hides it already, if anything does,
-/// and what does so from now on, even if the device cannot be opened.
+/// [`load_hiding_program`] or the reason why there is none. `hiding` is what hides it already, if anything
+/// does, and what does so from now on, even if the device cannot be opened.
 ///
 /// # Errors
 ///

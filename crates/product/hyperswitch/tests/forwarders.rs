@@ -319,8 +319,8 @@ fn a_forwarder_is_small() {
     }
 }
 
-/// The host's stack sees nothing that arrives at an uplink, whichever process dies and however the link flaps,
-/// and all of it once the switch is gone.
+/// The host's stack sees nothing that arrives at an uplink, whichever process dies and however the link
+/// flaps, and all of it once the switch is gone.
 #[test]
 fn the_host_sees_nothing_of_an_uplink_while_the_switch_lives() {
     let Some(mut site) = Site::start() else { return };

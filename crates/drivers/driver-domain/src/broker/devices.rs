@@ -1,14 +1,23 @@
 //! The states of devices, when a controller asks for them.
 
+use super::controller::Controller;
 use super::port::Port;
-use control_protocol::driver::{DeviceCounters, DeviceState};
+use control_protocol::driver::{DeviceCounters, DeviceState, FromDriver};
 use control_protocol::forwarder::Opened;
 use flow::{ControllerId, PortId};
 use nic_packet::{Uplink, device_states};
 use std::collections::BTreeMap;
 
+/// Tells a controller the states of its devices, if it has asked.
+pub fn tell(controller: &mut Controller, ports: &mut BTreeMap<PortId, Port>) {
+    if controller.wants_devices {
+        let states = states_of(controller.id, ports);
+        controller.wants_devices = !controller.send(&FromDriver::Devices(states));
+    }
+}
+
 /// The states of a controller's open devices, but for TAPs.
-pub fn states_of(controller: ControllerId, ports: &mut BTreeMap<PortId, Port>) -> Vec<(PortId, DeviceState)> {
+fn states_of(controller: ControllerId, ports: &mut BTreeMap<PortId, Port>) -> Vec<(PortId, DeviceState)> {
     let own = ports.iter_mut().filter(|(id, port)| {
         let is_device = matches!(&port.open, Some(open) if matches!(open.opened, Opened::Packet { .. }));
         is_device && controller.owns(**id)

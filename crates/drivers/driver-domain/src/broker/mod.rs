@@ -361,10 +361,7 @@ impl Broker {
                 let own = self.ports.iter_mut().filter(|(id, _)| controller.id.owns(**id));
                 own.for_each(|(_, port)| port.unreported_addresses = port.addresses.is_some());
             }
-            if controller.wants_devices {
-                let states = devices::states_of(controller.id, &mut self.ports);
-                controller.wants_devices = !controller.send(&FromDriver::Devices(states));
-            }
+            devices::tell(controller, &mut self.ports);
             let own = self.ports.iter_mut().filter(|(id, _)| controller.id.owns(**id));
             for (id, port) in own.filter(|(_, port)| port.unreported_addresses) {
                 let addresses = port.addresses.clone().unwrap_or_default();

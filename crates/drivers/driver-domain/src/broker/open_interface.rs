@@ -28,8 +28,8 @@ pub struct Means {
 }
 
 impl Interface {
-    /// Opens an interface for an instance. `stale` addresses are removed from a TAP. What hides a device that is
-    /// not open stays in `hiding` if that fails.
+    /// Opens an interface for an instance. `stale` addresses are removed from a TAP. What hides a device that
+    /// is not open stays in `hiding` if that fails.
     pub fn open(
         spec: &InterfaceSpec,
         stale: &[(IpAddr, u8)],

@@ -12,8 +12,8 @@ const ETHERNET_HEADER_LEN: usize = 14;
 const MAC_ADDRESSES_LEN: usize = 12;
 const VLAN_TAG_LEN: usize = 4;
 
-/// Room of the place into which a frame is received: for a VLAN tag to be put back, the header, the frame, and
-/// one byte that shows that a frame is too long.
+/// Room of the place into which a frame is received: for a VLAN tag to be put back, the header, the frame,
+/// and one byte that shows that a frame is too long.
 pub const RECEIVE_ROOM: usize = VLAN_TAG_LEN + VNET_HEADER_LEN + MAX_FRAME + 1;
 
 const NEEDS_CSUM: u8 = 1;
@@ -26,8 +26,8 @@ pub(super) fn place_of(at: usize) -> Span {
     }
 }
 
-/// Puts a frame of `len` bytes with its header into the batch, which lies at the beginning of `room`, with the
-/// VLAN tag that the kernel took out.
+/// Puts a frame of `len` bytes with its header into the batch, which lies at the beginning of `room`, with
+/// the VLAN tag that the kernel took out.
 pub(super) fn put(batch: &mut Inbound<'_>, room: Span, len: usize, tag: Option<VlanTag>) {
     let tag_len = if tag.is_some() { VLAN_TAG_LEN } else { 0 };
     if len < VNET_HEADER_LEN + ETHERNET_HEADER_LEN || len + tag_len >= room.len {

@@ -1,7 +1,7 @@
-//! A back end that does wrong when a frame says so, for tests of what that means to others. It exists in debug
-//! builds only, and there only if the environment variable [`VARIABLE`] is set.
+//! A back end that does wrong when a frame says so, for tests of what that means to others. It exists in
+//! debug builds only, and there only if the environment variable [`VARIABLE`] is set.
 //!
-//! Such a frame has the EtherType for experiments, 0x88b5, and the name of a fault as its text. It must be the
+//! The frame has the EtherType for experiments, 0x88b5, and the name of a fault as its text. It must be the
 //! last one of its batch, so a test sends it until the fault shows.
 
 use super::{BackEnd, Inbound, Left, Sent};
