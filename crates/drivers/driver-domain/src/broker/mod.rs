@@ -277,16 +277,8 @@ impl Broker {
                 link,
                 is_new,
             } => {
-                if is_new
-                    && let Opened::Packet {
-                        hiding: Hiding::Nothing(reason),
-                        ..
-                    } = &opened
-                {
-                    log::warn!(
-                        "port {id} ({}): the host sees its frames, too: {reason}",
-                        spec.name
-                    );
+                if is_new {
+                    warn_of_visibility(id, &spec.name, &opened);
                 }
                 let is_handed_over = !is_new && port.open.as_ref().is_some_and(|open| open.is_handed_over);
                 port.open = Some(Open {
@@ -389,5 +381,16 @@ impl Broker {
                 log::error!("port {id}: its thread had crashed");
             }
         }
+    }
+}
+
+/// Says that the host's stack sees an uplink's frames, and why.
+fn warn_of_visibility(id: PortId, name: &str, opened: &Opened) {
+    if let Opened::Packet {
+        hiding: Hiding::Nothing(reason),
+        ..
+    } = opened
+    {
+        log::warn!("port {id} ({name}): the host sees its frames, too: {reason}");
     }
 }
