@@ -4,7 +4,7 @@
 //! can be set to, is left out and logged; the rest holds.
 
 use crate::plane::{Limits, MAX_QUEUES, QUEUE_LIMIT};
-use flow::MeterBand;
+use flow::{MeterBand, RateLimit};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -96,7 +96,7 @@ impl Tables {
         };
         match qos["type"].as_str() {
             Some("linux-htb" | "linux-hfsc") => {
-                limits.egress = config.limit();
+                limits.bandwidth = config.bandwidth();
                 limits.queues = self.queues(name, &qos["queues"]);
             }
             Some("egress-policer") => limits.egress = config.policer(),
@@ -156,18 +156,32 @@ struct Config<'a> {
 }
 
 impl Config<'_> {
-    /// Limit of `linux-htb` and `linux-hfsc`, in bits and bits per second.
+    /// Limit of a queue of `linux-htb` and `linux-hfsc`, in bits and bits per second.
     fn limit(&self) -> Option<MeterBand> {
         let kilobits = |bits: u64| bits.div_ceil(1000);
-        let rate = self.number("max-rate", kilobits).filter(|rate| *rate > 0)?;
-        let least = self.number("min-rate", kilobits).unwrap_or(0);
-        self.band(rate.max(least), self.number("burst", kilobits))
+        let rate = self.metered("max-rate", kilobits).filter(|rate| *rate > 0)?;
+        let least = self.metered("min-rate", kilobits).unwrap_or(0);
+        self.band(rate.max(least), self.metered("burst", kilobits))
+    }
+
+    /// Bandwidth of a port by `linux-htb` and `linux-hfsc`, in bits and bits per second. The nearest that the data
+    /// plane can keep, if it is slower or faster than that.
+    fn bandwidth(&self) -> Option<RateLimit> {
+        let rate = self.number("max-rate", |bits| bits)?;
+        let bits_per_second = rate.clamp(*RateLimit::RATES.start(), *RateLimit::RATES.end());
+        let burst = self.number("burst", |bits| bits.div_ceil(8).min(u32::MAX.into()));
+        let burst = burst.and_then(|bytes| u32::try_from(bytes).ok());
+        let burst = burst.unwrap_or_else(|| RateLimit::usual_burst(bits_per_second));
+        (rate > 0).then_some(RateLimit {
+            bits_per_second,
+            burst: burst.max(RateLimit::LEAST_BURST),
+        })
     }
 
     /// Limit of `egress-policer`, in bytes and bytes per second.
     fn policer(&self) -> Option<MeterBand> {
         let kilobits = |bytes: u64| bytes.saturating_mul(8).div_ceil(1000);
-        self.band(self.number("cir", kilobits)?, self.number("cbs", kilobits))
+        self.band(self.metered("cir", kilobits)?, self.metered("cbs", kilobits))
     }
 
     fn band(&self, rate: u32, burst: Option<u32>) -> Option<MeterBand> {
@@ -175,13 +189,30 @@ impl Config<'_> {
         band(Some(rate), burst.max(LEAST_BURST))
     }
 
-    /// A number in another unit.
-    fn number(&self, key: &str, unit: fn(u64) -> u64) -> Option<u32> {
+    fn value(&self, key: &str) -> Option<&Value> {
         let pairs = self.pairs[1].as_array()?;
-        let value = &pairs.iter().find(|pair| pair[0] == key)?[1];
-        let number = value.as_str().and_then(|text| text.parse().ok());
-        fit(self.name, key, value, number.map(unit))
+        Some(&pairs.iter().find(|pair| pair[0] == key)?[1])
     }
+
+    /// A number of a meter, in another unit.
+    fn metered(&self, key: &str, unit: fn(u64) -> u64) -> Option<u32> {
+        let value = self.value(key)?;
+        fit(self.name, key, value, parsed(value).map(unit))
+    }
+
+    /// A number in another unit.
+    fn number(&self, key: &str, unit: fn(u64) -> u64) -> Option<u64> {
+        let value = self.value(key)?;
+        let number = parsed(value);
+        if number.is_none() {
+            ignored(self.name, key, value);
+        }
+        number.map(unit)
+    }
+}
+
+fn parsed(value: &Value) -> Option<u64> {
+    value.as_str()?.parse().ok()
 }
 
 /// A number that a meter can have, unless the value is none or beyond that. Nothing is wrong where no value
@@ -242,6 +273,13 @@ mod tests {
 
     fn made(rate: u32, burst: u32) -> Option<MeterBand> {
         Some(MeterBand { rate, burst })
+    }
+
+    fn bandwidth(bits_per_second: u64, burst: u32) -> Option<RateLimit> {
+        Some(RateLimit {
+            bits_per_second,
+            burst,
+        })
     }
 
     fn policed(values: [Value; 4]) -> [Option<MeterBand>; 2] {
@@ -330,7 +368,7 @@ mod tests {
         for kind in ["linux-htb", "linux-hfsc"] {
             let limits = shaped(kind, map(&[("max-rate", "10000000")]), &queues);
             let wanted = Limits {
-                egress: made(10_000, 1000),
+                bandwidth: bandwidth(10_000_000, 12_500),
                 queues: [(0, None), (3, made(5000, 525)), (0xefff, made(40_001, 4000))].into(),
                 ..Limits::default()
             };
@@ -349,11 +387,40 @@ mod tests {
         assert_eq!(shaped("linux-fq_codel", config, &queues), Limits::default());
         for bad in ["-1", "", "x", "99999999999999999999", "5000000000000", "0"] {
             let queues = [(1, map(&[("max-rate", bad)]))];
-            let limits = shaped("linux-htb", map(&[("max-rate", bad)]), &queues);
+            let limits = shaped("linux-htb", map(&[]), &queues);
             assert_eq!(
-                (limits.egress, limits.queues),
-                (None, [(1, None)].into()),
+                (limits.egress, limits.bandwidth, limits.queues),
+                (None, None, [(1, None)].into()),
                 "{bad}"
+            );
+        }
+    }
+
+    #[test]
+    fn bandwidths_are_what_the_data_plane_can_keep() {
+        for bad in ["-1", "", "x", "99999999999999999999", "0"] {
+            assert_eq!(
+                shaped("linux-htb", map(&[("max-rate", bad)]), &[]),
+                Limits::default()
+            );
+        }
+        for (rate, burst, wanted) in [
+            ("1", "x", bandwidth(100_000, 1600)),
+            ("8000000", "1", bandwidth(8_000_000, 1600)),
+            ("8000000", "100000", bandwidth(8_000_000, 12_500)),
+            (
+                "5000000000000",
+                "99999999999999",
+                bandwidth(100_000_000_000, u32::MAX),
+            ),
+        ] {
+            let limits = shaped("linux-hfsc", map(&[("max-rate", rate), ("burst", burst)]), &[]);
+            assert_eq!(
+                limits,
+                Limits {
+                    bandwidth: wanted,
+                    ..Limits::default()
+                }
             );
         }
     }

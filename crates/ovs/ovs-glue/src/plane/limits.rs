@@ -1,9 +1,10 @@
 //! Limits of ports: policing and queues, from ovs-vswitchd's database.
 //!
 //! ovs-vswitchd has the kernel limit a port's device at the host, which no packet of a guest passes. So
-//! limits are made of means of the data plane: a filter of the port ([`Stage`]) whose flows ask meters.
-//! Packets from a port meet one flow; packets to a port are told apart by their queue, which `set_queue` has
-//! written into its priority. A queue's own meter comes first, then that of all queues.
+//! limits are made of means of the data plane: the bandwidth of a port, beyond which packets wait, and a filter
+//! of the port ([`Stage`]) whose flows ask meters, beyond which packets are dropped. Packets from a port meet
+//! one flow; packets to a port are told apart by their queue, which `set_queue` has written into its priority.
+//! A queue's own meter comes first, then that of all queues.
 //!
 //! Numbers of meters and flows follow from those of ports, and are none that ovs-vswitchd has. So each data
 //! plane, and each of our processes, has the same, and what is there already is replaced. When ovs-vswitchd
@@ -17,7 +18,7 @@ use crate::translate::{OWN_METERS, port_id, port_number};
 use control_protocol::data_plane::Request;
 use flow::{
     Action, Context, ContextMatch, Filter, Filters, Flow, FlowId, FlowKey, FlowMask, MAX_METERS, MeterBand,
-    MeterSpec, MeterUnit, PortId, PutMode, Stage, Statistics,
+    MeterSpec, MeterUnit, PortId, PortRates, PutMode, RateLimit, Stage, Statistics,
 };
 use std::collections::BTreeMap;
 
@@ -42,13 +43,15 @@ const FLOWS: u128 = (u64::MAX as u128) << 64;
 /// The bits of a priority in which queues differ.
 const QUEUE_BITS: u32 = 16;
 
-/// The limits of a port. Packets beyond them are dropped.
+/// The limits of a port. Packets beyond its bandwidth wait, those beyond another limit are dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// For packets from the port, in kilobits.
     pub ingress: Option<MeterBand>,
     /// For packets from the port, in packets.
     pub ingress_packets: Option<MeterBand>,
+    /// Bandwidth of packets to the port.
+    pub bandwidth: Option<RateLimit>,
     /// For packets to the port, in kilobits.
     pub egress: Option<MeterBand>,
     /// Of its queues, at most [`MAX_QUEUES`], in kilobits. Packets of other queues are of queue 0. Those with
@@ -68,9 +71,10 @@ pub(super) struct PlaneLimits {
     flows: usize,
 }
 
-/// The meters, flows and filters by which a port is limited in the data plane.
+/// What limits a port in the data plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Means {
+    rates: PortRates,
     meters: BTreeMap<u32, MeterSpec>,
     flows: BTreeMap<FlowId, Flow>,
     filters: Filters,
@@ -146,15 +150,22 @@ impl Plane {
         }
     }
 
-    /// Limits a port that the data plane has from before, with whatever filters.
+    /// Limits a port that the data plane has from before, with whatever filters and bandwidth.
     pub(super) fn limit_anew(&mut self, number: PortNo) {
         self.limits.forget(number);
         self.limit(number);
-        if let Some(port) = port_id(number)
-            && !self.limits.told.contains_key(&number)
-        {
+        let Some(port) = port_id(number) else { return };
+        let told = self.limits.told.get(&number);
+        let (is_told, rates) = (
+            told.is_some(),
+            told.map_or_else(PortRates::default, |told| told.rates),
+        );
+        if !is_told {
             let filters = Filters::default();
             self.tell_limit(number, Request::PortFilters { port, filters });
+        }
+        if rates == PortRates::default() {
+            self.tell_limit(number, Request::PortRates { port, rates });
         }
     }
 
@@ -221,6 +232,10 @@ fn changes(port: PortId, told: &Means, wanted: &Means) -> Vec<Request> {
         let filters = wanted.filters;
         requests.push(Request::PortFilters { port, filters });
     }
+    if told.rates != wanted.rates {
+        let rates = wanted.rates;
+        requests.push(Request::PortRates { port, rates });
+    }
     let gone = told.flows.keys().filter(|id| !wanted.flows.contains_key(id));
     requests.extend(gone.map(|id| Request::FlowDel {
         switch: SWITCH,
@@ -247,6 +262,7 @@ fn means(number: PortNo, port: PortId, limits: &Limits) -> Means {
         making.meter(INGRESS_PACKETS, MeterUnit::Packets, limits.ingress_packets),
     ];
     making.ingress(ingress.into_iter().flatten());
+    making.means.rates.to = limits.bandwidth;
     let all = making.meter(EGRESS, MeterUnit::Kilobits, limits.egress);
     making.egress(all, &limits.queues);
     making.means
@@ -291,7 +307,8 @@ impl Making {
     }
 
     fn egress(&mut self, all: Option<u32>, queues: &BTreeMap<u16, Option<MeterBand>>) {
-        if all.is_none() && queues.values().all(Option::is_none) {
+        let counts = self.means.rates.to.is_some() && !queues.is_empty();
+        if all.is_none() && !counts && queues.values().all(Option::is_none) {
             return;
         }
         let queues = queues.iter().filter(|(queue, _)| **queue < QUEUE_LIMIT);
@@ -371,6 +388,10 @@ mod tests {
     use proptest::prelude::*;
 
     const PORT: PortId = PortId(4100);
+    const BANDWIDTH: RateLimit = RateLimit {
+        bits_per_second: 1_000_000,
+        burst: 1600,
+    };
 
     fn band(rate: u32) -> Option<MeterBand> {
         Some(MeterBand { rate, burst: 9 })
@@ -409,18 +430,22 @@ mod tests {
         #[test]
         fn each_packet_meets_the_meters_of_its_queue(
             all in prop::option::of(Just(1u32)),
+            bandwidth in prop::option::of(Just(BANDWIDTH)),
             queues in prop::collection::btree_map(
                 prop_oneof![0u16..8, 0..QUEUE_LIMIT, Just(QUEUE_LIMIT - 1)], prop::option::of(2u32..5), 0..MAX_QUEUES),
             others in prop::collection::vec(any::<u16>(), 0..20),
         ) {
             let limits = Limits {
+                bandwidth,
                 egress: all.and_then(band),
                 queues: queues.iter().map(|(queue, rate)| (*queue, rate.and_then(band))).collect(),
                 ..Limits::default()
             };
             let means = means_of(&limits);
-            if all.is_none() && queues.values().all(Option::is_none) {
-                prop_assert_eq!(means, Means::default());
+            prop_assert_eq!(means.rates.to, bandwidth);
+            let counts = bandwidth.is_some() && !queues.is_empty();
+            if all.is_none() && !counts && queues.values().all(Option::is_none) {
+                prop_assert_eq!(Means { rates: PortRates::default(), ..means }, Means::default());
                 return Ok(());
             }
             prop_assert_eq!(means.filters, Filters::of_flows(0, 1));
@@ -441,19 +466,21 @@ mod tests {
 
         #[test]
         fn changes_lead_from_any_limits_to_any_others(
-            steps in prop::collection::vec((any::<[bool; 3]>(), prop::collection::btree_map(0u16..6, prop::option::of(1u32..3), 0..5)), 1..6),
+            steps in prop::collection::vec((any::<[bool; 4]>(), prop::collection::btree_map(0u16..6, prop::option::of(1u32..3), 0..5)), 1..6),
         ) {
             let mut there = Means::default();
             let mut told = Means::default();
-            for ([ingress, packets, egress], queues) in steps {
+            for ([ingress, packets, egress, bandwidth], queues) in steps {
                 let wanted = means_of(&Limits {
                     ingress: band(1).filter(|_| ingress),
                     ingress_packets: band(2).filter(|_| packets),
+                    bandwidth: bandwidth.then_some(BANDWIDTH),
                     egress: band(3).filter(|_| egress),
                     queues: queues.into_iter().map(|(queue, rate)| (queue, rate.and_then(band))).collect(),
                 });
                 for request in changes(PORT, &told, &wanted) {
                     match request {
+                        Request::PortRates { rates, .. } => there.rates = rates,
                         Request::MeterSet { meter, spec } => drop(there.meters.insert(meter, spec)),
                         Request::MeterDel { meter } => assert!(there.meters.remove(&meter).is_some()),
                         Request::FlowPut { flow, .. } => drop(there.flows.insert(flow.id, flow)),
@@ -473,6 +500,7 @@ mod tests {
         let limits = Limits {
             ingress: band(1),
             ingress_packets: band(1),
+            bandwidth: None,
             egress: band(1),
             queues: [(0, band(1)), (QUEUE_LIMIT - 1, band(1)), (QUEUE_LIMIT, band(1))].into(),
         };

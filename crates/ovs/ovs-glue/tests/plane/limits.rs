@@ -1,7 +1,7 @@
 //! Policing and queues of ports, as the data plane is told of them.
 
 use super::*;
-use flow::{Action as Step, Filters, Flow, MeterBand, MeterUnit, Stage};
+use flow::{Action as Step, Filters, Flow, MeterBand, MeterUnit, PortRates, RateLimit, Stage};
 use ovs_glue::plane::Limits;
 use ovs_glue::translate::OWN_METERS;
 
@@ -22,6 +22,7 @@ struct Listener {
     meters: BTreeMap<u32, flow::MeterSpec>,
     flows: BTreeMap<Id, Flow>,
     filters: BTreeMap<PortId, Filters>,
+    rates: BTreeMap<PortId, PortRates>,
 }
 
 impl Listener {
@@ -40,6 +41,11 @@ impl Listener {
             Request::PortDel { port } => {
                 self.ports.retain(|there| *there != port);
                 self.filters.remove(&port);
+                self.rates.remove(&port);
+            }
+            Request::PortRates { port, rates } => {
+                assert!(self.ports.contains(&port), "{port} is not there yet");
+                self.rates.insert(port, rates);
             }
             Request::PortFilters { port, filters } => {
                 assert!(self.ports.contains(&port), "{port} is not there yet");
@@ -76,7 +82,8 @@ impl Listener {
         Told::Done
     }
 
-    fn rates(&self) -> Vec<(u32, MeterUnit)> {
+    /// Rates of all meters.
+    fn metered(&self) -> Vec<(u32, MeterUnit)> {
         let rates = self
             .meters
             .values()
@@ -103,8 +110,14 @@ fn policed(rate: u32) -> Limits {
     }
 }
 
+const BANDWIDTH: RateLimit = RateLimit {
+    bits_per_second: 4_000_000,
+    burst: 5000,
+};
+
 fn shaped() -> Limits {
     Limits {
+        bandwidth: Some(BANDWIDTH),
         egress: band(9),
         queues: [(1, band(3))].into(),
         ..policed(5)
@@ -120,7 +133,7 @@ fn limits_come_change_and_go_with_their_ports() {
     world.hears_nothing();
     world.add_port(1, "vm1");
     told.listen(&mut world);
-    assert_eq!(told.rates(), [(5, MeterUnit::Kilobits)]);
+    assert_eq!(told.metered(), [(5, MeterUnit::Kilobits)]);
     assert_eq!(told.filters, [(VM1, ingress())].into());
     // One that is there already, and a meter that stays what it is.
     world.add_port(3, "vm3");
@@ -131,6 +144,11 @@ fn limits_come_change_and_go_with_their_ports() {
         .limit_all(limited(&[("vm1", policed(5)), ("vm3", shaped())]));
     told.listen(&mut world);
     assert_eq!(told.meters.len(), 4);
+    let bounded = PortRates {
+        to: Some(BANDWIDTH),
+        ..PortRates::default()
+    };
+    assert_eq!(told.rates, [(PortId(FIRST + 3), bounded)].into());
     assert!(
         before
             .iter()
@@ -138,7 +156,7 @@ fn limits_come_change_and_go_with_their_ports() {
     );
     world.plane.limit_all(limited(&[("vm1", policed(7))]));
     told.listen(&mut world);
-    assert_eq!(told.rates(), [(7, MeterUnit::Kilobits)]);
+    assert_eq!(told.metered(), [(7, MeterUnit::Kilobits)]);
     assert_eq!(told.flows.len(), 1);
     world.plane.remove_port(DATAPATH, PortNo(1));
     told.listen(&mut world);
@@ -146,6 +164,7 @@ fn limits_come_change_and_go_with_their_ports() {
     world.plane.limit_all(BTreeMap::new());
     told.listen(&mut world);
     assert_eq!(told.filters, [(PortId(FIRST + 3), none())].into());
+    assert_eq!(told.rates, [(PortId(FIRST + 3), PortRates::default())].into());
     assert_eq!(world.violations(), 0);
 }
 
@@ -198,7 +217,7 @@ fn the_next_process_finds_limits_and_sets_what_it_wants() {
     world.plane.remove(DATAPATH);
     world.plane.create(DATAPATH).unwrap();
     told.listen(&mut world);
-    assert_eq!(told.rates(), [(8, MeterUnit::Kilobits)]);
+    assert_eq!(told.metered(), [(8, MeterUnit::Kilobits)]);
     for (number, name) in [(1, "vm1"), (2, "vm2")] {
         world.add_port(number, name);
     }
@@ -207,7 +226,10 @@ fn the_next_process_finds_limits_and_sets_what_it_wants() {
         told.filters,
         [(VM1, ingress()), (PortId(FIRST + 2), none())].into()
     );
-    assert_eq!((told.rates().len(), told.flows.len()), (1, 1));
+    assert_eq!((told.metered().len(), told.flows.len()), (1, 1));
+    // The process before may have bounded them.
+    let [one, two] = [1, 2].map(|number| (PortId(FIRST + number), PortRates::default()));
+    assert_eq!(told.rates, [one, two].into());
 }
 
 #[test]

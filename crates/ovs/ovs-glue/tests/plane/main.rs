@@ -597,6 +597,7 @@ fn ports_of_an_earlier_process_are_found_again_or_removed() {
         Request::PortEnable { up: true, .. }
     ));
     assert!(matches!(world.hear().request, Request::PortFilters { .. }));
+    assert!(matches!(world.hear().request, Request::PortRates { .. }));
     let port = (DATAPATH, PortNo(3));
     let carriers: Vec<_> = std::iter::from_fn(|| world.plane.next_carrier()).collect();
     assert_eq!(carriers, [(port.0, port.1, true)]);

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 const GUESTS: [(&str, u32); 2] = [("vm1", 1), ("vm2", 2)];
 /// Of what comes from `vm1`.
 const POLICED: Rate = kilobits(2000, 800);
-/// Of what is sent to `vm2`, in all and in two of its queues. What may come at once is a tenth of a second's,
-/// but the longest frame.
+/// Of what is sent to `vm2`, in all and in two of its queues. What may come at once in a queue is a tenth of a
+/// second's, but the longest frame.
 const ALL: Rate = kilobits(4000, 525);
 const FIRST: Rate = kilobits(400, 525);
 const SECOND: Rate = kilobits(1600, 525);
@@ -89,9 +89,14 @@ fn shaped(world: &World, a: &mut Guest, b: &mut Guest) {
         queue(1, 400_000),
         queue(5, 1_600_000)
     ));
-    ALL.limits(a, b);
+    ALL.holds(a, b);
     ALL.exceeded(b, a);
-    for (number, rate) in [(1, FIRST), (5, SECOND), (7, ALL), (0, ALL)] {
+    for (number, rate, is_held) in [
+        (1, FIRST, false),
+        (5, SECOND, false),
+        (7, ALL, true),
+        (0, ALL, true),
+    ] {
         world.ofctl(&format!(
             "add-flow br0 priority=7,in_port=vm1,actions=set_queue:{number},output:vm2"
         ));
@@ -101,7 +106,10 @@ fn shaped(world: &World, a: &mut Guest, b: &mut Guest) {
                 .appctl("dpctl/dump-flows --names")
                 .contains(&format!("skb_priority(0x{:x}", 0x10001 + number))
         });
-        rate.limits(a, b);
+        match is_held {
+            true => rate.holds(a, b),
+            false => rate.limits(a, b),
+        };
     }
     // What ovs-vswitchd reads from the kernel's queues, where no packet passes.
     for queue in [1, 5] {
@@ -137,16 +145,16 @@ fn deaths(world: &mut World, [mut a, mut b]: [Guest; 2]) -> [Guest; 2] {
     world.wait_until_configured();
     // NORMAL, as OpenFlow's flows died with it.
     b.reach(&mut a);
-    ALL.limits(&mut a, &mut b);
+    ALL.holds(&mut a, &mut b);
     kill(world, "ovs");
     assert_eq!(world.vswitchd_signal(), Some(libc::SIGABRT));
-    ALL.limits(&mut a, &mut b);
+    ALL.holds(&mut a, &mut b);
     // What changes while nobody is there to see it holds as well.
     world.vsctl("--no-wait set QoS . other_config:max-rate=1600000");
     world.start_vswitchd();
     world.wait_until_configured();
     b.reach(&mut a);
-    SECOND.limits(&mut a, &mut b);
+    SECOND.holds(&mut a, &mut b);
     let made =
         || GUESTS.map(|(name, _)| Some(std::fs::metadata(world.guest_socket(name)).ok()?.ctime_nsec()));
     let old = made();
@@ -157,7 +165,7 @@ fn deaths(world: &mut World, [mut a, mut b]: [Guest; 2]) -> [Guest; 2] {
     });
     let [mut a, mut b] = connect(world);
     b.reach(&mut a);
-    SECOND.limits(&mut a, &mut b);
+    SECOND.holds(&mut a, &mut b);
     all_arrive(100, &mut b, &mut a);
     [a, b]
 }

@@ -3,6 +3,9 @@
 use crate::forwarding::{Guest, TIMEOUT};
 use std::time::{Duration, Instant};
 
+/// Frames that wait in a sender's ring of 256, and those that it lends.
+const UNDER_WAY: f64 = 600.0;
+
 /// Of the packets of [`flood`], how many may arrive.
 #[derive(Clone, Copy)]
 pub struct Rate {
@@ -18,6 +21,14 @@ impl Rate {
         let least = 0.5 * f64::from(self.per_second);
         self.until(a, b, |sent, arrived, most| {
             arrived <= 1.05 * most && sent > 2.0 * arrived && arrived > least
+        })
+    }
+
+    /// No more than that arrives, and not much less; the rest waits at its sender, and none is lost.
+    pub fn holds(self, a: &mut Guest, b: &mut Guest) -> String {
+        let least = 0.5 * f64::from(self.per_second);
+        self.until(a, b, |sent, arrived, most| {
+            arrived <= 1.05 * most && sent < arrived + UNDER_WAY && arrived > least
         })
     }
 
