@@ -16,7 +16,8 @@ use crate::rules::{RuleAnswer, RuleRequest};
 use crate::work::WorkReport;
 use flow::{
     Action, Context, ControllerId, DropReason, Filters, Flow, FlowId, FlowKey, FlowMask, FlowStats, ListId,
-    MeterSpec, MeterStats, Mirror, PortCounters, PortId, PortRates, PutMode, Stage, SwitchId, Userspace,
+    MeterSpec, MeterStats, Mirror, PortCounters, PortId, PortRates, PutMode, RateClass, Stage, SwitchId,
+    Userspace,
 };
 use rule_list::{LogRecord, Verdict};
 use serde::{Deserialize, Serialize};
@@ -74,6 +75,14 @@ pub enum Request {
         port: PortId,
         /// The bandwidths.
         rates: PortRates,
+    },
+    /// Changes the classes of packets to a port; of one whose bandwidth is not bounded, there are none. Refused
+    /// with EINVAL if they are not valid.
+    PortClasses {
+        /// The port.
+        port: PortId,
+        /// By ascending numbers.
+        classes: Vec<RateClass>,
     },
     /// Takes a port down, or up again. Ports are up at first. While one is down, its packets and packets for
     /// it are dropped as [`DropReason::PortDisabled`]; its guest stays connected.

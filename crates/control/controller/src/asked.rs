@@ -80,6 +80,7 @@ impl Kind {
             | Request::PortDel { .. }
             | Request::PortSet { .. }
             | Request::PortRates { .. }
+            | Request::PortClasses { .. }
             | Request::PortEnable { .. }
             | Request::PortFilters { .. }
             | Request::PortMirrors { .. }

@@ -53,7 +53,11 @@ impl StandIn {
 
     /// Follows a change of the packets.
     pub fn edit(&mut self, edit: &Edit) {
-        self.was_changed |= !matches!(edit, Edit::Set(set) if set.field.field().is_metadata());
+        let is_metadata = match edit {
+            Edit::Set(set) => set.field.field().is_metadata(),
+            edit => matches!(edit, Edit::Class(_)),
+        };
+        self.was_changed |= !is_metadata;
         match edit {
             Edit::Set(set) => self.set(set),
             Edit::PushVlan { tpid, tci } => self.push_vlan(*tpid, *tci),
@@ -62,6 +66,7 @@ impl StandIn {
             Edit::PopMpls(_) => self.is_certain &= self.knows_type() && !is_mpls(self.key.eth_type()),
             // Frames of IEEE 802.3 may have the same key as others, and are dropped here.
             Edit::PushMpls { .. } | Edit::Encapsulate(_) => self.is_certain = false,
+            Edit::Class(_) => {}
         }
     }
 

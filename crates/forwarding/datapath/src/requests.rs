@@ -22,7 +22,8 @@ use control_protocol::work::Misses;
 use control_protocol::{Channel, MAX_MESSAGE, encoded_len};
 use cpu::Deadline;
 use flow::{
-    ControllerId, DropReason, Filters, Flow, FlowId, MAX_MIRRORS, Mirror, PortId, PutMode, Stage, SwitchId,
+    ControllerId, DropReason, Filters, Flow, FlowId, MAX_MIRRORS, Mirror, PortId, PutMode, RateClass, Stage,
+    SwitchId,
 };
 use rustix::fd::OwnedFd;
 use scheduler::{Account, Scheduler, start_own};
@@ -153,6 +154,11 @@ impl Serving<'_> {
             Request::PortRates { rates, .. } if !rates.are_valid() => Err(Refusal::Rate),
             Request::PortRates { port, rates } => self.change_port(port, |port| {
                 port.vnic.set_rates(rates);
+                port.schedule();
+            }),
+            Request::PortClasses { classes, .. } if !RateClass::are_valid(&classes) => Err(Refusal::Rate),
+            Request::PortClasses { port, classes } => self.change_port(port, |port| {
+                port.vnic.set_classes(&classes);
                 port.schedule();
             }),
             Request::PortEnable { port, up } => self.change_port(port, |port| port.vnic.set_disabled(!up)),

@@ -35,6 +35,8 @@ pub enum Edit {
     /// Change what a packet begins with. A packet that does not begin as the change needs it is dropped, and
     /// so is one that is sent to a port without an Ethernet header.
     Encapsulate(Encapsulation),
+    /// Put the packet in that class ([`RateClass`](crate::RateClass)) of the port that it is sent to.
+    Class(u8),
 }
 
 /// A change of what a packet begins with.
@@ -179,6 +181,7 @@ impl fmt::Display for Edit {
             }
             Edit::PopMpls(eth_type) => write!(f, "pop_mpls(eth_type={eth_type:#06x})"),
             Edit::Encapsulate(change) => change.fmt(f),
+            Edit::Class(number) => write!(f, "class({number})"),
         }
     }
 }

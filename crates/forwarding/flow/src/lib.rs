@@ -53,7 +53,7 @@ pub use meter::{MAX_METERS, MeterBand, MeterSpec, MeterStats, MeterUnit};
 pub use mirror::{MAX_MIRRORS, Mirror, MirrorPoint, Mirrored};
 pub use named_policy::{ACLS, GUARDS, MARKS, NamedPolicy};
 pub use program::{BadActions, Builder, MAX_BYTES, MAX_NESTING, MAX_OPS, Op, Program};
-pub use rate_limit::{PortRates, RateLimit, Share};
+pub use rate_limit::{PortRates, RateClass, RateLimit, Share};
 pub use stage::{Filter, Filters, MAX_FILTERS, Stage};
 pub use unseen::Unseen;
 

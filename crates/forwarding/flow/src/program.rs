@@ -202,7 +202,8 @@ impl Program {
                     | Edit::PushVlan { .. }
                     | Edit::PopVlan
                     | Edit::PushMpls { .. }
-                    | Edit::PopMpls(_)),
+                    | Edit::PopMpls(_)
+                    | Edit::Class(_)),
                 ) => made.push(*edit),
                 Op::Edit(Edit::Encapsulate(_))
                 | Op::Output { .. }
@@ -281,6 +282,7 @@ impl Program {
                 Op::Edit(Edit::PushMpls { .. } | Edit::Encapsulate(_))
                 | Op::Sample { .. }
                 | Op::CheckPktLen { .. }
+                | Op::Edit(Edit::Class(_))
                 | Op::Output { .. }
                 | Op::Userspace(_)
                 | Op::Save { .. }
@@ -503,7 +505,8 @@ impl Compiler {
             | Edit::PopVlan
             | Edit::PushMpls { .. }
             | Edit::PopMpls(_)
-            | Edit::Encapsulate(_) => Ok(self.out.push(Op::Edit(*edit))),
+            | Edit::Encapsulate(_)
+            | Edit::Class(_) => Ok(self.out.push(Op::Edit(*edit))),
         }
     }
 

@@ -53,6 +53,45 @@ impl PortRates {
     }
 }
 
+/// A class of the packets to a port whose bandwidth is bounded. An edit says which packets are of it
+/// ([`Edit::Class`](crate::Edit::Class)).
+///
+/// Classes that are below their least rate get the bandwidth first, then all of them, those of a higher priority
+/// before others. Classes of one priority share in the ratio of their least rates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RateClass {
+    /// 0 to [`MOST`](RateClass::MOST). Packets that are of no class, or one that the port has not, are of
+    /// class 0.
+    pub number: u8,
+    /// 0 to [`HIGHEST`](RateClass::HIGHEST), which goes first.
+    pub priority: u8,
+    /// Bits per second, up to the largest of [`RATES`](RateLimit::RATES); 0: none.
+    pub least_rate: u64,
+    /// What the class gets at most; packets beyond it wait.
+    pub most: Option<RateLimit>,
+}
+
+impl RateClass {
+    /// The largest number.
+    pub const MOST: u8 = 64;
+    /// The priority that goes first.
+    pub const HIGHEST: u8 = 7;
+    /// Number of priorities.
+    pub const PRIORITIES: usize = RateClass::HIGHEST as usize + 1;
+
+    fn is_valid(&self) -> bool {
+        self.number <= RateClass::MOST
+            && self.priority <= RateClass::HIGHEST
+            && self.least_rate <= *RateLimit::RATES.end()
+            && self.most.is_none_or(|most| most.is_valid())
+    }
+
+    /// Whether a port may have these classes: each is within its bounds, and numbers ascend.
+    pub fn are_valid(classes: &[RateClass]) -> bool {
+        classes.iter().all(RateClass::is_valid) && classes.is_sorted_by(|a, b| a.number < b.number)
+    }
+}
+
 /// What a sender gets of a receiver whose bandwidth is bounded, while others want it, too.
 ///
 /// Packets of a higher priority go first. Senders of one priority share what is left: first those that have a

@@ -48,8 +48,10 @@ pub struct Packet {
     /// The part of the tail that lies in `chain`, from byte `tail_start` on. The origin's ring still has to
     /// get the chain back if there is one.
     pub(crate) in_chain: InChain,
-    /// The tail, or its front, lies `elsewhere`.
+    /// The tail, or its front, lies `elsewhere`, or the packet has a class: the slot has to be cleared.
     is_copy: bool,
+    /// See [`Edit::Class`].
+    class: u8,
     /// The packet is a mirror's copy, which no mirror copies again.
     pub is_mirrored: bool,
     /// Place of `chain` in the origin's ring.
@@ -109,6 +111,7 @@ impl Packet {
             place: 0,
             in_chain: InChain::Nothing,
             is_copy: false,
+            class: 0,
             is_mirrored: false,
             chain: Chain::default(),
             memory,
@@ -121,6 +124,11 @@ impl Packet {
     #[inline]
     pub fn frame_len(&self) -> usize {
         self.head.len() + self.tail_len as usize
+    }
+
+    /// The class of the receiver's packets that the packet is of.
+    pub fn class(&self) -> u8 {
+        self.class
     }
 
     /// Whether the destination is a group of stations, or all.
@@ -335,6 +343,10 @@ impl Packet {
             }
             // What the packet begins with is for the caller to know, see `encapsulate`.
             Edit::Encapsulate(_) => Err(DropReason::NoHeader),
+            Edit::Class(class) => {
+                (self.class, self.is_copy) = (*class, true);
+                Ok(())
+            }
         }
     }
 
@@ -434,6 +446,7 @@ impl Packet {
         self.layers = other.layers;
         self.offload = other.offload;
         self.is_mirrored = other.is_mirrored;
+        self.class = other.class;
         self.tail_len = other.tail_len;
         self.elsewhere = if other.tail_len == 0 {
             Elsewhere::None
@@ -579,7 +592,7 @@ impl Packet {
     #[inline(always)]
     pub(crate) fn clear(&mut self) {
         if self.is_copy {
-            self.elsewhere = Elsewhere::None;
+            (self.elsewhere, self.class) = (Elsewhere::None, 0);
         }
         if self.is_copy || self.in_chain != InChain::Nothing {
             (self.is_copy, self.in_chain, self.tail_len) = (false, InChain::Nothing, 0);

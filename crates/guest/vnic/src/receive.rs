@@ -21,9 +21,11 @@
 //!   copy     copies for mirrors, which do not wait
 //!   cursor   a place in the buffers, and copying to it
 //!   receive_limit  the bandwidth, and packets that wait for it
+//!   classes  classes of those packets
 //! ```
 
 mod burst;
+mod classes;
 mod copy;
 mod cursor;
 mod offload;

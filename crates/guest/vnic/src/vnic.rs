@@ -6,7 +6,7 @@ use crate::receive::{ReceiveSide, Wait};
 use crate::shortfall::Shortfalls;
 use crate::transmit::{RingSetup, SendLimit, TransmitSide};
 use crate::{Call, Counters, Packet};
-use flow::{DropReason, PortCounters, PortId, PortRates};
+use flow::{DropReason, PortCounters, PortId, PortRates, RateClass};
 use guest_memory::{Account, GuestMemory, MapError, Region};
 use lock_free::{Claim, Guard, Queue, Shared};
 use std::fmt;
@@ -315,6 +315,14 @@ impl Vnic {
             side.set_limit(rates.to, &waits_to);
             self.set_detour(side.wait() == Wait::Stalled, side.is_limited());
         });
+    }
+
+    /// Changes the classes of packets to the guest, which are valid, if that bandwidth is bounded. The caller
+    /// then has a worker serve the port.
+    pub fn set_classes(&self, classes: &[RateClass]) {
+        self.receive
+            .claim_blocking()
+            .with(|side| side.set_classes(classes));
     }
 
     /// The port's counters now. Not atomic as a whole while packets flow.

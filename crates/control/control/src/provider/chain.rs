@@ -350,7 +350,7 @@ fn behind(key: &FlowKey, actions: &[Action]) -> Option<FlowKey> {
                 }
                 field.set(&mut key.words, set.value, set.mask);
             }
-            Action::Meter(_) | Action::Output(_) | Action::Userspace(_) => {}
+            Action::Edit(Edit::Class(_)) | Action::Meter(_) | Action::Output(_) | Action::Userspace(_) => {}
             Action::Edit(
                 Edit::PushVlan { .. }
                 | Edit::PopVlan

@@ -128,6 +128,7 @@ impl Plane {
                 }
             }
             Request::PortGet { .. }
+            | Request::PortClasses { .. }
             | Request::PortEnable { .. }
             | Request::PortFilters { .. }
             | Request::PortMirrors { .. }

@@ -118,6 +118,7 @@ impl Frame {
                 self.head.pop_mpls(*eth_type);
                 Ok(())
             }
+            Edit::Class(_) => Ok(()),
             Edit::Encapsulate(change) => self.encapsulate(change).ok_or(DropReason::NoHeader),
         }
     }
@@ -698,6 +699,7 @@ fn lists(forward: bool) -> impl Strategy<Value = Vec<Action>> {
             tci,
         })),
         2 => Just(Action::Edit(Edit::PopVlan)),
+        1 => Just(Action::Edit(Edit::Class(3))),
         1 => Just(Action::Edit(Edit::PushMpls { lse: 0x1140, eth_type: 0x8847 })),
         1 => Just(Action::Edit(Edit::PopMpls(0x0800))),
         2 => encapsulations().prop_map(|change| Action::Edit(Edit::Encapsulate(change))),

@@ -8,7 +8,7 @@ use crate::support::guest::ALL;
 use crate::support::{Guest, Layout, Setup, Switch, eventually};
 use control_protocol::data_plane::{Answer, Request};
 use control_protocol::work::WorkReport;
-use flow::{Action, DropReason, PortCounters, PortId, PortRates, RateLimit, Share};
+use flow::{Action, DropReason, Edit, PortCounters, PortId, PortRates, RateClass, RateLimit, Share};
 use placement::Mode;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
@@ -350,6 +350,38 @@ fn a_priority_goes_before_all_that_waits() {
     switch.finish();
 }
 
+/// Packets of a class, which the sender's flow puts them in, wait; those of no class do not.
+#[test]
+fn a_class_waits_and_others_pass() {
+    let (mut switch, mut a, mut b) = pair();
+    set(&mut switch, 2, None, Some(FAST));
+    let class = RateClass {
+        number: 1,
+        most: Some(SLOW),
+        ..RateClass::default()
+    };
+    let (port, classes) = (PortId(2), vec![class]);
+    switch.done(Request::PortClasses { port, classes });
+    let actions = [Action::Edit(Edit::Class(1)), Action::Output(PortId(2))];
+    switch.flow(1, &actions);
+    send(&mut a, 0..FRAMES);
+    let waits = |counters: &PortCounters| counters.bandwidth_waits > 0;
+    switch.until(2, "packets wait", waits);
+    eventually("copies wait", || a.outstanding() == 0);
+    switch.flow(1, &[Action::Output(PortId(2))]);
+    let last = plain(1, 2, LENGTH, FRAMES);
+    a.send(&last);
+    let mut before = 0;
+    while b.receive().1 != last {
+        before += 1;
+    }
+    assert!(before < FRAMES, "it went before those that wait");
+    let (port, classes) = (PortId(2), Vec::new());
+    switch.done(Request::PortClasses { port, classes });
+    (before..FRAMES).for_each(|number| b.expect_plain(&plain(1, 2, LENGTH, number)));
+    switch.finish();
+}
+
 /// While a port waits no thread does: it is woken when something may pass.
 #[test]
 fn a_port_that_waits_costs_nothing() {
@@ -417,6 +449,28 @@ fn bandwidths_out_of_range_are_refused() {
         };
         let port = PortId(1);
         assert_eq!(switch.refused(Request::PortRates { port, rates }), Errno::INVAL);
+    }
+    let class = |number, priority, least_rate, most| RateClass {
+        number,
+        priority,
+        least_rate,
+        most,
+    };
+    let short = RateLimit { burst: 1, ..SLOW };
+    for classes in [
+        vec![class(65, 0, 0, None)],
+        vec![class(1, 8, 0, None)],
+        vec![class(1, 0, u64::MAX, None)],
+        vec![class(1, 0, 0, Some(short))],
+        vec![class(1, 0, 0, None), class(1, 0, 0, None)],
+        vec![class(2, 0, 0, None), class(1, 0, 0, None)],
+        vec![class(0, 0, 0, None); 1000],
+    ] {
+        let port = PortId(1);
+        assert_eq!(
+            switch.refused(Request::PortClasses { port, classes }),
+            Errno::INVAL
+        );
     }
     send(&mut a, 0..FRAMES);
     (0..FRAMES).for_each(|number| b.expect_plain(&plain(1, 2, LENGTH, number)));

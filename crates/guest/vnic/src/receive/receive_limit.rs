@@ -10,6 +10,8 @@
 //! read to its end, it looks ahead, a burst at a time. What it then has for this receiver waits here as well,
 //! up to [`MOST_LENT`] packets; what is over is lost.
 //!
+//! Where a port has [`classes`](super::classes), packets wait by class.
+//!
 //! Packets of a higher priority go first. Those of one priority are shared between senders, see
 //! [`fair_queue`](crate::backlog). Each priority has its own room.
 //!
@@ -18,12 +20,13 @@
 //! debt that one frame of the largest size makes, and are paid for by all. When the receiver lacks buffers,
 //! all packets wait for those, as the module `backlog` describes.
 
+use super::classes::Classes;
 use super::{Pending, ReceiveSide, now};
 use crate::backlog::{FairQueue, MOST_LENT, Portion, Waiting};
 use crate::packet::{MAX_FRAME, Packet};
 use crate::receive::{Observer, Wait, drop_packet};
 use crate::turn::{MAX_SLOTS, Turn};
-use flow::{DropReason, RateLimit};
+use flow::{DropReason, RateClass, RateLimit};
 use lock_free::Shared;
 use pacing::ByteBucket;
 use std::sync::Arc;
@@ -53,6 +56,8 @@ pub(super) struct ReceiveLimit {
     bucket: Option<ByteBucket>,
     /// By priority, the highest first; those that had packets.
     levels: Vec<Level>,
+    /// In place of `levels`, from whose time packets may be left.
+    classes: Option<Classes>,
     rate: u64,
     /// Bytes of copies that may wait, and the time in which the rate brings them.
     room: usize,
@@ -61,6 +66,8 @@ pub(super) struct ReceiveLimit {
     lent_room: usize,
     /// Nothing without a priority is delivered before this time, by [`cpu::now_ns`].
     until_ns: u64,
+    /// When a class may have packets delivered, as it was said last.
+    class_until_ns: u64,
     waits: Arc<AtomicU64>,
 }
 
@@ -76,11 +83,13 @@ impl ReceiveLimit {
         ReceiveLimit {
             bucket: None,
             levels: Vec::new(),
+            classes: None,
             rate: 1,
             room: 0,
             room_ns: 0,
             lent_room: 0,
             until_ns: 0,
+            class_until_ns: 0,
             waits,
         }
     }
@@ -99,22 +108,59 @@ impl ReceiveLimit {
         self.until_ns = 0;
     }
 
-    fn is_empty(&self) -> bool {
+    /// Changes the classes; packets stay, in the class of their number.
+    fn set_classes(&mut self, classes: &[RateClass], now_ns: u64) {
+        let before = self.classes.take();
+        if !classes.is_empty() {
+            let mut next = Classes::new(classes, now_ns);
+            before.into_iter().for_each(|before| next.take_over(before));
+            self.classes = Some(next);
+            return;
+        }
+        let mut before = before;
+        while let Some(waiting) = before.as_mut().and_then(Classes::pop_any) {
+            self.level(0).push(waiting);
+        }
+    }
+
+    fn levels_are_empty(&self) -> bool {
         self.levels.iter().all(|level| level.queue.is_empty())
     }
 
+    fn is_empty(&self) -> bool {
+        self.levels_are_empty() && self.classes.as_ref().is_none_or(Classes::is_empty)
+    }
+
+    /// The classes, if the packet that is next is one of theirs.
+    fn next_classes(&self) -> Option<&Classes> {
+        let classes = self.classes.as_ref()?;
+        (self.levels_are_empty() && !classes.is_empty()).then_some(classes)
+    }
+
     /// The priority of the packet that is next, of those that are queued here.
-    fn next_priority(&self) -> u8 {
+    fn next_priority(&self, now_ns: u64) -> u8 {
+        if let Some(classes) = self.next_classes() {
+            return classes.next_priority(now_ns);
+        }
         let next = self.levels.iter().find(|level| !level.queue.is_empty());
         next.map_or(0, |level| level.priority)
     }
 
     /// Whether a packet may be delivered now. If not, says until when none without a priority may.
-    fn may_deliver(&mut self, now_ns: u64) -> bool {
-        let has_priority = self.next_priority() > 0;
+    /// `is_elsewhere`: the packet that is next is not queued here.
+    fn may_deliver(&mut self, is_elsewhere: bool, now_ns: u64) -> bool {
+        let has_priority = self.next_priority(now_ns) > 0;
+        let classes = self.next_classes().filter(|_| !is_elsewhere);
         let Some(bucket) = &self.bucket else {
             return true;
         };
+        if let Some(classes) = classes.filter(|classes| !classes.may_deliver(now_ns)) {
+            let due_ns = classes.due_ns();
+            if std::mem::replace(&mut self.class_until_ns, due_ns) != due_ns {
+                self.waits.fetch_add(1, Relaxed);
+            }
+            return false;
+        }
         if has_priority && bucket.paid_ns() <= now_ns + self.ahead_ns() {
             return true;
         }
@@ -137,9 +183,12 @@ impl ReceiveLimit {
     }
 
     /// When a packet may be delivered, if none may now.
-    fn next_ns(&self) -> u64 {
+    fn next_ns(&self, now_ns: u64) -> u64 {
         let paid_ns = self.bucket.as_ref().map_or(0, ByteBucket::paid_ns);
-        if self.next_priority() > 0 {
+        let classes = self.next_classes().filter(|classes| !classes.may_deliver(now_ns));
+        if let Some(classes) = classes {
+            classes.due_ns()
+        } else if self.next_priority(now_ns) > 0 {
             self.until_ns.min(paid_ns.saturating_sub(self.ahead_ns()))
         } else {
             self.until_ns
@@ -173,6 +222,9 @@ impl ReceiveLimit {
         let (is_limited, room, lent_room) = (self.bucket.is_some(), self.room, self.lent_room);
         let share = packet.account.lender.share();
         let portion = Portion::of(share, self.rate);
+        if let Some(classes) = &mut self.classes {
+            return classes.push(&packet, (portion, self.rate), refuse);
+        }
         let queue = self.level(share.priority);
         // A packet for several receivers need not wait for the slowest of them.
         let is_lent = !packet.account.lender.alternates(now_ms) && !packet.is_for_group();
@@ -203,10 +255,18 @@ impl ReceiveLimit {
         moved
     }
 
-    fn pop(&mut self) -> Option<Waiting> {
+    fn pop(&mut self, now_ns: u64) -> Option<Waiting> {
         let lent_room = self.lent_room;
-        let level = self.levels.iter_mut().find(|level| !level.queue.is_empty())?;
+        let Some(level) = self.levels.iter_mut().find(|level| !level.queue.is_empty()) else {
+            return self.classes.as_mut()?.pop(now_ns);
+        };
         level.queue.pop_bytes(lent_room)
+    }
+
+    /// As [`pop`](Self::pop), also of a class that may not have packets delivered yet.
+    fn pop_any(&mut self, now_ns: u64) -> Option<Waiting> {
+        let popped = self.pop(now_ns);
+        popped.or_else(|| self.classes.as_mut()?.pop_any())
     }
 }
 
@@ -224,8 +284,16 @@ impl ReceiveSide {
             None => {
                 if let Some(state) = &mut self.limit {
                     state.bucket = None;
+                    state.set_classes(&[], 0);
                 }
             }
+        }
+    }
+
+    /// Changes the classes of packets, if the bandwidth is bounded. The caller then has a worker serve the port.
+    pub(crate) fn set_classes(&mut self, classes: &[RateClass]) {
+        if let Some(limit) = self.limit.as_mut().filter(|limit| limit.bucket.is_some()) {
+            limit.set_classes(classes, cpu::now_ns());
         }
     }
 
@@ -239,7 +307,7 @@ impl ReceiveSide {
         let (mut waits, mut result) = (false, Ok(()));
         while !turn.is_over() && !waits {
             // One of those that came last may go before those that wait.
-            if !self.may_deliver() || self.has_queue() {
+            if self.has_classes() || !self.may_deliver() || self.has_queue() {
                 self.sort_inbox_of_limited(now_ms, observer);
             }
             if !self.may_deliver() {
@@ -266,9 +334,9 @@ impl ReceiveSide {
 
     /// A packet lacks buffers: those behind it wait for buffers, no longer for the bandwidth.
     fn wait_for_buffers(&mut self, now_ms: u64, observer: &mut impl Observer) {
-        let (account, now) = (&*self.account, now(now_ms));
+        let (account, now, now_ns) = (&*self.account, now(now_ms), cpu::now_ns());
         let mut refuse = |packet: Shared<Packet>, reason| drop_packet(account, &packet, reason, observer);
-        while let Some(waiting) = self.limit.as_mut().and_then(|limit| limit.pop()) {
+        while let Some(waiting) = self.limit.as_mut().and_then(|limit| limit.pop_any(now_ns)) {
             self.backlog.push(waiting.packet, Some(now), &mut refuse);
         }
         self.queue_up(now, observer);
@@ -277,9 +345,14 @@ impl ReceiveSide {
     /// Whether a packet may be delivered. One that is to be dropped need not wait.
     fn may_deliver(&mut self) -> bool {
         let is_dropped = self.ring.is_none() || self.wait == Wait::Stalled;
+        let is_elsewhere = !self.backlog.is_empty();
         is_dropped
             || self.pending.is_some()
-            || (self.limit.as_mut()).is_none_or(|limit| limit.may_deliver(cpu::now_ns()))
+            || (self.limit.as_mut()).is_none_or(|limit| limit.may_deliver(is_elsewhere, cpu::now_ns()))
+    }
+
+    fn has_classes(&self) -> bool {
+        self.limit.as_ref().is_some_and(|limit| limit.classes.is_some())
     }
 
     /// Whether packets wait in a queue, behind which those that come have to wait too.
@@ -293,15 +366,22 @@ impl ReceiveSide {
         if let Some(pending) = self.pending.take() {
             return Some(pending);
         }
-        let limit = self.limit.as_mut()?;
+        let is_dropped = self.ring.is_none() || self.wait == Wait::Stalled;
+        let (limit, now_ns) = (self.limit.as_mut()?, cpu::now_ns());
         // The backlog has what waited for buffers, and came before.
         let (packet, since_us, is_copy) = if let Some(waiting) = self.backlog.pop() {
             waiting
         } else {
-            let queued = limit.pop().map(|waiting| waiting.packet);
-            (queued.or_else(|| self.inbox.pop())?, None, false)
+            let queued = match is_dropped {
+                true => limit.pop_any(now_ns),
+                false => limit.pop(now_ns),
+            };
+            let queued = queued.map(|waiting| waiting.packet);
+            let inbox = Some(&mut self.inbox).filter(|_| limit.classes.is_none());
+            let next = queued.or_else(|| inbox?.pop());
+            (next?, None, false)
         };
-        limit.charge(packet.frame_len() as u64, cpu::now_ns());
+        limit.charge(packet.frame_len() as u64, now_ns);
         Some(Pending {
             packet,
             done: 0,
@@ -332,6 +412,7 @@ impl ReceiveSide {
         // A turn may have ended before the inbox was sorted.
         let has_packets = self.has_queue() || !self.inbox.is_empty();
         let limit = self.limit.as_ref().filter(|_| has_packets)?;
-        Some(limit.next_ns().saturating_sub(cpu::now_ns()).div_ceil(1000))
+        let now_ns = cpu::now_ns();
+        Some(limit.next_ns(now_ns).saturating_sub(now_ns).div_ceil(1000))
     }
 }

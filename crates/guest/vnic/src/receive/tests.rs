@@ -2,7 +2,7 @@ use super::*;
 use crate::features::{NET_MRG_RXBUF, VERSION_1};
 use crate::testing::{DATA, Driver, Source, WRITE};
 use cpu::Deadline;
-use flow::{PortId, RateLimit, Share};
+use flow::{Edit, PortId, RateClass, RateLimit, Share};
 use lock_free::{Queue, Unique};
 use std::sync::atomic::AtomicU64;
 use wire::{GSO_TCPV4, NEEDS_CSUM, VnetHeader};
@@ -456,7 +456,12 @@ fn a_bandwidth_is_shared_by_weight_and_by_least_rate() {
         (0..250).for_each(|_| scene.inbox.push(source.packet(&frame(1000)).share()).unwrap());
     }
     // Nothing passes at first, so all wait.
-    scene.side.limit.as_mut().unwrap().charge(100_000, cpu::now_ns());
+    scene
+        .side
+        .limit
+        .as_mut()
+        .unwrap()
+        .charge(100_000_000, cpu::now_ns());
     scene.run(1);
     assert!(scene.used().is_empty());
     scene.side.set_limit(None, &waits);
@@ -464,6 +469,71 @@ fn a_bandwidth_is_shared_by_weight_and_by_least_rate() {
     for (count, wanted) in counts.iter().zip([20, 80, 200, 100]) {
         assert!(count.abs_diff(wanted) <= 18, "{counts:?}");
     }
+}
+
+#[test]
+fn a_class_waits_and_holds_up_no_other() {
+    let (mut scene, waits) = limited(RateLimit {
+        bits_per_second: 1_000_000_000,
+        burst: 200_000,
+    });
+    let class = RateClass {
+        number: 1,
+        most: Some(slow()),
+        ..RateClass::default()
+    };
+    scene.side.set_classes(&[class]);
+    let mut source = Source::new(1);
+    for _ in 0..100 {
+        let mut packet = source.packet(&frame(1000));
+        packet.edit(&Edit::Class(1)).unwrap();
+        scene.inbox.push(packet.share()).unwrap();
+    }
+    assert!(!scene.run(1000));
+    let passed = scene.used().len();
+    assert!((10..=12).contains(&passed), "{passed}");
+    let watch_us = scene.side.watch_us(scene.now_ms).unwrap();
+    assert!((1..=2_000_000).contains(&watch_us), "{watch_us}");
+    for _ in 0..50 {
+        scene.inbox.push(source.packet(&frame(1000)).share()).unwrap();
+    }
+    assert!(!scene.run(1000));
+    assert_eq!(scene.used().len(), 50);
+    assert_eq!(source.free(), Source::SLOTS, "copies wait");
+    assert_eq!(source.account.lender.room(), None, "its ring is read");
+    assert!(scene.seen.dropped.is_empty());
+    // Without classes, those that wait are as others.
+    scene.side.set_classes(&[]);
+    assert!(!scene.run(1000));
+    assert_eq!(scene.used().len(), 100 - passed);
+    scene.side.set_limit(None, &waits);
+    scene.run(1);
+    assert!(!scene.side.is_limited());
+}
+
+#[test]
+fn classes_that_are_set_while_packets_wait_concern_those_that_come() {
+    let (mut scene, waits) = limited(slow());
+    let mut source = Source::new(1);
+    for _ in 0..50 {
+        scene.inbox.push(source.packet(&frame(1000)).share()).unwrap();
+    }
+    assert!(!scene.run(1000));
+    let passed = scene.used().len();
+    let class = RateClass {
+        number: 1,
+        ..RateClass::default()
+    };
+    scene.side.set_classes(&[class]);
+    scene.inbox.push(source.packet(&frame(1000)).share()).unwrap();
+    assert!(!scene.run(1000));
+    scene.side.set_limit(None, &waits);
+    assert!(!scene.run(1000));
+    assert_eq!(scene.used().len(), 51 - passed);
+    assert!(scene.seen.dropped.is_empty() && !scene.side.is_limited());
+    // Where no bandwidth is bounded, there are none.
+    scene.side.set_classes(&[class]);
+    assert!(!scene.side.is_limited());
 }
 
 #[test]

@@ -4,9 +4,9 @@
 //! can be set to, is left out and logged; the rest holds.
 
 use crate::plane::{Limits, MAX_QUEUES, QUEUE_LIMIT};
-use flow::{MeterBand, RateLimit};
+use flow::{MeterBand, RateClass, RateLimit};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Burst of policing where none is said, in kilobits.
 const POLICING_BURST: u32 = 8000;
@@ -95,9 +95,17 @@ impl Tables {
             pairs: &qos["other_config"],
         };
         match qos["type"].as_str() {
-            Some("linux-htb" | "linux-hfsc") => {
-                limits.bandwidth = config.bandwidth();
-                limits.queues = self.queues(name, &qos["queues"]);
+            Some(kind @ ("linux-htb" | "linux-hfsc")) => {
+                limits.bandwidth = config.bandwidth(0);
+                let queues = self.queues(name, &qos["queues"]);
+                if limits.bandwidth.is_some() {
+                    limits.classes = classes(&queues, kind == "linux-htb");
+                    limits.queues = queues.into_keys().map(|queue| (queue, None)).collect();
+                } else {
+                    let limit = |config: Option<Config>| config.and_then(|config| config.limit());
+                    let queues = queues.into_iter();
+                    limits.queues = queues.map(|(queue, config)| (queue, limit(config))).collect();
+                }
             }
             Some("egress-policer") => limits.egress = config.policer(),
             // They share what there is, and limit nothing.
@@ -105,7 +113,8 @@ impl Tables {
         }
     }
 
-    fn queues(&self, name: &str, queues: &Value) -> BTreeMap<u16, Option<MeterBand>> {
+    /// The queues by number, with what is known of them.
+    fn queues<'a>(&'a self, name: &'a str, queues: &'a Value) -> BTreeMap<u16, Option<Config<'a>>> {
         let mut found = BTreeMap::new();
         for pair in queues[1].as_array().into_iter().flatten() {
             let number = pair[0].as_u64().and_then(|number| u16::try_from(number).ok());
@@ -121,14 +130,47 @@ impl Tables {
                 break;
             }
             let row = reference(&pair[1]).and_then(|id| self.queues.get(id));
-            let limit = row.and_then(|row| {
+            let config = row.map(|row| {
                 let pairs = &row["other_config"];
-                Config { name, pairs }.limit()
+                Config { name, pairs }
             });
-            found.insert(number, limit);
+            found.insert(number, config);
         }
         found
     }
+}
+
+/// What queues get of the bandwidth of their port. Those of `linux-hfsc` have no priorities.
+fn classes(queues: &BTreeMap<u16, Option<Config>>, have_priorities: bool) -> BTreeMap<u16, RateClass> {
+    // The least value goes first.
+    let priority = |config: &Option<Config>| {
+        let config = config.as_ref().filter(|_| have_priorities)?;
+        config.number("priority", |priority| priority)
+    };
+    let priorities: BTreeMap<_, _> = queues
+        .iter()
+        .map(|(queue, config)| (*queue, priority(config).unwrap_or(0)))
+        .collect();
+    let distinct: BTreeSet<u64> = priorities.values().copied().collect();
+    let highest = distinct.len().saturating_sub(1).min(RateClass::HIGHEST.into());
+    let class = |queue: &u16, config: &Option<Config>| {
+        let own = priorities.get(queue)?;
+        let ahead = distinct.iter().filter(|other| **other < *own).count();
+        let least = config
+            .as_ref()
+            .and_then(|config| config.number("min-rate", |bits| bits));
+        let least_rate = least.unwrap_or(0).min(*RateLimit::RATES.end());
+        Some(RateClass {
+            number: 0,
+            priority: u8::try_from(highest.saturating_sub(ahead)).unwrap_or(0),
+            least_rate,
+            most: config.as_ref().and_then(|config| config.bandwidth(least_rate)),
+        })
+    };
+    let classes = queues.iter();
+    classes
+        .filter_map(|(queue, config)| Some((*queue, class(queue, config)?)))
+        .collect()
 }
 
 fn police(name: &str, interface: &Value, limits: &mut Limits) {
@@ -164,10 +206,11 @@ impl Config<'_> {
         self.band(rate.max(least), self.metered("burst", kilobits))
     }
 
-    /// Bandwidth of a port by `linux-htb` and `linux-hfsc`, in bits and bits per second. The nearest that the data
-    /// plane can keep, if it is slower or faster than that.
-    fn bandwidth(&self) -> Option<RateLimit> {
+    /// Bandwidth of a port or queue by `linux-htb` and `linux-hfsc`, in bits and bits per second, and not less than
+    /// `least`. The nearest that the data plane can keep, if it is slower or faster than that.
+    fn bandwidth(&self, least: u64) -> Option<RateLimit> {
         let rate = self.number("max-rate", |bits| bits)?;
+        let rate = if rate > 0 { rate.max(least) } else { 0 };
         let bits_per_second = rate.clamp(*RateLimit::RATES.start(), *RateLimit::RATES.end());
         let burst = self.number("burst", |bits| bits.div_ceil(8).min(u32::MAX.into()));
         let burst = burst.and_then(|bytes| u32::try_from(bytes).ok());
@@ -367,12 +410,29 @@ mod tests {
         ];
         for kind in ["linux-htb", "linux-hfsc"] {
             let limits = shaped(kind, map(&[("max-rate", "10000000")]), &queues);
+            let class = |least_rate, most| RateClass {
+                least_rate,
+                most,
+                ..RateClass::default()
+            };
+            let classes = [
+                (0, class(0, None)),
+                (3, class(5_000_000, bandwidth(5_000_000, 1600))),
+                (0xefff, class(0, bandwidth(40_000_001, 50_000))),
+            ];
             let wanted = Limits {
                 bandwidth: bandwidth(10_000_000, 12_500),
-                queues: [(0, None), (3, made(5000, 525)), (0xefff, made(40_001, 4000))].into(),
+                classes: classes.into(),
+                queues: [(0, None), (3, None), (0xefff, None)].into(),
                 ..Limits::default()
             };
             assert_eq!(limits, wanted);
+            // Without a bandwidth, there is nothing to be shared.
+            let wanted = Limits {
+                queues: [(0, None), (3, made(5000, 525)), (0xefff, made(40_001, 4000))].into(),
+                ..Limits::default()
+            };
+            assert_eq!(shaped(kind, map(&[]), &queues), wanted);
         }
         let config = map(&[("cir", "1250000"), ("cbs", "250000"), ("max-rate", "7")]);
         let limits = shaped("egress-policer", config.clone(), &queues);
@@ -423,6 +483,26 @@ mod tests {
                 }
             );
         }
+    }
+
+    #[test]
+    fn priorities_of_queues_are_ranks() {
+        let ranks = |kind: &str, priorities: &[&str]| -> Vec<u8> {
+            let queues: Vec<_> = (0..)
+                .zip(priorities)
+                .map(|(queue, priority)| (queue, map(&[("priority", priority)])))
+                .collect();
+            let limits = shaped(kind, map(&[("max-rate", "1000000")]), &queues);
+            limits.classes.values().map(|class| class.priority).collect()
+        };
+        assert_eq!(ranks("linux-htb", &["5", "5"]), [0, 0]);
+        assert_eq!(
+            ranks("linux-htb", &["5", "0", "x", "7", "18446744073709551615"]),
+            [2, 3, 3, 1, 0]
+        );
+        assert_eq!(ranks("linux-hfsc", &["5", "0"]), [0, 0]);
+        let many = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
+        assert_eq!(ranks("linux-htb", &many), [7, 6, 5, 4, 3, 2, 1, 0, 0, 0]);
     }
 
     #[test]

@@ -17,8 +17,8 @@ use crate::datapath::{Errno, PortNo};
 use crate::translate::{OWN_METERS, port_id, port_number};
 use control_protocol::data_plane::Request;
 use flow::{
-    Action, Context, ContextMatch, Filter, Filters, Flow, FlowId, FlowKey, FlowMask, MAX_METERS, MeterBand,
-    MeterSpec, MeterUnit, PortId, PortRates, PutMode, RateLimit, Stage, Statistics,
+    Action, Context, ContextMatch, Edit, Filter, Filters, Flow, FlowId, FlowKey, FlowMask, MAX_METERS,
+    MeterBand, MeterSpec, MeterUnit, PortId, PortRates, PutMode, RateClass, RateLimit, Stage, Statistics,
 };
 use std::collections::BTreeMap;
 
@@ -54,6 +54,8 @@ pub struct Limits {
     pub bandwidth: Option<RateLimit>,
     /// For packets to the port, in kilobits.
     pub egress: Option<MeterBand>,
+    /// What its queues get of `bandwidth`, if there is one; they have numbers of their own.
+    pub classes: BTreeMap<u16, RateClass>,
     /// Of its queues, at most [`MAX_QUEUES`], in kilobits. Packets of other queues are of queue 0. Those with
     /// numbers from [`QUEUE_LIMIT`] on have no packets.
     pub queues: BTreeMap<u16, Option<MeterBand>>,
@@ -75,6 +77,7 @@ pub(super) struct PlaneLimits {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Means {
     rates: PortRates,
+    classes: Vec<RateClass>,
     meters: BTreeMap<u32, MeterSpec>,
     flows: BTreeMap<FlowId, Flow>,
     filters: Filters,
@@ -156,16 +159,18 @@ impl Plane {
         self.limit(number);
         let Some(port) = port_id(number) else { return };
         let told = self.limits.told.get(&number);
-        let (is_told, rates) = (
-            told.is_some(),
-            told.map_or_else(PortRates::default, |told| told.rates),
-        );
+        let is_told = told.is_some();
+        let rates = told.map_or_else(PortRates::default, |told| told.rates);
+        let has_classes = told.is_some_and(|told| !told.classes.is_empty());
         if !is_told {
             let filters = Filters::default();
             self.tell_limit(number, Request::PortFilters { port, filters });
         }
         if rates == PortRates::default() {
             self.tell_limit(number, Request::PortRates { port, rates });
+        } else if !has_classes {
+            let classes = Vec::new();
+            self.tell_limit(number, Request::PortClasses { port, classes });
         }
     }
 
@@ -236,6 +241,12 @@ fn changes(port: PortId, told: &Means, wanted: &Means) -> Vec<Request> {
         let rates = wanted.rates;
         requests.push(Request::PortRates { port, rates });
     }
+    // Classes end with the bandwidth.
+    let has_classes = told.rates.to.is_some() && told.classes == wanted.classes;
+    if wanted.rates.to.is_some() && !has_classes && !(told.classes.is_empty() && wanted.classes.is_empty()) {
+        let classes = wanted.classes.clone();
+        requests.push(Request::PortClasses { port, classes });
+    }
     let gone = told.flows.keys().filter(|id| !wanted.flows.contains_key(id));
     requests.extend(gone.map(|id| Request::FlowDel {
         switch: SWITCH,
@@ -264,8 +275,15 @@ fn means(number: PortNo, port: PortId, limits: &Limits) -> Means {
     making.ingress(ingress.into_iter().flatten());
     making.means.rates.to = limits.bandwidth;
     let all = making.meter(EGRESS, MeterUnit::Kilobits, limits.egress);
-    making.egress(all, &limits.queues);
+    making.egress(all, limits);
     making.means
+}
+
+/// Packets in whose priority that many of the [`QUEUE_BITS`] bits have this value, and their class.
+struct Queue {
+    value: u16,
+    bits: u32,
+    class: Option<u8>,
 }
 
 /// The number of a meter of a port.
@@ -294,7 +312,7 @@ impl Making {
     }
 
     fn ingress(&mut self, meters: impl Iterator<Item = u32>) {
-        let meters: Vec<_> = meters.collect();
+        let meters: Vec<_> = meters.map(Action::Meter).collect();
         if meters.is_empty() {
             return;
         }
@@ -306,7 +324,8 @@ impl Making {
         self.flow(0, Stage::Ingress(0), flow, meters);
     }
 
-    fn egress(&mut self, all: Option<u32>, queues: &BTreeMap<u16, Option<MeterBand>>) {
+    fn egress(&mut self, all: Option<u32>, limits: &Limits) {
+        let queues = &limits.queues;
         let counts = self.means.rates.to.is_some() && !queues.is_empty();
         if all.is_none() && !counts && queues.values().all(Option::is_none) {
             return;
@@ -320,17 +339,38 @@ impl Making {
         }
         let others = meters.remove(&0);
         self.means.filters.egress[0] = Filter::Flows;
-        for (queue, meter) in &meters {
-            self.queue(queue + 1, QUEUE_BITS, [meter].into_iter().chain(&all));
+        let class = |queue: u16, number| RateClass {
+            number,
+            ..limits.classes.get(&queue).copied().unwrap_or_default()
+        };
+        if limits.bandwidth.is_some() && !limits.queues.is_empty() {
+            self.means.classes.push(class(0, 0));
+        }
+        for ((queue, meter), number) in meters.iter().zip(1u8..) {
+            if limits.bandwidth.is_some() {
+                self.means.classes.push(class(*queue, number));
+            }
+            let queue = Queue {
+                value: queue + 1,
+                bits: QUEUE_BITS,
+                class: limits.bandwidth.is_some().then_some(number),
+            };
+            self.queue(&queue, [meter].into_iter().chain(&all));
         }
         let told_apart: Vec<_> = meters.keys().map(|queue| queue + 1).collect();
         for (value, bits) in all_but(&told_apart) {
-            self.queue(value, bits, others.iter().chain(&all));
+            let queue = Queue {
+                value,
+                bits,
+                class: None,
+            };
+            self.queue(&queue, others.iter().chain(&all));
         }
     }
 
-    /// What is done to packets in whose priority that many of the [`QUEUE_BITS`] bits have this value.
-    fn queue<'a>(&mut self, value: u16, bits: u32, meters: impl Iterator<Item = &'a u32>) {
+    /// What is done to packets of a queue, or of several.
+    fn queue<'a>(&mut self, queue: &Queue, meters: impl Iterator<Item = &'a u32>) {
+        let Queue { value, bits, class } = *queue;
         let (mut context, mut mask) = (Context::NONE, Context::NONE);
         context.set_skb_priority(value.into());
         mask.set_skb_priority(leading_ones(bits).into());
@@ -339,18 +379,14 @@ impl Making {
             ..Flow::new(FlowId(0), SWITCH, FlowKey::default(), FlowMask::ANY, Vec::new())
         };
         let which = u64::from(bits + 1) << 32 | u64::from(value);
-        self.flow(
-            which,
-            Stage::Egress(self.port, 0),
-            flow,
-            meters.copied().collect(),
-        );
+        let class = class.map(|class| Action::Edit(Edit::Class(class)));
+        let actions = meters.copied().map(Action::Meter).chain(class);
+        self.flow(which, Stage::Egress(self.port, 0), flow, actions.collect());
     }
 
     /// A flow of the port with a number that follows from what it matches.
-    fn flow(&mut self, which: u64, stage: Stage, flow: Flow, meters: Vec<u32>) {
+    fn flow(&mut self, which: u64, stage: Stage, flow: Flow, mut actions: Vec<Action>) {
         let id = FlowId(FLOWS | u128::from(self.number.0) << 40 | u128::from(which));
-        let mut actions: Vec<_> = meters.into_iter().map(Action::Meter).collect();
         actions.push(Action::Continue);
         let flow = Flow {
             id,
@@ -401,8 +437,8 @@ mod tests {
         means(PortNo(4), PORT, limits)
     }
 
-    /// The rates of the meters that a packet of that priority meets on its way to the port.
-    fn met(means: &Means, priority: u32) -> Vec<u32> {
+    /// The flow that a packet of that priority meets on its way to the port.
+    fn flow_of(means: &Means, priority: u32) -> &Flow {
         let mut context = Context::NONE;
         context.set_skb_priority(priority);
         let matches = |flow: &&Flow| {
@@ -414,11 +450,42 @@ mod tests {
         };
         let found: Vec<_> = means.flows.values().filter(matches).collect();
         assert_eq!(found.len(), 1, "{priority:#x}");
-        let meters = found[0].actions.iter().filter_map(|action| match action {
-            Action::Meter(meter) => means.meters[meter].band.map(|band| band.rate),
-            _ => None,
-        });
+        found[0]
+    }
+
+    /// The rates of the meters that it meets.
+    fn met(means: &Means, priority: u32) -> Vec<u32> {
+        let meters = flow_of(means, priority)
+            .actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::Meter(meter) => means.meters[meter].band.map(|band| band.rate),
+                _ => None,
+            });
         meters.collect()
+    }
+
+    /// Classes that tell of their queues.
+    fn classes_of<'a>(queues: impl Iterator<Item = &'a u16>) -> BTreeMap<u16, RateClass> {
+        let class = |queue: &u16| RateClass {
+            least_rate: (*queue).into(),
+            ..RateClass::default()
+        };
+        queues.map(|queue| (*queue, class(queue))).collect()
+    }
+
+    /// The least rate of packets with that priority.
+    fn class_of(means: &Means, priority: u32) -> u64 {
+        let number = flow_of(means, priority)
+            .actions
+            .iter()
+            .find_map(|action| match action {
+                Action::Edit(Edit::Class(number)) => Some(*number),
+                _ => None,
+            });
+        let number = number.unwrap_or(0);
+        let class = means.classes.iter().find(|class| class.number == number);
+        class.map_or(0, |class| class.least_rate)
     }
 
     /// As `set_queue` writes it.
@@ -437,6 +504,7 @@ mod tests {
         ) {
             let limits = Limits {
                 bandwidth,
+                classes: classes_of(queues.keys()),
                 egress: all.and_then(band),
                 queues: queues.iter().map(|(queue, rate)| (*queue, rate.and_then(band))).collect(),
                 ..Limits::default()
@@ -445,6 +513,7 @@ mod tests {
             prop_assert_eq!(means.rates.to, bandwidth);
             let counts = bandwidth.is_some() && !queues.is_empty();
             if all.is_none() && !counts && queues.values().all(Option::is_none) {
+                prop_assert!(means.classes.is_empty());
                 prop_assert_eq!(Means { rates: PortRates::default(), ..means }, Means::default());
                 return Ok(());
             }
@@ -455,7 +524,13 @@ mod tests {
             let counting = means.meters.len() - usize::from(all.is_some());
             prop_assert_eq!(counting, queues.len());
             let untold = queues.get(&0).copied().flatten();
+            prop_assert!(RateClass::are_valid(&means.classes));
             for queue in tried {
+                let class = class_of(&means, priority(queue));
+                let listed = queues.contains_key(&queue);
+                let wanted = if listed { queue } else { 0 };
+                let wanted = queues.contains_key(&wanted).then_some(u64::from(wanted));
+                prop_assert_eq!(class, wanted.filter(|_| bandwidth.is_some()).unwrap_or(0));
                 let own = queues.get(&queue).copied().unwrap_or(untold);
                 let wanted: Vec<_> = own.into_iter().chain(all).collect();
                 prop_assert_eq!(met(&means, priority(queue)), wanted);
@@ -475,12 +550,19 @@ mod tests {
                     ingress: band(1).filter(|_| ingress),
                     ingress_packets: band(2).filter(|_| packets),
                     bandwidth: bandwidth.then_some(BANDWIDTH),
+                    classes: classes_of(queues.keys()),
                     egress: band(3).filter(|_| egress),
                     queues: queues.into_iter().map(|(queue, rate)| (queue, rate.and_then(band))).collect(),
                 });
                 for request in changes(PORT, &told, &wanted) {
                     match request {
-                        Request::PortRates { rates, .. } => there.rates = rates,
+                        Request::PortRates { rates, .. } => {
+                            there.rates = rates;
+                            if rates.to.is_none() {
+                                there.classes.clear();
+                            }
+                        }
+                        Request::PortClasses { classes, .. } => there.classes = classes,
                         Request::MeterSet { meter, spec } => drop(there.meters.insert(meter, spec)),
                         Request::MeterDel { meter } => assert!(there.meters.remove(&meter).is_some()),
                         Request::FlowPut { flow, .. } => drop(there.flows.insert(flow.id, flow)),
@@ -501,6 +583,7 @@ mod tests {
             ingress: band(1),
             ingress_packets: band(1),
             bandwidth: None,
+            classes: BTreeMap::new(),
             egress: band(1),
             queues: [(0, band(1)), (QUEUE_LIMIT - 1, band(1)), (QUEUE_LIMIT, band(1))].into(),
         };

@@ -1,7 +1,7 @@
 //! Policing and queues of ports, as the data plane is told of them.
 
 use super::*;
-use flow::{Action as Step, Filters, Flow, MeterBand, MeterUnit, PortRates, RateLimit, Stage};
+use flow::{Action as Step, Filters, Flow, MeterBand, MeterUnit, PortRates, RateClass, RateLimit, Stage};
 use ovs_glue::plane::Limits;
 use ovs_glue::translate::OWN_METERS;
 
@@ -23,6 +23,7 @@ struct Listener {
     flows: BTreeMap<Id, Flow>,
     filters: BTreeMap<PortId, Filters>,
     rates: BTreeMap<PortId, PortRates>,
+    classes: BTreeMap<PortId, Vec<RateClass>>,
 }
 
 impl Listener {
@@ -42,6 +43,10 @@ impl Listener {
                 self.ports.retain(|there| *there != port);
                 self.filters.remove(&port);
                 self.rates.remove(&port);
+            }
+            Request::PortClasses { port, classes } => {
+                assert!(self.rates[&port].to.is_some(), "{port} has a bandwidth");
+                self.classes.insert(port, classes);
             }
             Request::PortRates { port, rates } => {
                 assert!(self.ports.contains(&port), "{port} is not there yet");
@@ -115,9 +120,17 @@ const BANDWIDTH: RateLimit = RateLimit {
     burst: 5000,
 };
 
+const CLASS: RateClass = RateClass {
+    number: 0,
+    priority: 2,
+    least_rate: 1_000_000,
+    most: None,
+};
+
 fn shaped() -> Limits {
     Limits {
         bandwidth: Some(BANDWIDTH),
+        classes: [(1, CLASS)].into(),
         egress: band(9),
         queues: [(1, band(3))].into(),
         ..policed(5)
@@ -149,6 +162,8 @@ fn limits_come_change_and_go_with_their_ports() {
         ..PortRates::default()
     };
     assert_eq!(told.rates, [(PortId(FIRST + 3), bounded)].into());
+    let classes = vec![RateClass::default(), RateClass { number: 1, ..CLASS }];
+    assert_eq!(told.classes, [(PortId(FIRST + 3), classes)].into());
     assert!(
         before
             .iter()

@@ -727,6 +727,7 @@ fn a_connection_of_an_earlier_process_stays_unless_it_is_not_wanted_any_more() {
                 Request::PortEnable { up: true, .. }
             ));
             assert!(matches!(next.hear().request, Request::PortFilters { .. }));
+            assert!(matches!(next.hear().request, Request::PortRates { .. }));
         }
         if state == PortState::Disconnected {
             next.hears_attach();
