@@ -1,7 +1,8 @@
 //! The schema of mirrors: copies of ports' packets for another port.
 
 use crate::value::{CopyLength, Name, PortName, VlanId, kebab_text};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -27,6 +28,21 @@ pub struct MirrorConfig {
     /// VLAN of a tag that each copy gets; default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<VlanId>,
+    /// Address of another host; refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub erspan: Option<Erspan>,
+}
+
+/// A destination at another host, which no mirror can have: users of other switches look for it here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Erspan {}
+
+impl<'de> Deserialize<'de> for Erspan {
+    fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Erspan, D::Error> {
+        Err(D::Error::custom(
+            "ERSPAN is not supported: copies go to `destination`, a port of the switch, with `vlan` for RSPAN",
+        ))
+    }
 }
 
 /// Packets of a port, as seen from its guest.

@@ -5,11 +5,12 @@
 //! `policy` knows.
 
 use crate::mark::{Dscp, VlanPriority};
+use crate::per_class::PerClass;
 use crate::policy_value::{
     AddressMatch, EthernetType, FlagMatch, MacBlock, MacMatch, Network, NumberRange, Protocol, VlanMatch,
 };
-use crate::schema::{PortConfig, PortKind, is_default};
-use crate::value::{MacAddr, MaxBurst, MaxRate, Name, Priority, Weight, kebab_text};
+use crate::schema::{PortConfig, PortKind, StormBits, StormControl, is_default};
+use crate::value::{MacAddr, MaxBurst, MaxRate, Name, Priority, StormRate, Weight, kebab_text};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -198,6 +199,13 @@ pub struct PortPolicyConfig {
     /// Whether packets that guards, lists and groups drop are logged: some of them, if there are many.
     #[serde(default, skip_serializing_if = "is_false")]
     pub log_drops: bool,
+    /// Broadcasts, multicasts, and frames to unknown unicast addresses per second that the port may send; default:
+    /// no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storm_control: Option<StormControl>,
+    /// Bits per second of these frames, besides.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub storm_control_bits: StormBits,
     /// Bits per second that the port may send; what is over waits at its other end.
     #[serde(default, skip_serializing_if = "is_default")]
     pub max_rate_from: MaxRate,
@@ -235,6 +243,8 @@ impl PortPolicyConfig {
             acl_to: self.acl_to.clone(),
             security_groups: self.security_groups.clone(),
             log_drops: self.log_drops,
+            storm_control: self.storm_control.unwrap_or(PerClass::all(StormRate::NONE)),
+            storm_control_bits: self.storm_control_bits,
             max_rate_from: self.max_rate_from,
             max_rate_to: self.max_rate_to,
             max_burst: self.max_burst,

@@ -143,6 +143,11 @@ number! {
     StormRate(u32) = 0..=10_000_000, default 10_000, "a number of packets per second, 0 (no limit) to 10000000"
 }
 
+impl StormRate {
+    /// No limit.
+    pub const NONE: StormRate = StormRate(0);
+}
+
 number! {
     /// Most operations of one pass of a P4 program, 32768 to 1000000.
     P4Operations(u32) = 32_768..=1_000_000, default 32_768, "a number of operations, 32768 to 1000000"

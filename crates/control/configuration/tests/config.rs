@@ -502,6 +502,14 @@ fn tables_say_how_they_are_written() {
 
 /// One value is for all classes; a table leaves the others at their default. What is written is read again.
 #[test]
+fn mirrors_to_other_hosts_are_refused_by_name() {
+    let text =
+        error("[[mirror]]\nname = \"m\"\nsources = [\"a\"]\ndestination = \"b\"\nerspan = \"192.0.2.1\"\n");
+    assert!(text.starts_with("x.toml:5:"), "{text}");
+    assert!(text.contains("ERSPAN is not supported"), "{text}");
+}
+
+#[test]
 fn storm_limits_are_one_value_or_a_table() {
     let port = |lines: &str| {
         let text = format!("[[switch]]\nname = \"a\"\n[[switch.port]]\nname = \"b\"\n{lines}\n");

@@ -105,6 +105,20 @@ pub(crate) fn add(
     Ok(true)
 }
 
+/// Takes an address from a port. True if the port had it.
+pub(crate) fn remove(
+    learned: &mut BTreeMap<String, Vec<LearnedAddress>>,
+    port: &str,
+    address: IpAddr,
+) -> bool {
+    let Some(own) = learned.get_mut(port) else {
+        return false;
+    };
+    let before = own.len();
+    own.retain(|known| known.address != address);
+    own.len() < before
+}
+
 /// Takes an address from all ports but one.
 pub(crate) fn take_from_others(
     learned: &mut BTreeMap<String, Vec<LearnedAddress>>,
@@ -181,6 +195,13 @@ mod tests {
         assert!(!expire(&mut learned, 9, |_| true));
         assert!(expire(&mut learned, 10, |_| true));
         assert_eq!(learned["web"], [address(1, Some(20))]);
+        assert!(
+            !remove(&mut learned, "other", IpAddr::from([10, 0, 0, 1])),
+            "another port's"
+        );
+        assert!(!remove(&mut learned, "nobody", IpAddr::from([10, 0, 0, 9])));
+        assert!(remove(&mut learned, "other", IpAddr::from([10, 0, 0, 9])));
+        assert_eq!(add(&mut learned, "other", address(9, None), 3), Ok(true));
         take_from_others(&mut learned, "other", IpAddr::from([10, 0, 0, 1]));
         assert!(learned["web"].is_empty());
         assert!(expire(&mut learned, 10, |_| false), "the port is gone");

@@ -3,7 +3,8 @@
 //! | packet | from | what becomes of it |
 //! |---|---|---|
 //! | a client's request | a port with `address-source = "dhcp"` | its number waits for the lease |
-//! | a server's ACK | a port with `dhcp-server` | the port that asked has the address for as long as the lease says |
+//! | a server's ACK or reply | a port with `dhcp-server` | the port that asked has the address for as long as the lease says |
+//! | a client's release or decline | a port that has the address so | the port has it no longer |
 //! | any, from another address | a port with `address-source = "first-use"` | the port has the address, and the packet goes on; or it is dropped (`address-taken`, `address-limit`) |
 //!
 //! An address that another port states, or has by first use, is nobody else's. A lease that another port
@@ -77,7 +78,7 @@ impl Control {
     fn on_dhcp(&mut self, from: PortId, message: &Message, now_ms: u64) {
         let client = number(message.client);
         let name = match message.kind {
-            Kind::Request => self.names.get(&from).cloned(),
+            Kind::Request | Kind::Release => self.names.get(&from).cloned(),
             Kind::Ack => self.client_of(from, client),
         };
         let Some((name, limit)) = name.and_then(|name| {
@@ -87,20 +88,36 @@ impl Control {
         }) else {
             return;
         };
-        if message.kind == Kind::Request {
-            return self.learning.ask(&name, message.transaction, now_ms);
+        let transaction = message.transaction;
+        match message.kind {
+            Kind::Request => self.learning.ask(&name, transaction, now_ms),
+            Kind::Release => {
+                for (address, _) in &message.addresses {
+                    if learning::remove(&mut self.intent.learned, &name, *address) {
+                        self.learning.mark();
+                    }
+                }
+            }
+            Kind::Ack => {
+                if self.learning.take_question(&name, transaction, now_ms) {
+                    let addresses = message.addresses.iter();
+                    let addresses = addresses.filter(|(address, _)| is_of_host(*address));
+                    addresses.for_each(|lease| self.on_lease(from, &name, *lease, limit));
+                }
+            }
         }
-        let address = IpAddr::V4(message.address);
-        if !self.learning.take_question(&name, message.transaction, now_ms) || !is_of_host(address) {
-            return;
-        }
-        let until = message.lease_s.map(|lease_s| now_s() + u64::from(lease_s));
+    }
+
+    /// A server has granted an address, for so many seconds, that the guest has asked for.
+    fn on_lease(&mut self, from: PortId, name: &str, lease: (IpAddr, Option<u32>), limit: usize) {
+        let (address, lease_s) = lease;
+        let until = lease_s.map(|lease_s| now_s() + u64::from(lease_s));
         let new = LearnedAddress { address, until };
-        let refused = if self.is_of_another(&name, address, false) {
+        let refused = if self.is_of_another(name, address, false) {
             Some(NotLearned::Taken)
         } else {
-            learning::take_from_others(&mut self.intent.learned, &name, address);
-            learning::add(&mut self.intent.learned, &name, new, limit).err()
+            learning::take_from_others(&mut self.intent.learned, name, address);
+            learning::add(&mut self.intent.learned, name, new, limit).err()
         };
         self.learning.mark();
         if let Some(reason) = refused {

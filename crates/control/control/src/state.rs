@@ -237,11 +237,13 @@ fn with_learned(mut config: Config, intent: &Intent) -> Config {
 }
 
 impl State {
-    /// Adds the port of a switch's host or uplink, with the bandwidths of its policy.
+    /// Adds the port of a switch's host or uplink, with the bandwidths and storm limits of its policy.
     fn add_own_port(&mut self, name: String, mut port: DesiredPort, policy: Option<&Name>, config: &Config) {
         let policy = policy.and_then(|policy| config.port_policies.iter().find(|own| own.name == *policy));
         if let Some(policy) = policy {
-            port.rates = rates(&policy.as_port());
+            let policy = policy.as_port();
+            port.rates = rates(&policy);
+            port.rules.storm = storm_limits(&policy);
         }
         self.ports.insert(name, port);
     }
@@ -514,7 +516,7 @@ mod tests {
         assert_eq!(rates(&port).share.least_rate, 1_000_000);
     }
 
-    /// The ports of host and uplink have the bandwidths of their policies.
+    /// The ports of host and uplink have the bandwidths and storm limits of their policies.
     #[test]
     fn hosts_and_uplinks_have_bandwidths() {
         let config = r#"
@@ -527,11 +529,13 @@ mod tests {
             [[port-policy]]
             name = "line"
             max-rate-to = "1G"
+            storm-control = { broadcast = 500 }
             [[port-policy]]
             name = "mine"
             max-rate-from = "10M"
             priority = 3
             weight = 7
+            storm-control-bits = { multicast = "5M" }
         "#;
         let intent = Intent {
             config: management::parse(config, "test").expect("a configuration"),
@@ -555,5 +559,9 @@ mod tests {
         rates.sort_unstable();
         let line = (None, Some(1_000_000_000), 0, 1);
         assert_eq!(rates, [line, (Some(10_000_000), None, 3, 7)]);
+        let storm = |name: &str| state.ports[name].rules.storm;
+        let limits = |packets, kilobits| StormLimits { packets, kilobits };
+        assert_eq!(storm("lan:uplink"), limits([500, 10_000, 10_000], [0; 3]));
+        assert_eq!(storm("lan:host"), limits([0; 3], [0, 5000, 0]));
     }
 }

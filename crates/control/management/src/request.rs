@@ -2,8 +2,8 @@
 
 use crate::event::EventMark;
 use configuration::{
-    Dscp, Guard, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, PortConfig, Priority, StormBits,
-    StormControl, SwitchConfig, VlanConfig, VlanPriority, Weight,
+    AddressLimit, AddressSource, Dscp, Guard, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name,
+    PortConfig, Priority, StormBits, StormControl, SwitchConfig, VlanConfig, VlanPriority, Weight,
 };
 use control_protocol::p4::P4Array;
 use serde::{Deserialize, Serialize};
@@ -387,6 +387,15 @@ pub struct PortChanges {
     /// Whether what is dropped is logged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_drops: Option<bool>,
+    /// Where further addresses come from that the guest may use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address_source: Option<AddressSource>,
+    /// How many of these there may be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address_limit: Option<AddressLimit>,
+    /// Whether leases of a DHCP server behind the port count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dhcp_server: Option<bool>,
     /// Priority that VLAN tags of packets from the port get.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vlan_priority: Option<VlanPriority>,
@@ -444,6 +453,9 @@ impl PortChanges {
         set(&mut port.acl_to, &self.acl_to.as_ref().map(AclChange::list));
         set(&mut port.security_groups, &self.security_groups);
         set(&mut port.log_drops, &self.log_drops);
+        set(&mut port.address_source, &self.address_source);
+        set(&mut port.address_limit, &self.address_limit);
+        set(&mut port.dhcp_server, &self.dhcp_server);
         set(&mut port.vlan_priority, &self.vlan_priority);
         set(&mut port.dscp, &self.dscp);
     }
@@ -471,6 +483,9 @@ impl PortChanges {
             acl_to: later.acl_to.or(self.acl_to),
             security_groups: later.security_groups.or(self.security_groups),
             log_drops: later.log_drops.or(self.log_drops),
+            address_source: later.address_source.or(self.address_source),
+            address_limit: later.address_limit.or(self.address_limit),
+            dhcp_server: later.dhcp_server.or(self.dhcp_server),
             vlan_priority: later.vlan_priority.or(self.vlan_priority),
             dscp: later.dscp.or(self.dscp),
         }

@@ -118,6 +118,7 @@ pub(crate) fn list(
     let mut rules = Rules::default();
     if port.dhcp_server {
         rules.add(LEASE, udp(67, 68), Verdict::Copy, Origin::Leases);
+        rules.add(LEASE, udp_v6(547, 546), Verdict::Copy, Origin::Leases);
     }
     if port.guards.contains(&Guard::Bpdu) {
         add_bpdu(&mut rules);
@@ -167,6 +168,14 @@ fn udp(source: u16, destination: u16) -> Match {
             destination: Range::one(destination),
         }),
         ..Match::default()
+    }
+}
+
+/// Datagrams over IPv6.
+fn udp_v6(source: u16, destination: u16) -> Match {
+    Match {
+        eth_type: Some(IPV6),
+        ..udp(source, destination)
     }
 }
 
@@ -312,7 +321,14 @@ fn add_source(rules: &mut Rules, source: AddressSource, own: MacPrefix) {
     };
     match source {
         AddressSource::Configuration => {}
-        AddressSource::Dhcp => see(LEASE, udp(68, 67), Verdict::Copy),
+        AddressSource::Dhcp => {
+            see(LEASE, udp(68, 67), Verdict::Copy);
+            let message = Match {
+                ip_src: Some(Addresses::Prefix(LINK_LOCAL)),
+                ..udp_v6(546, 547)
+            };
+            see(LEASE, message, Verdict::Copy);
+        }
         AddressSource::FirstUse => {
             for kind in [NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT] {
                 for link in [own, NO_MAC] {

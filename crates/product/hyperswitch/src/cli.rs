@@ -3,9 +3,10 @@
 
 use clap::{Args, Parser, Subcommand};
 use management::{
-    AgeingSeconds, Dscp, Group, Guard, InterfaceName, IpPrefix, ListenAddress, MacAddr, MacLimit, MaxBurst,
-    MaxRate, MissRate, Mtu, Name, Netns, P4Operations, PlacedPort, PortKind, PortMode, Priority, SocketMode,
-    StormBits, StormControl, SwitchKind, TableSize, Trunk, UserId, VlanId, VlanPriority, Weight,
+    AddressLimit, AddressSource, AgeingSeconds, Dscp, Group, Guard, InterfaceName, IpPrefix, ListenAddress,
+    MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, Netns, P4Operations, PlacedPort, PortKind,
+    PortMode, Priority, SocketMode, StormBits, StormControl, SwitchKind, TableSize, Trunk, UserId, VlanId,
+    VlanPriority, Weight,
 };
 use std::net::IpAddr;
 use std::net::SocketAddr;
@@ -795,6 +796,23 @@ pub struct PortArgs {
     /// Log packets that guards, lists and groups drop
     #[arg(long)]
     pub log_drops: bool,
+    #[command(flatten)]
+    pub sources: SourceArgs,
+}
+
+/// Addresses of a port that are not stated.
+#[derive(Args, Debug, Default)]
+pub struct SourceArgs {
+    /// Where further addresses come from that the guard `spoof` lets pass: configuration (nowhere), dhcp or
+    /// first-use [default: configuration]
+    #[arg(long, value_name = "SOURCE")]
+    pub address_source: Option<AddressSource>,
+    /// How many of these there may be, 1 to 64 [default: 4]
+    #[arg(long, value_name = "N")]
+    pub address_limit: Option<AddressLimit>,
+    /// Whether leases of a DHCP server behind the port count [default: false]
+    #[arg(long, value_name = "true|false")]
+    pub dhcp_server: Option<bool>,
 }
 
 /// Limits of frames that go to all ports.
@@ -943,6 +961,8 @@ pub struct PolicyArgs {
     /// No security groups
     #[arg(long, conflicts_with = "security_groups")]
     pub no_security_groups: bool,
+    #[command(flatten)]
+    pub sources: SourceArgs,
     /// Whether packets that guards, lists and groups drop are logged
     #[arg(long, value_name = "true|false")]
     pub log_drops: Option<bool>,

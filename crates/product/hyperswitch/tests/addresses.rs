@@ -8,6 +8,7 @@ mod containers;
 use containers::{Instance, Namespace, eventually};
 
 const CLIENT: &str = "525400000302";
+const SERVER: &str = "525400000301";
 
 fn hex(bytes: impl IntoIterator<Item = u8>) -> String {
     bytes.into_iter().map(|byte| format!("{byte:02x}")).collect()
@@ -37,6 +38,33 @@ fn dhcp(source: &str, client: &str, transaction: u32, granted: Option<([u8; 4], 
         length + 28,
         length + 8
     )
+}
+
+/// A client gives an address up.
+fn release(address: [u8; 4]) -> String {
+    let mut frame = dhcp(CLIENT, CLIENT, 99, None).replace("350103ff", "350107ff");
+    // Behind the headers of Ethernet, IP and UDP, at byte 12 of the message.
+    frame.replace_range(2 * 54..2 * 58, &hex(address));
+    frame
+}
+
+/// A message of DHCPv6 with the address `fd00::9`: 3 asks for it, 7 grants it, 8 gives it up.
+fn dhcpv6(kind: u8, transaction: u32) -> String {
+    let is_reply = kind == 7;
+    let (to, from) = match is_reply {
+        true => (CLIENT, SERVER),
+        false => ("333300010002", CLIENT),
+    };
+    let (source, from_port, to_port) = if is_reply { (1, 547, 546) } else { (2, 546, 547) };
+    let address = format!("fd00{:028x}", 9);
+    let option = format!("00050018{address}{:08x}{:08x}", 0, 3600);
+    format!(
+        "{to}{from}86dd60000000003811 40fe80{source:028x}fe80{:028x}{from_port:04x}{to_port:04x}00380000\
+         {kind:02x}{transaction:06x}00030028{}{option}",
+        9,
+        "0".repeat(24)
+    )
+    .replace(' ', "")
 }
 
 struct World {
@@ -96,7 +124,7 @@ impl World {
     /// The server's port grants an address; or another one does, from its own MAC address.
     fn grants(&self, from: &str, client: &str, transaction: u32, granted: ([u8; 4], u32)) {
         let (namespace, source) = match from {
-            "server" => (&self.server, "525400000301"),
+            "server" => (&self.server, SERVER),
             _ => (&self.other, "525400000303"),
         };
         namespace.sends(from, &dhcp(source, client, transaction, Some(granted)));
@@ -155,6 +183,29 @@ fn a_lease_gives_an_address_and_forged_ones_do_not() {
     world.instance.kill("data-plane");
     eventually("the next data plane has the address", || world.pings("10.0.3.9"));
     assert!(!world.client.pings("-I 10.0.3.8 10.0.3.1"));
+    world.client.sends("client", &release(own));
+    eventually("the guest has given it up", || !world.has("10.0.3.9"));
+    assert!(!world.pings("10.0.3.9"));
+}
+
+#[test]
+fn leases_by_dhcpv6_count_until_they_are_given_up() {
+    let world = World::start("address-source = \"dhcp\"");
+    let replies = |transaction| world.server.sends("server", &dhcpv6(7, transaction));
+    // A reply to nobody's question; the lease behind it shows that it was seen.
+    replies(6);
+    world.asks(5);
+    world.grants("server", CLIENT, 5, ([10, 0, 3, 8], 3600));
+    eventually("a lease counts", || world.has("10.0.3.8"));
+    assert!(!world.has("fd00::9"));
+    world.client.sends("client", &dhcpv6(3, 7));
+    eventually("the lease counts", || {
+        replies(7);
+        world.has("fd00::9")
+    });
+    world.client.sends("client", &dhcpv6(8, 8));
+    eventually("the guest has given it up", || !world.has("fd00::9"));
+    assert!(world.has("10.0.3.8"));
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use super::{PortVerb, Reply, Request};
 use crate::cli::{PortArgs, PortSetArgs, VlanArgs};
 use crate::output::or_dash;
-use management::{AclChange, Name, PortChanges, PortConfig, PortInfo, PrivateRole, StormBits, VlanConfig};
+use management::{
+    AclChange, AddressSource, Name, PortChanges, PortConfig, PortInfo, PrivateRole, StormBits, VlanConfig,
+};
 use std::fmt::Write;
 
 /// The request of a verb.
@@ -81,6 +83,9 @@ fn config(args: &PortArgs) -> PortConfig {
     port.acl_to.clone_from(&args.acl_to);
     port.security_groups.clone_from(&args.security_groups);
     port.log_drops = args.log_drops;
+    port.address_source = args.sources.address_source.unwrap_or_default();
+    port.address_limit = args.sources.address_limit.unwrap_or_default();
+    port.dhcp_server = args.sources.dhcp_server.unwrap_or_default();
     port
 }
 
@@ -109,6 +114,9 @@ fn changes(args: &PortSetArgs) -> PortChanges {
         acl_to: acl(policies.no_acl_to, policies.acl_to.as_ref()),
         security_groups: given(policies.no_security_groups, &policies.security_groups),
         log_drops: policies.log_drops,
+        address_source: policies.sources.address_source,
+        address_limit: policies.sources.address_limit,
+        dhcp_server: policies.sources.dhcp_server,
     }
 }
 
@@ -226,6 +234,13 @@ fn rules(port: &PortInfo, line: &mut impl FnMut(&str, String)) {
             "static macs",
             or_dash((!statics.is_empty()).then(|| statics.join(", "))),
         );
+        if config.address_source != AddressSource::Configuration {
+            line("address source", config.address_source.to_string());
+            line("address limit", config.address_limit.to_string());
+        }
+        if config.dhcp_server {
+            line("dhcp server", config.dhcp_server.to_string());
+        }
         line("isolated", config.isolated.to_string());
         line("flood", config.flood.to_string());
     }
@@ -368,6 +383,16 @@ mod tests {
                  --log-drops true"
             ),
             guarded
+        );
+        let learning = PortChanges {
+            address_source: Some(AddressSource::FirstUse),
+            address_limit: Some("9".parse().unwrap()),
+            dhcp_server: Some(false),
+            ..PortChanges::default()
+        };
+        assert_eq!(
+            set(" --address-source first-use --address-limit 9 --dhcp-server false"),
+            learning
         );
         let open = PortChanges {
             guards: Some([].into()),
