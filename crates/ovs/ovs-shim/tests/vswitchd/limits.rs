@@ -83,6 +83,8 @@ fn policed(world: &World, a: &mut Guest, b: &mut Guest) {
 
 fn shaped(world: &World, a: &mut Guest, b: &mut Guest) {
     world.vsctl("set Port vm2 qos=@q -- --id=@q create QoS type=linux-htb other-config:max-rate=4000000");
+    // ovs-vswitchd believes in the flows that were deleted, and packets without a flow hold no sender.
+    world.appctl("revalidator/purge");
     ALL.holds(a, b);
     ALL.exceeded(b, a);
     let queue =
