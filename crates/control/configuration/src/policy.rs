@@ -199,8 +199,8 @@ pub struct PortPolicyConfig {
     /// Whether packets that guards, lists and groups drop are logged: some of them, if there are many.
     #[serde(default, skip_serializing_if = "is_false")]
     pub log_drops: bool,
-    /// Broadcasts, multicasts, and frames to unknown unicast addresses per second that the port may send; default:
-    /// no limit.
+    /// Broadcasts, multicasts, and frames to unknown unicast addresses per second that the port may send;
+    /// default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storm_control: Option<StormControl>,
     /// Bits per second of these frames, besides.

@@ -76,8 +76,8 @@ pub enum Request {
         /// The bandwidths.
         rates: PortRates,
     },
-    /// Changes the classes of packets to a port; of one whose bandwidth is not bounded, there are none. Refused
-    /// with EINVAL if they are not valid.
+    /// Changes the classes of packets to a port; of one whose bandwidth is not bounded, there are none.
+    /// Refused with EINVAL if they are not valid.
     PortClasses {
         /// The port.
         port: PortId,

@@ -1,7 +1,7 @@
 //! Messages of DHCP for IPv4 (RFC 2131) and IPv6 (RFC 8415), as far as leases are concerned.
 //!
-//! A message of DHCPv6 does not tell the client's MAC address: it is the one that the frame comes from or goes to.
-//! Nothing is trusted: lengths are checked, options are read once, and what is odd is no message.
+//! A message of DHCPv6 does not tell the client's MAC address: it is the one that the frame comes from or
+//! goes to. Nothing is trusted: lengths are checked, options are read once, and what is odd is no message.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -56,8 +56,8 @@ impl PortRates {
 /// A class of the packets to a port whose bandwidth is bounded. An edit says which packets are of it
 /// ([`Edit::Class`](crate::Edit::Class)).
 ///
-/// Classes that are below their least rate get the bandwidth first, then all of them, those of a higher priority
-/// before others. Classes of one priority share in the ratio of their least rates.
+/// Classes that are below their least rate get the bandwidth first, then all of them, those of a higher
+/// priority before others. Classes of one priority share in the ratio of their least rates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RateClass {
     /// 0 to [`MOST`](RateClass::MOST). Packets that are of no class, or one that the port has not, are of

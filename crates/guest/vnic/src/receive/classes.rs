@@ -1,11 +1,11 @@
 //! Classes of a receiver's packets, each with a queue of its own, where the bandwidth is bounded.
 //!
-//! Linux' HTB is the model (`net/sched/sch_htb.c`). A class that has a largest rate gets no more. Of the others,
-//! those that are below their least rate go first, the highest priority before lower ones; then all, by
-//! priority again. Classes of one priority share in the ratio of their least rates: each has a virtual time,
-//! which goes on by the bytes that it was served, divided by its part, and the one that is behind is next
-//! (start-time fair queueing: P. Goyal, H. M. Vin and H. Cheng, 1996). A class that begins to wait gets the
-//! virtual time of those that are served, so it saves nothing.
+//! Linux' HTB is the model (`net/sched/sch_htb.c`). A class that has a largest rate gets no more. Of the
+//! others, those that are below their least rate go first, the highest priority before lower ones; then all,
+//! by priority again. Classes of one priority share in the ratio of their least rates: each has a virtual
+//! time, which goes on by the bytes that it was served, divided by its part, and the one that is behind is
+//! next (start-time fair queueing: P. Goyal, H. M. Vin and H. Cheng, 1996). A class that begins to wait gets
+//! the virtual time of those that are served, so it saves nothing.
 //!
 //! In a class, packets wait in turn by sender. A sender may have packets in several classes, so none is held:
 //! copies wait, with a bounded room for each class, beyond which the sender that has most loses its newest.
@@ -33,7 +33,8 @@ const ALL_ROOM: usize = 8 << 20;
 const PACKETS: (usize, usize) = (256, 2048);
 const ALL_PACKETS: usize = 8192;
 
-/// Longest time for which a class waits after its debt is paid, so that packets go in batches, in nanoseconds.
+/// Longest time for which a class waits after its debt is paid, so that packets go in batches, in
+/// nanoseconds.
 const GATHER_NS: u64 = 1_000_000;
 
 /// The classes of a port, class 0 among them. Used by the holder of the receive side.
@@ -104,7 +105,7 @@ impl Class {
 }
 
 impl Classes {
-    /// Those classes, which are valid, and class 0 if it is not among them.
+    /// Queues of these classes, which are valid, and of class 0 if it is not among them.
     pub fn new(classes: &[RateClass], now_ns: u64) -> Classes {
         let first = RateClass::default();
         let has_first = classes.iter().any(|class| class.number == first.number);
@@ -134,8 +135,8 @@ impl Classes {
             .unwrap_or(0)
     }
 
-    /// Appends a packet of its class as a copy, or gives it or others to `refuse`. `rate` is the port's, in bits per
-    /// second. Returns how many bytes were copied.
+    /// Appends a packet of its class as a copy, or gives it or others to `refuse`. `rate` is the port's, in
+    /// bits per second. Returns how many bytes were copied.
     pub fn push(
         &mut self,
         packet: &Shared<Packet>,

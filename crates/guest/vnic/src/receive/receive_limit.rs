@@ -290,7 +290,8 @@ impl ReceiveSide {
         }
     }
 
-    /// Changes the classes of packets, if the bandwidth is bounded. The caller then has a worker serve the port.
+    /// Changes the classes of packets, if the bandwidth is bounded. The caller then has a worker serve the
+    /// port.
     pub(crate) fn set_classes(&mut self, classes: &[RateClass]) {
         if let Some(limit) = self.limit.as_mut().filter(|limit| limit.bucket.is_some()) {
             limit.set_classes(classes, cpu::now_ns());

@@ -206,8 +206,8 @@ impl Config<'_> {
         self.band(rate.max(least), self.metered("burst", kilobits))
     }
 
-    /// Bandwidth of a port or queue by `linux-htb` and `linux-hfsc`, in bits and bits per second, and not less than
-    /// `least`. The nearest that the data plane can keep, if it is slower or faster than that.
+    /// Bandwidth of a port or queue by `linux-htb` and `linux-hfsc`, in bits and bits per second, and not
+    /// less than `least`. The nearest that the data plane can keep, if it is slower or faster than that.
     fn bandwidth(&self, least: u64) -> Option<RateLimit> {
         let rate = self.number("max-rate", |bits| bits)?;
         let rate = if rate > 0 { rate.max(least) } else { 0 };

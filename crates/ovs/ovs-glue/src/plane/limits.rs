@@ -1,10 +1,10 @@
 //! Limits of ports: policing and queues, from ovs-vswitchd's database.
 //!
 //! ovs-vswitchd has the kernel limit a port's device at the host, which no packet of a guest passes. So
-//! limits are made of means of the data plane: the bandwidth of a port, beyond which packets wait, and a filter
-//! of the port ([`Stage`]) whose flows ask meters, beyond which packets are dropped. Packets from a port meet
-//! one flow; packets to a port are told apart by their queue, which `set_queue` has written into its priority.
-//! A queue's own meter comes first, then that of all queues.
+//! limits are made of means of the data plane: the bandwidth of a port, beyond which packets wait, and a
+//! filter of the port ([`Stage`]) whose flows ask meters, beyond which packets are dropped. Packets from a
+//! port meet one flow; packets to a port are told apart by their queue, which `set_queue` has written into
+//! its priority. A queue's own meter comes first, then that of all queues.
 //!
 //! Numbers of meters and flows follow from those of ports, and are none that ovs-vswitchd has. So each data
 //! plane, and each of our processes, has the same, and what is there already is replaced. When ovs-vswitchd
@@ -337,6 +337,12 @@ impl Making {
             // Queues without a limit are counted.
             meters.insert(*queue, self.counting_meter(which, MeterUnit::Kilobits, *band));
         }
+        self.tell_apart(&meters, all, limits);
+    }
+
+    /// Flows for packets of each queue, by the meters of queues.
+    fn tell_apart(&mut self, meters: &BTreeMap<u16, u32>, all: Option<u32>, limits: &Limits) {
+        let mut meters = meters.clone();
         let others = meters.remove(&0);
         self.means.filters.egress[0] = Filter::Flows;
         let class = |queue: u16, number| RateClass {

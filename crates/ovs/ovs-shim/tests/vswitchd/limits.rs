@@ -10,8 +10,8 @@ use std::path::PathBuf;
 const GUESTS: [(&str, u32); 2] = [("vm1", 1), ("vm2", 2)];
 /// Of what comes from `vm1`.
 const POLICED: Rate = kilobits(2000, 800);
-/// Of what is sent to `vm2`, in all and in two of its queues. What may come at once in a queue is a tenth of a
-/// second's, but the longest frame.
+/// Of what is sent to `vm2`, in all and in two of its queues. What may come at once in a queue is a tenth of
+/// a second's, but the longest frame.
 const ALL: Rate = kilobits(4000, 525);
 const FIRST: Rate = kilobits(400, 525);
 const SECOND: Rate = kilobits(1600, 525);

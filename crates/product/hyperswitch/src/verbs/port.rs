@@ -234,15 +234,20 @@ fn rules(port: &PortInfo, line: &mut impl FnMut(&str, String)) {
             "static macs",
             or_dash((!statics.is_empty()).then(|| statics.join(", "))),
         );
-        if config.address_source != AddressSource::Configuration {
-            line("address source", config.address_source.to_string());
-            line("address limit", config.address_limit.to_string());
-        }
-        if config.dhcp_server {
-            line("dhcp server", config.dhcp_server.to_string());
-        }
+        sources(config, line);
         line("isolated", config.isolated.to_string());
         line("flood", config.flood.to_string());
+    }
+}
+
+/// Where further addresses come from, if they do.
+fn sources(config: &PortConfig, line: &mut impl FnMut(&str, String)) {
+    if config.address_source != AddressSource::Configuration {
+        line("address source", config.address_source.to_string());
+        line("address limit", config.address_limit.to_string());
+    }
+    if config.dhcp_server {
+        line("dhcp server", config.dhcp_server.to_string());
     }
 }
 
