@@ -312,6 +312,14 @@ fn add_spoof(
     Ok(())
 }
 
+/// From link-local addresses.
+fn of_link(matches: Match) -> Match {
+    Match {
+        ip_src: Some(Addresses::Prefix(LINK_LOCAL)),
+        ..matches
+    }
+}
+
 /// Adds what the controller sees to know further addresses of a MAC address: requests to DHCP servers, or
 /// packets from addresses that no rule before allows.
 fn add_source(rules: &mut Rules, source: AddressSource, own: MacPrefix) {
@@ -323,11 +331,7 @@ fn add_source(rules: &mut Rules, source: AddressSource, own: MacPrefix) {
         AddressSource::Configuration => {}
         AddressSource::Dhcp => {
             see(LEASE, udp(68, 67), Verdict::Copy);
-            let message = Match {
-                ip_src: Some(Addresses::Prefix(LINK_LOCAL)),
-                ..udp_v6(546, 547)
-            };
-            see(LEASE, message, Verdict::Copy);
+            see(LEASE, of_link(udp_v6(546, 547)), Verdict::Copy);
         }
         AddressSource::FirstUse => {
             for kind in [NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT] {

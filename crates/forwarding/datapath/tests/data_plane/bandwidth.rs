@@ -350,6 +350,34 @@ fn a_priority_goes_before_all_that_waits() {
     switch.finish();
 }
 
+#[test]
+fn classes_out_of_range_are_refused() {
+    let (mut switch, ..) = pair();
+    let class = |number, priority, least_rate, most| RateClass {
+        number,
+        priority,
+        least_rate,
+        most,
+    };
+    let short = RateLimit { burst: 1, ..SLOW };
+    for classes in [
+        vec![class(65, 0, 0, None)],
+        vec![class(1, 8, 0, None)],
+        vec![class(1, 0, u64::MAX, None)],
+        vec![class(1, 0, 0, Some(short))],
+        vec![class(1, 0, 0, None), class(1, 0, 0, None)],
+        vec![class(2, 0, 0, None), class(1, 0, 0, None)],
+        vec![class(0, 0, 0, None); 1000],
+    ] {
+        let port = PortId(1);
+        assert_eq!(
+            switch.refused(Request::PortClasses { port, classes }),
+            Errno::INVAL
+        );
+    }
+    switch.finish();
+}
+
 /// Packets of a class, which the sender's flow puts them in, wait; those of no class do not.
 #[test]
 fn a_class_waits_and_others_pass() {
@@ -449,28 +477,6 @@ fn bandwidths_out_of_range_are_refused() {
         };
         let port = PortId(1);
         assert_eq!(switch.refused(Request::PortRates { port, rates }), Errno::INVAL);
-    }
-    let class = |number, priority, least_rate, most| RateClass {
-        number,
-        priority,
-        least_rate,
-        most,
-    };
-    let short = RateLimit { burst: 1, ..SLOW };
-    for classes in [
-        vec![class(65, 0, 0, None)],
-        vec![class(1, 8, 0, None)],
-        vec![class(1, 0, u64::MAX, None)],
-        vec![class(1, 0, 0, Some(short))],
-        vec![class(1, 0, 0, None), class(1, 0, 0, None)],
-        vec![class(2, 0, 0, None), class(1, 0, 0, None)],
-        vec![class(0, 0, 0, None); 1000],
-    ] {
-        let port = PortId(1);
-        assert_eq!(
-            switch.refused(Request::PortClasses { port, classes }),
-            Errno::INVAL
-        );
     }
     send(&mut a, 0..FRAMES);
     (0..FRAMES).for_each(|number| b.expect_plain(&plain(1, 2, LENGTH, number)));

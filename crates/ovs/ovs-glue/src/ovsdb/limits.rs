@@ -434,6 +434,11 @@ mod tests {
             };
             assert_eq!(shaped(kind, map(&[]), &queues), wanted);
         }
+    }
+
+    #[test]
+    fn policers_police_and_odd_values_are_left_out() {
+        let queues = [(0, map(&[]))];
         let config = map(&[("cir", "1250000"), ("cbs", "250000"), ("max-rate", "7")]);
         let limits = shaped("egress-policer", config.clone(), &queues);
         let egress = made(10_000, 2000);

@@ -389,16 +389,6 @@ mod tests {
             ),
             guarded
         );
-        let learning = PortChanges {
-            address_source: Some(AddressSource::FirstUse),
-            address_limit: Some("9".parse().unwrap()),
-            dhcp_server: Some(false),
-            ..PortChanges::default()
-        };
-        assert_eq!(
-            set(" --address-source first-use --address-limit 9 --dhcp-server false"),
-            learning
-        );
         let open = PortChanges {
             guards: Some([].into()),
             security_groups: Some(vec![]),
