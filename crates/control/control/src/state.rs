@@ -179,15 +179,7 @@ pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
     };
     for switch in &merged.switches {
         let name = switch.name.to_string();
-        let of_switch = |port: &str| match runtime.contains(port) {
-            true => Origin::Runtime,
-            false => Origin::Config,
-        };
-        let origin = if intent.switches.iter().any(|own| own.name == switch.name) {
-            Origin::Runtime
-        } else {
-            Origin::Config
-        };
+        let origin = origin_of(intent.switches.iter().any(|own| own.name == switch.name));
         if let Some(interface) = switch.host_interface() {
             let port_name = switch.host_port();
             let mac = initial_mac(options, &port_name);
@@ -202,7 +194,7 @@ pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
         }
         for port in &switch.ports {
             let port_name = port.name.to_string();
-            let origin = of_switch(&port_name);
+            let origin = origin_of(runtime.contains(&port_name));
             let mut desired = desired_port(switch, port, origin, options);
             desired.access = port_access(port, &merged.access);
             state.ports.insert(port_name, desired);
@@ -216,6 +208,14 @@ pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
     check_sockets(&state, &options.run_dir)?;
     check_p4(&state)?;
     Ok(state)
+}
+
+fn origin_of(is_by_command: bool) -> Origin {
+    if is_by_command {
+        Origin::Runtime
+    } else {
+        Origin::Config
+    }
 }
 
 /// The configuration with addresses that ports got by DHCP or first use as allowed pairs.

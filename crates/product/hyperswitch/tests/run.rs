@@ -577,7 +577,6 @@ fn with_json_every_verb_prints_json_whether_it_succeeds_or_fails() {
         "apply /nonexistent",
         "confirm",
         "reload",
-        "ovs status",
         "ovs plug br0 vm1",
         "ovs trace --in-port no --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff",
         "p4 check /nonexistent",

@@ -52,18 +52,11 @@ impl Listener {
                 assert!(self.ports.contains(&port), "{port} is not there yet");
                 self.rates.insert(port, rates);
             }
-            Request::PortFilters { port, filters } => {
-                assert!(self.ports.contains(&port), "{port} is not there yet");
-                let flows = self.flows.values();
-                let has = |stage| flows.clone().any(|flow| flow.stage == stage);
-                assert!(filters.ingress == none().ingress || has(Stage::Ingress(0)));
-                assert!(filters.egress == none().egress || has(Stage::Egress(port, 0)));
-                self.filters.insert(port, filters);
-            }
+            Request::PortFilters { port, filters } => self.filter(port, filters),
             Request::FlowPut { flow, .. } => {
-                for action in &flow.actions {
-                    assert!(!matches!(action, Step::Meter(meter) if !self.meters.contains_key(meter)));
-                }
+                let lacks =
+                    |action: &Step| matches!(action, Step::Meter(meter) if !self.meters.contains_key(meter));
+                assert!(!flow.actions.iter().any(lacks));
                 self.flows.insert(flow.id, flow);
                 return ended(&[]);
             }
@@ -85,6 +78,14 @@ impl Listener {
             other => panic!("{other:?}"),
         }
         Told::Done
+    }
+
+    fn filter(&mut self, port: PortId, filters: Filters) {
+        assert!(self.ports.contains(&port), "{port} is not there yet");
+        let has = |stage| self.flows.values().any(|flow| flow.stage == stage);
+        assert!(filters.ingress == none().ingress || has(Stage::Ingress(0)));
+        assert!(filters.egress == none().egress || has(Stage::Egress(port, 0)));
+        self.filters.insert(port, filters);
     }
 
     /// Rates of all meters.
