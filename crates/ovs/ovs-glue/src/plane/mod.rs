@@ -128,7 +128,7 @@ pub struct Plane {
     /// Distinguishes this process's flows from those that an earlier one left in the data plane.
     generation: u64,
     answers: VecDeque<(Ticket, Result<Answer, Errno>)>,
-    connecting: Vec<connecting::Connecting>,
+    awaited: connecting::Awaited,
     upcalls: upcalls::Upcalls,
     originals: originals::Originals,
     handed: packets::Handed,
@@ -159,7 +159,7 @@ impl Plane {
             policies: policies::PlanePolicies::default(),
             generation: now_ms(),
             answers: VecDeque::new(),
-            connecting: Vec::new(),
+            awaited: connecting::Awaited::default(),
             upcalls: upcalls::Upcalls::default(),
             originals: originals::Originals::default(),
             handed: packets::Handed::default(),

@@ -118,3 +118,20 @@ fn a_device_that_says_nothing_is_waited_for_half_a_second() {
         begin.elapsed()
     );
 }
+
+#[test]
+fn of_many_ports_at_once_the_first_ones_are_waited_for() {
+    let (mut world, _driver) = with_device();
+    let begin = Instant::now();
+    let tickets: Vec<_> = (0..20)
+        .map(|_| world.ask(Question::Connected(PortNo(1))))
+        .collect();
+    let answered: Vec<_> = std::iter::from_fn(|| world.plane.next_answer()).collect();
+    if begin.elapsed() < Duration::from_millis(400) {
+        let last: Vec<_> = tickets[16..]
+            .iter()
+            .map(|ticket| (*ticket, Ok(Answer::Done)))
+            .collect();
+        assert_eq!(answered, last);
+    }
+}
