@@ -65,6 +65,14 @@ impl Pair {
     }
 }
 
+fn uplink_spec(name: &str) -> InterfaceSpec {
+    InterfaceSpec {
+        kind: InterfaceKind::Uplink,
+        name: name.to_owned(),
+        mtu: None,
+    }
+}
+
 #[test]
 fn carries_ping_and_tcp_with_offloads() {
     if !can_run() {
@@ -615,11 +623,7 @@ fn an_uplink_carries_traffic_and_vlan_tags() {
 
     let driver = Driver::start(Some(&host));
     let (backend, [first, second]) = Backend::start(ALL);
-    let spec = InterfaceSpec {
-        kind: InterfaceKind::Uplink,
-        name: uplink.clone(),
-        mtu: None,
-    };
+    let spec = uplink_spec(&uplink);
     driver.attach(0, &spec, first);
     driver.expect_failed(0, "is down");
     host.sh(&format!("ip link set {uplink} up"));
@@ -704,11 +708,7 @@ fn an_uplink_moves_to_another_namespace_and_back() {
     assert!(answers());
     let driver = Driver::start(Some(&host));
     let (_backend, [stream, _]) = Backend::start(ALL);
-    let spec = InterfaceSpec {
-        kind: InterfaceKind::Uplink,
-        name: uplink.clone(),
-        mtu: None,
-    };
+    let spec = uplink_spec(&uplink);
     driver.attach(0, &spec, stream);
     driver.expect_up(0);
     assert!(!answers());
@@ -746,11 +746,7 @@ fn frames_of_all_lengths_come_in_order_through_ring_and_socket() {
     outside.sh(&format!("ip link set {far} mtu 9000 up"));
     let driver = Driver::start(Some(&host));
     let (backend, [stream, _]) = Backend::start(ALL);
-    let spec = InterfaceSpec {
-        kind: InterfaceKind::Uplink,
-        name: uplink.clone(),
-        mtu: None,
-    };
+    let spec = uplink_spec(&uplink);
     driver.attach(0, &spec, stream);
     driver.expect_up(0);
     backend.devices[0].lock().unwrap().keep = usize::MAX;

@@ -34,7 +34,7 @@ impl Card {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ethernet;
         capabilities.max_transmission_unit = ETHERNET_HEADER + mtu;
-        // Those of TCP and UDP are looked at here, where the frame's header is known.
+        // Checksums of TCP and UDP are looked at here, where the frame's header is known.
         if attached.has(feature::NET_GUEST_CSUM) {
             capabilities.checksum.udp = Checksum::Tx;
             capabilities.checksum.tcp = Checksum::Tx;

@@ -224,7 +224,7 @@ pub enum Question {
     /// Brings [`Datapath::port_stats`] up to date.
     PortStats(PortNo),
     /// Waits until a new port's device is attached, or cannot be, at most half a second. Ports whose guests
-    /// come when they like are answered at once.
+    /// come when they like are answered at once, and so are ports beyond the first 16 within a second.
     Connected(PortNo),
     /// Makes or replaces a meter; the answer is the statistics of the one before. `EFBIG` if there is no
     /// room.

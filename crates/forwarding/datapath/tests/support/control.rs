@@ -593,7 +593,7 @@ impl Controller {
             }
             let ports = self.ports();
             let settled = self.upcalls.is_empty() && ports.iter().all(|port| self.is_settled(port));
-            // It stays like that: what was sent last may not have been counted at all before.
+            // Counts stay as they are: what was sent last may not have been counted at all before.
             std::thread::sleep(Duration::from_millis(5));
             let after = self.ports();
             if settled

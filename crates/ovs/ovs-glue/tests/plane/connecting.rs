@@ -2,29 +2,17 @@
 
 use super::{Channel, DATAPATH, FIRST, World};
 use control_protocol::data_plane::{PortState, Request};
-use control_protocol::driver::{FromDriver, InterfaceState, ToDriver};
+use control_protocol::driver::{FromDriver, InterfaceState};
 use flow::PortId;
-use ovs_glue::datapath::{Answer, Datapath, PortNo, PortSpec, Question, Ticket};
+use ovs_glue::datapath::{Answer, Datapath, PortNo, Question, Ticket};
 use ovs_glue::plane::Plug;
-use ovs_netlink::vport::Kind;
 use std::time::{Duration, Instant};
 
 /// A driver domain without interfaces, and a port with a device that it is to attach.
 fn with_device() -> (World, Channel) {
     let mut world = World::new();
-    let (ours, driver) = Channel::pair().unwrap();
-    world.plane.connect_driver(ours).unwrap();
-    world.plane.exchange();
-    driver.try_recv::<ToDriver>().unwrap();
-    driver.try_send(&FromDriver::Interfaces(Vec::new()), &[]).unwrap();
-    world.plane.exchange();
-    let spec = PortSpec {
-        number: PortNo(1),
-        name: "eth1".into(),
-        kind: Kind::Netdev,
-        options: None,
-    };
-    world.plane.add_port(DATAPATH, &spec).unwrap();
+    let driver = world.connect_driver();
+    world.add_device(1, "eth1");
     let added = world.hear();
     assert!(matches!(added.request, Request::PortAdd(_)), "{added:?}");
     world.answer(&added, control_protocol::data_plane::Answer::Done);

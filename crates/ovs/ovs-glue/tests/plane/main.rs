@@ -147,11 +147,31 @@ impl World {
         ticket
     }
 
+    /// A driver domain without interfaces.
+    fn connect_driver(&mut self) -> Channel {
+        let (ours, driver) = Channel::pair().unwrap();
+        self.plane.connect_driver(ours).unwrap();
+        self.plane.exchange();
+        driver.try_recv::<ToDriver>().unwrap();
+        driver.try_send(&FromDriver::Interfaces(Vec::new()), &[]).unwrap();
+        self.plane.exchange();
+        driver
+    }
+
     fn add_port(&mut self, number: u32, name: &str) {
+        self.add(number, name, Kind::Internal);
+    }
+
+    /// A device that was there before.
+    fn add_device(&mut self, number: u32, name: &str) {
+        self.add(number, name, Kind::Netdev);
+    }
+
+    fn add(&mut self, number: u32, name: &str, kind: Kind) {
         let spec = PortSpec {
             number: PortNo(number),
             name: name.into(),
-            kind: Kind::Internal,
+            kind,
             options: None,
         };
         self.plane.add_port(DATAPATH, &spec).unwrap();
@@ -881,12 +901,7 @@ fn a_port_stays_down_in_the_next_data_plane() {
 #[test]
 fn no_device_is_attached_before_the_database_has_told_all() {
     let mut world = World::new();
-    let (ours, driver) = Channel::pair().unwrap();
-    world.plane.connect_driver(ours).unwrap();
-    world.plane.exchange();
-    driver.try_recv::<ToDriver>().unwrap();
-    driver.try_send(&FromDriver::Interfaces(Vec::new()), &[]).unwrap();
-    world.plane.exchange();
+    let _driver = world.connect_driver();
     assert_eq!(world.plane.held(), None);
     world.add_port(1, "int1");
     world.add_port(2, "vm2");
@@ -921,19 +936,8 @@ fn no_device_is_attached_before_the_database_has_told_all() {
 #[test]
 fn a_device_of_the_host_waits_for_its_ports_policy() {
     let mut world = World::new();
-    let (ours, driver) = Channel::pair().unwrap();
-    world.plane.connect_driver(ours).unwrap();
-    world.plane.exchange();
-    driver.try_recv::<ToDriver>().unwrap();
-    driver.try_send(&FromDriver::Interfaces(Vec::new()), &[]).unwrap();
-    world.plane.exchange();
-    let spec = PortSpec {
-        number: PortNo(1),
-        name: "eth1".into(),
-        kind: Kind::Netdev,
-        options: None,
-    };
-    world.plane.add_port(DATAPATH, &spec).unwrap();
+    let driver = world.connect_driver();
+    world.add_device(1, "eth1");
     assert_eq!(world.plane.next_device(), None);
     world.plane.exchange();
     assert!(driver.try_recv::<ToDriver>().is_err());
