@@ -80,14 +80,17 @@ test: setup ## All tests
 	$(MAKE) test-loom
 	$(MAKE) test-end-to-end
 
+# What no mode changes: how headers are parsed, what a VMM's messages do, what controllers are told.
+SAME_IN_ALL_MODES = $(addprefix --skip ,deep_headers bad_messages bad_descriptors events p4_scripts)
+IN_MODES = --package datapath --test data_plane -- --test-threads=1 $(SAME_IN_ALL_MODES)
 test-unit: ## Unit, property and integration tests of all crates
 	$(CARGO) test --workspace --exclude testbed
 	set -e; for mode in poll thread-per-vnic driver-domain; do \
 		echo "The data plane in mode $$mode:"; \
-		HYPERSWITCH_TEST_MODE=$$mode $(CARGO) test --package datapath --test data_plane -- --test-threads=1; \
+		HYPERSWITCH_TEST_MODE=$$mode $(CARGO) test $(IN_MODES); \
 	done
 	@echo "The data plane with knowledge of cores and guests:"
-	scripts/as-root env HYPERSWITCH_TEST_MODE=vm-state $(CARGO) test --package datapath --test data_plane -- --test-threads=1
+	scripts/as-root env HYPERSWITCH_TEST_MODE=vm-state $(CARGO) test $(IN_MODES)
 
 # Folders of packet tests: the project's own, and further ones where they are.
 STF ?= $(wildcard ../shared/p4/stf)
