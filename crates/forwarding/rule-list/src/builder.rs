@@ -1,25 +1,27 @@
 //! Making lists, in pieces of bounded work.
 //!
 //! A list never changes. A change is a new list, made beside the old one from the old one's rules, and
-//! takes its place at once.
+//! takes its place at once. Rules that stay keep their conditions, and only get other places in the order:
+//! some nanoseconds each. Those that come or go are a hundred times as much work.
 //!
 //! | piece | work |
 //! |---|---|
 //! | [`Builder::add`], [`Builder::remove`] | one rule |
-//! | [`Compiler::step`] | as many rules as the caller allows |
+//! | [`Compiler::step`] | as many rules as the caller allows, or one dimension of the former version |
 //! | [`Compiler::finish`] | what is left to do; nothing after the last step |
 
 use crate::MAX_RULES;
-use crate::condition::{Condition, Conditions};
+use crate::condition::Conditions;
 use crate::dimension::{DIMENSIONS, Dimension, Dimensions};
 use crate::index::Index;
 use crate::list::{Class, RuleList};
 use crate::outline::{Outline, Sought};
 use crate::refused::Refused;
 use crate::rule::{Rule, Verdict};
+use crate::rule_bits::Moves;
 use flow::{FlowKey, FlowMask};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Most rules that a [`ListChange`] names. A change of more rules concerns every decision.
@@ -133,20 +135,22 @@ impl Builder {
     /// Ends the collection of rules and begins to make the list.
     pub fn compile(self) -> Compiler {
         let rules = self.len();
+        let former = self.old.as_ref().map_or(0, |old| old.rules.len());
         Compiler {
             list: RuleList {
                 rules: Vec::with_capacity(rules),
                 dimensions: Vec::with_capacity(rules),
                 indices: [const { None }; DIMENSIONS],
-                places: BTreeMap::new(),
+                places: Vec::new(),
                 default: self.default,
             },
-            conditions: HashMap::new(),
             old: self.old,
             old_place: 0,
             removed: self.removed,
             added: self.added,
-            size: rules,
+            moves: Moves::new(former, rules),
+            moved: 0,
+            indexed: 0,
             changed: self.changed,
         }
     }
@@ -158,35 +162,46 @@ impl Builder {
     }
 }
 
-/// A list that is being made.
+/// A list that is being made: its rules get their places, then each index of the former version is taken
+/// over, and at last rules that went are taken out of the indices, and rules that came are put in.
 #[derive(Debug)]
 pub struct Compiler {
     list: RuleList,
-    /// Numbers of conditions in their dimensions.
-    conditions: HashMap<(Dimension, Condition), u32>,
     old: Option<Arc<RuleList>>,
     /// The old version's rule that comes next.
     old_place: usize,
+    /// Places of rules that went, as long as indices may have their conditions.
     removed: BTreeSet<u16>,
-    /// Rules that were added and come later.
+    /// Rules that were added and have no place yet.
     added: BTreeMap<Rank, Rule>,
-    /// Rules that the list will have.
-    size: usize,
+    moves: Moves,
+    /// Dimensions that were taken over.
+    moved: usize,
+    /// Rules that were added and are in the indices.
+    indexed: usize,
     changed: Changed,
 }
 
 impl Compiler {
-    /// Puts up to `rules` further rules into the list. True when no rule is left.
+    /// Does a piece of work, which is about up to `rules` rules, or about all rules that stay in one
+    /// dimension. True when nothing is left to do.
     ///
     /// # Errors
     ///
     /// The list would exceed a limit that is not about the number of rules. No later step can mend that.
     pub fn step(&mut self, rules: usize) -> Result<bool, Refused> {
-        for _ in 0..rules {
-            let Some(rule) = self.next_rule() else { break };
-            self.put(rule)?;
+        if self.list.rules.len() < self.moves.rules {
+            self.place_rules(rules);
+        } else if let Some(dimension) = Dimension::ALL.get(self.moved) {
+            self.take_over(*dimension);
+            self.moved += 1;
+        } else if !self.removed.is_empty() {
+            self.forget_rules(rules)?;
+        } else {
+            self.index_rules(rules)?;
         }
-        Ok(self.list.rules.len() == self.size)
+        let is_whole = self.list.rules.len() == self.moves.rules && self.moved == DIMENSIONS;
+        Ok(is_whole && self.removed.is_empty() && self.indexed == self.moves.added.len())
     }
 
     /// The list, and what differs from the version that it was made from.
@@ -195,53 +210,101 @@ impl Compiler {
     ///
     /// As for [`step`](Self::step).
     pub fn finish(mut self) -> Result<(RuleList, ListChange), Refused> {
-        self.step(usize::MAX)?;
+        while !self.step(usize::MAX)? {}
         let change = ListChange {
             changed: self.changed,
         };
         Ok((self.list, change))
     }
 
-    /// The rule that is tried next: of equal priority the old ones come first.
-    fn next_rule(&mut self) -> Option<Rule> {
-        let old = self.old.as_ref().map_or(&[][..], |old| &old.rules);
-        while self.removed.contains(&(self.old_place as u16)) {
-            self.old_place += 1;
+    /// Puts up to `most` further rules into the list.
+    fn place_rules(&mut self, most: usize) {
+        for _ in 0..most {
+            // Places are below `MAX_RULES`, which 16 bits hold.
+            let place = self.list.rules.len() as u16;
+            let Some((rule, dimensions)) = self.next_rule(place) else {
+                break;
+            };
+            self.list.rules.push(rule);
+            self.list.dimensions.push(dimensions);
         }
-        let old = old.get(self.old_place);
-        let added = self.added.first_key_value().map(|((priority, _), _)| priority.0);
-        match old {
-            Some(rule) if added.is_none_or(|added| added <= rule.priority) => {
-                self.old_place += 1;
-                Some(rule.clone())
-            }
-            _ => self.added.pop_first().map(|(_, rule)| rule),
+        if self.list.rules.len() == self.moves.rules {
+            self.number_rules();
         }
     }
 
-    fn put(&mut self, rule: Rule) -> Result<(), Refused> {
-        // Positions are below `MAX_RULES`, which 16 bits hold.
-        let place = self.list.rules.len() as u16;
-        let mut dimensions = Dimensions::default();
-        for (dimension, condition) in rule.matches.conditions()? {
-            dimensions.insert(dimension);
-            let index = self.list.indices[dimension as usize]
-                .get_or_insert_with(|| Box::new(Index::new(dimension, self.size)));
-            let known = self.conditions.get(&(dimension, condition)).copied();
-            let number = match known {
-                Some(number) => number,
-                None => {
-                    let number = index.add_condition(condition)?;
-                    self.conditions.insert((dimension, condition), number);
-                    number
-                }
-            };
-            index.add_rule(number, place, self.size);
+    /// The rule for that place: of equal priority the old ones come first. Dimensions of new rules are not
+    /// known yet.
+    fn next_rule(&mut self, place: u16) -> Option<(Rule, Dimensions)> {
+        while self.removed.contains(&(self.old_place as u16)) {
+            self.old_place += 1;
         }
-        self.list.dimensions.push(dimensions);
-        self.list.places.insert(rule.number, place);
-        self.list.rules.push(rule);
+        let old = self.old.as_deref();
+        let next = old.and_then(|old| Some((old.rules.get(self.old_place)?, old.dimensions[self.old_place])));
+        let added = self.added.first_key_value().map(|((priority, _), _)| priority.0);
+        match next {
+            Some((rule, dimensions)) if added.is_none_or(|added| added <= rule.priority) => {
+                self.moves.set(self.old_place as u16, place);
+                self.old_place += 1;
+                Some((rule.clone(), dimensions))
+            }
+            _ => {
+                let (_, rule) = self.added.pop_first()?;
+                self.moves.added.push(place);
+                Some((rule, Dimensions::default()))
+            }
+        }
+    }
+
+    /// Takes over what the former version has about a dimension.
+    fn take_over(&mut self, dimension: Dimension) {
+        let old = self.old.as_ref();
+        let index = old.and_then(|old| old.indices[dimension as usize].as_ref());
+        self.list.indices[dimension as usize] = index.map(|index| Box::new(index.moved(&self.moves)));
+    }
+
+    /// Takes conditions out of the indices that up to `most` rules had which went, and no other rule has.
+    fn forget_rules(&mut self, most: usize) -> Result<(), Refused> {
+        for _ in 0..most {
+            let (Some(place), Some(old)) = (self.removed.pop_first(), &self.old) else {
+                break;
+            };
+            for (dimension, condition) in old.rules[usize::from(place)].matches.conditions()? {
+                let index = &mut self.list.indices[dimension as usize];
+                index
+                    .iter_mut()
+                    .for_each(|index| index.forget_condition(condition));
+                index.take_if(|index| !index.has_conditions());
+            }
+        }
         Ok(())
+    }
+
+    /// Puts up to `most` rules that came into the indices.
+    fn index_rules(&mut self, most: usize) -> Result<(), Refused> {
+        let size = self.moves.rules;
+        for &place in self.moves.added.iter().skip(self.indexed).take(most) {
+            let dimensions = &mut self.list.dimensions[usize::from(place)];
+            for (dimension, condition) in self.list.rules[usize::from(place)].matches.conditions()? {
+                dimensions.insert(dimension);
+                let index = &mut self.list.indices[dimension as usize];
+                index
+                    .get_or_insert_with(|| Box::new(Index::new(dimension, size)))
+                    .add_rule(condition, place, size)?;
+            }
+            self.indexed += 1;
+        }
+        Ok(())
+    }
+
+    /// Notes the places of all rules by number: of those that stay in the former order.
+    fn number_rules(&mut self) {
+        let old = self.old.iter().flat_map(|old| &old.places);
+        let stay = old.filter_map(|&(number, place)| Some((number, self.moves.place(place)?)));
+        let added = self.moves.added.iter();
+        let come = added.map(|&place| (self.list.rules[usize::from(place)].number, place));
+        self.list.places = stay.chain(come).collect();
+        self.list.places.sort_by_key(|(number, _)| *number);
     }
 }
 

@@ -5,7 +5,7 @@ use crate::dimension::{Dimension, IPV6};
 use crate::ranges::Ranges;
 use crate::refused::Refused;
 use crate::rule::{SetId, TcpFlags};
-use crate::rule_bits::{Candidates, RuleBits};
+use crate::rule_bits::{Candidates, Moves, RuleBits};
 use crate::sets::Sets;
 use crate::trie::{Trie, ones};
 use crate::{MAX_FLAG_CONDITIONS, MAX_SETS_PER_LIST};
@@ -25,8 +25,12 @@ pub(crate) struct Index {
     sets: Vec<(SetId, u32)>,
     /// Conditions on flags.
     flags: Vec<(TcpFlags, u32)>,
-    /// The rules with each condition.
+    /// The condition that the Ethernet type is IPv4 or IPv6.
+    ip: Option<u32>,
+    /// The rules with each condition, by the condition's number.
     rules: Vec<RuleBits>,
+    /// Numbers of no condition.
+    free: Vec<u32>,
     /// Rules without a condition in this dimension.
     indifferent: RuleBits,
 }
@@ -40,14 +44,98 @@ impl Index {
             ranges: None,
             sets: Vec::new(),
             flags: Vec::new(),
+            ip: None,
             rules: Vec::new(),
+            free: Vec::new(),
             indifferent: RuleBits::all(rules),
         }
     }
 
-    /// Adds a condition that no rule has had so far. Returns its number.
-    pub fn add_condition(&mut self, condition: Condition) -> Result<u32, Refused> {
-        let number = self.rules.len() as u32;
+    /// The index for another version of the list, whose new rules have no condition yet. Conditions that no
+    /// rule has any more stay until [`forget_condition`](Self::forget_condition).
+    pub fn moved(&self, moves: &Moves) -> Index {
+        let mut indifferent = self.indifferent.moved(moves);
+        moves
+            .added
+            .iter()
+            .for_each(|&rule| indifferent.add(rule, moves.rules));
+        Index {
+            dimension: self.dimension,
+            prefixes: self.prefixes.clone(),
+            long_prefixes: self.long_prefixes.clone(),
+            ranges: self.ranges.clone(),
+            sets: self.sets.clone(),
+            flags: self.flags.clone(),
+            ip: self.ip,
+            rules: self.rules.iter().map(|rules| rules.moved(moves)).collect(),
+            free: self.free.clone(),
+            indifferent,
+        }
+    }
+
+    /// Gives a rule of a list of `rules` its condition.
+    pub fn add_rule(&mut self, condition: Condition, rule: u16, rules: usize) -> Result<(), Refused> {
+        let number = match self.number_of(condition) {
+            Some(number) => number,
+            None => self.add_condition(condition)?,
+        };
+        self.rules[number as usize].add(rule, rules);
+        self.indifferent.remove(rule);
+        Ok(())
+    }
+
+    /// Removes a condition if no rule has it.
+    pub fn forget_condition(&mut self, condition: Condition) {
+        let number = self.number_of(condition);
+        let Some(number) = number.filter(|&number| self.rules[number as usize].is_empty()) else {
+            return;
+        };
+        match condition {
+            Condition::Prefix(prefix) => {
+                self.prefixes.remove(prefix, number);
+            }
+            Condition::LongPrefix(prefix) => {
+                self.long_prefixes.remove(prefix, number);
+            }
+            Condition::Range(range) => self.ranges.iter_mut().for_each(|ranges| ranges.remove(range)),
+            Condition::Ip => {
+                self.ip = None;
+                ip_types().into_iter().for_each(|prefix| {
+                    self.prefixes.remove(prefix, number);
+                });
+            }
+            Condition::Set(set) => self.sets.retain(|(other, _)| *other != set),
+            Condition::Flags(flags) => self.flags.retain(|(other, _)| *other != flags),
+        }
+        self.free.push(number);
+    }
+
+    /// Whether rules have conditions in this dimension.
+    pub fn has_conditions(&self) -> bool {
+        self.free.len() < self.rules.len()
+    }
+
+    /// The number of a condition that rules have.
+    fn number_of(&self, condition: Condition) -> Option<u32> {
+        match condition {
+            Condition::Prefix(prefix) => {
+                let mut numbers = self.prefixes.numbers(prefix).iter().copied();
+                numbers.find(|&number| Some(number) != self.ip)
+            }
+            Condition::LongPrefix(prefix) => self.long_prefixes.numbers(prefix).first().copied(),
+            Condition::Range(range) => self.ranges.as_ref()?.number_of(range),
+            Condition::Ip => self.ip,
+            Condition::Set(set) => self.condition_of(set),
+            Condition::Flags(flags) => {
+                let found = self.flags.iter().find(|(other, _)| *other == flags);
+                found.map(|(_, number)| *number)
+            }
+        }
+    }
+
+    /// Adds a condition that no rule has. Returns its number.
+    fn add_condition(&mut self, condition: Condition) -> Result<u32, Refused> {
+        let number = self.free.last().copied().unwrap_or(self.rules.len() as u32);
         match condition {
             Condition::Prefix(prefix) => {
                 self.prefixes.insert(prefix, number);
@@ -56,9 +144,12 @@ impl Index {
                 self.long_prefixes.insert(prefix, number);
             }
             Condition::Range(range) => self.ranges.get_or_insert_default().insert(range, number),
-            Condition::Ip => ip_types().into_iter().for_each(|prefix| {
-                self.prefixes.insert(prefix, number);
-            }),
+            Condition::Ip => {
+                self.ip = Some(number);
+                ip_types().into_iter().for_each(|prefix| {
+                    self.prefixes.insert(prefix, number);
+                });
+            }
             Condition::Set(set) => {
                 if self.sets.len() == MAX_SETS_PER_LIST {
                     return Err(Refused::TooManySetsOfList);
@@ -73,14 +164,10 @@ impl Index {
                 self.flags.push((flags, number));
             }
         }
-        self.rules.push(RuleBits::default());
+        if self.free.pop().is_none() {
+            self.rules.push(RuleBits::default());
+        }
         Ok(number)
-    }
-
-    /// Adds a rule behind those that are there, in a list of `rules`.
-    pub fn add_rule(&mut self, condition: u32, rule: u16, rules: usize) {
-        self.rules[condition as usize].add(rule, rules);
-        self.indifferent.remove(rule);
     }
 
     /// Leaves those candidates that allow the key's value, and notes the bits of the value that decided: at
@@ -137,6 +224,7 @@ impl Index {
             + self.ranges.as_ref().map_or(0, |ranges| ranges.memory())
             + size_of_val(&*self.sets)
             + size_of_val(&*self.flags)
+            + size_of_val(&*self.free)
     }
 
     /// Calls `allow` with the conditions about those of the sets, which are in order, that the list names.

@@ -55,16 +55,16 @@
 //!
 //! # Changes
 //!
-//! Lists never change: a [`Builder`] collects rules one by one, a [`Compiler`] makes the list in steps, and
-//! [`RuleLists::put`] exchanges it for the former version at once. Sets change in place, a member in the
-//! time of one path ([`Sets`]). Both kinds of change say which decisions they may concern.
+//! Lists never change: a [`Builder`] collects rules one by one, a [`Compiler`] makes the list in steps from
+//! its former version, and [`RuleLists::put`] exchanges it for that one at once. Sets change in place, a
+//! member in the time of one path ([`Sets`]). Both kinds of change say which decisions they may concern.
 //!
 //! # Bounds
 //!
 //! | what | at most | takes |
 //! |---|---|---|
 //! | rules of a list | [`MAX_RULES`] | a look-up: one step per rule and dimension at worst, one word operation per 64 rules usually |
-//! | rules of all lists, lists | [`MAX_RULES_OF_ALL`], [`MAX_LISTS`] | about 500 bytes a rule |
+//! | rules of all lists, lists | [`MAX_RULES_OF_ALL`], [`MAX_LISTS`] | about 600 bytes a rule |
 //! | members of a set, of all sets | [`MAX_MEMBERS_PER_SET`], [`MAX_MEMBERS`] | about 200 bytes a member |
 //! | rules on trial that are noted | [`MAX_TRIALS`] | each that matches: one step |
 //! | rules of all lists that log | [`MAX_LOGGING_RULES`] | one operation in decisions about their packets |

@@ -8,7 +8,6 @@ use crate::rule::{Rule, SetId, Verdict};
 use crate::rule_bits::Candidates;
 use crate::sets::{SetChange, SetKind, Sets};
 use flow::{FieldId, FlowKey, FlowMask, Unseen};
-use std::collections::BTreeMap;
 
 /// Rules in the order in which they are tried, with an index for each dimension that any of them is about.
 #[derive(Debug)]
@@ -17,8 +16,8 @@ pub struct RuleList {
     /// The dimensions of each rule's conditions.
     pub(crate) dimensions: Vec<Dimensions>,
     pub(crate) indices: [Option<Box<Index>>; DIMENSIONS],
-    /// Places of the rules, by number.
-    pub(crate) places: BTreeMap<u32, u16>,
+    /// Numbers of the rules, in order, each with the rule's place.
+    pub(crate) places: Vec<(u32, u16)>,
     pub(crate) default: Verdict,
 }
 
@@ -128,7 +127,11 @@ impl RuleList {
 
     /// The place of the rule with this number.
     pub fn place_of(&self, number: u32) -> Option<u16> {
-        self.places.get(&number).copied()
+        let found = self
+            .places
+            .binary_search_by_key(&number, |(number, _)| *number)
+            .ok()?;
+        Some(self.places[found].1)
     }
 
     /// What happens to packets that match no rule.
@@ -176,10 +179,7 @@ impl RuleList {
     /// Bytes of rules and indices.
     pub fn memory(&self) -> usize {
         let indices: usize = self.indices.iter().flatten().map(|index| index.memory()).sum();
-        size_of_val(&*self.rules)
-            + size_of_val(&*self.dimensions)
-            + self.places.len() * size_of::<(u32, u16)>()
-            + indices
+        size_of_val(&*self.rules) + size_of_val(&*self.dimensions) + size_of_val(&*self.places) + indices
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sets of a list's rules, one bit per rule in the order in which rules are tried.
 
 use crate::MAX_RULES;
+use smallvec::SmallVec;
 
 /// 64-bit words for all rules of a list.
 const WORDS: usize = MAX_RULES / 64;
@@ -9,13 +10,48 @@ const WORDS: usize = MAX_RULES / 64;
 /// the list.
 #[derive(Debug)]
 pub(crate) enum RuleBits {
-    Few(Vec<u16>),
+    Few(SmallVec<[u16; 8]>),
     Many(Box<[u64]>),
 }
 
 impl Default for RuleBits {
     fn default() -> Self {
-        RuleBits::Few(Vec::new())
+        RuleBits::Few(SmallVec::new())
+    }
+}
+
+/// Where the rules of a list are in its next version.
+#[derive(Debug, Default)]
+pub(crate) struct Moves {
+    /// By place in the former version; [`Moves::GONE`] for rules that the next one does not have.
+    places: Vec<u16>,
+    /// Places of rules that the former version does not have.
+    pub added: Vec<u16>,
+    /// Rules of the next version.
+    pub rules: usize,
+}
+
+const _: () = assert!(MAX_RULES <= Moves::GONE as usize);
+
+impl Moves {
+    const GONE: u16 = u16::MAX;
+
+    /// No rule of `former` ones has a place yet in a version of `rules`.
+    pub fn new(former: usize, rules: usize) -> Moves {
+        Moves {
+            places: vec![Moves::GONE; former],
+            added: Vec::new(),
+            rules,
+        }
+    }
+
+    pub fn set(&mut self, former: u16, place: u16) {
+        self.places[usize::from(former)] = place;
+    }
+
+    pub fn place(&self, former: u16) -> Option<u16> {
+        let place = self.places[usize::from(former)];
+        (place != Moves::GONE).then_some(place)
     }
 }
 
@@ -27,7 +63,40 @@ impl RuleBits {
         RuleBits::Many(words.into())
     }
 
-    /// Adds a rule behind those that are there, in a list of `rules`.
+    /// The rules by their places in the next version of the list.
+    pub fn moved(&self, moves: &Moves) -> RuleBits {
+        let mut moved = RuleBits::default();
+        self.for_each(|rule| {
+            if let Some(place) = moves.place(rule) {
+                moved.add(place, moves.rules);
+            }
+        });
+        moved
+    }
+
+    fn for_each(&self, mut f: impl FnMut(u16)) {
+        match self {
+            RuleBits::Few(positions) => positions.iter().for_each(|&rule| f(rule)),
+            RuleBits::Many(words) => {
+                for (at, &word) in (0u16..).zip(words) {
+                    let mut left = word;
+                    while left != 0 {
+                        f(at * 64 + left.trailing_zeros() as u16);
+                        left &= left - 1;
+                    }
+                }
+            }
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        match self {
+            RuleBits::Few(positions) => positions.is_empty(),
+            RuleBits::Many(words) => words.iter().all(|&word| word == 0),
+        }
+    }
+
+    /// Adds a rule that is not there, in a list of `rules`.
     pub fn add(&mut self, rule: u16, rules: usize) {
         // Beyond this many, positions take more room than bits, and more steps.
         let few = rules.div_ceil(64) * 2;
@@ -47,14 +116,15 @@ impl RuleBits {
 
     pub fn remove(&mut self, rule: u16) {
         match self {
-            RuleBits::Few(positions) => positions.retain(|&other| other != rule),
+            RuleBits::Few(positions) => positions.retain(|other| *other != rule),
             RuleBits::Many(words) => words[usize::from(rule / 64)] &= !(1 << (rule % 64)),
         }
     }
 
     pub fn memory(&self) -> usize {
         match self {
-            RuleBits::Few(positions) => positions.capacity() * size_of::<u16>(),
+            RuleBits::Few(positions) if positions.spilled() => positions.capacity() * size_of::<u16>(),
+            RuleBits::Few(_) => 0,
             RuleBits::Many(words) => size_of_val(&**words),
         }
     }

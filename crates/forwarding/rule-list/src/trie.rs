@@ -56,7 +56,7 @@ pub(crate) fn ones(count: u32) -> u128 {
 pub(crate) type Numbers = SmallVec<[u32; 2]>;
 
 /// A node, in a cache line of its own.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct Node {
     prefix: Prefix,
@@ -72,7 +72,7 @@ const ROOT: u32 = 0;
 const CHUNK: u32 = 1024;
 
 /// Prefixes, each with at least one number.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Trie {
     /// Chunks never move, so that no change copies a large trie.
     chunks: Vec<Vec<Node>>,
@@ -172,6 +172,18 @@ impl Trie {
         true
     }
 
+    /// The numbers that a prefix has.
+    pub fn numbers(&self, prefix: Prefix) -> &[u32] {
+        let mut node = self.get(ROOT);
+        while node.prefix.len < prefix.len && node.prefix.is_beginning_of(prefix.value) {
+            match node.children[bit(prefix.value, node.prefix.len.into())] {
+                ROOT => return &[],
+                child => node = self.get(child),
+            }
+        }
+        if node.prefix == prefix { &node.numbers } else { &[] }
+    }
+
     /// Bytes of all nodes.
     pub fn memory(&self) -> usize {
         let nodes: usize = self.chunks.iter().map(Vec::capacity).sum();
@@ -268,6 +280,9 @@ mod tests {
                 } else {
                     prop_assert_eq!(trie.remove(prefix, number), twin.remove(&(prefix.len, prefix.value, number)));
                 }
+                let of_prefix = twin.iter().filter(|there| (there.0, there.1) == (prefix.len, prefix.value));
+                let numbers: Vec<u32> = of_prefix.map(|there| there.2).collect();
+                prop_assert_eq!(trie.numbers(prefix), &numbers[..]);
                 let walk = |value| {
                     let mut seen = Vec::new();
                     let bits = trie.walk(value, |numbers| seen.extend_from_slice(numbers));

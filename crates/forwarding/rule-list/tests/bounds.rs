@@ -160,13 +160,24 @@ fn a_set_goes_in_pieces_and_leaves_nothing() {
     }
 }
 
+/// The steps of a list that has no former version: ten rules get places, then each dimension, then ten rules
+/// get into the indices. A version with one rule more does the last for one rule.
 #[test]
 fn a_step_takes_no_more_rules_than_it_may() {
+    const DIMENSIONS: usize = 15;
+    let steps = |builder: Builder| {
+        let mut compiler = builder.compile();
+        let steps = 1 + (0..100).take_while(|_| !compiler.step(4).unwrap()).count();
+        (steps, compiler.finish().unwrap().0)
+    };
     let mut builder = Builder::new(Verdict::Drop);
     (0..10).for_each(|port| builder.add(rule(port, from_port(port))).unwrap());
-    let mut compiler = builder.compile();
-    let steps: Vec<bool> = (0..3).map(|_| compiler.step(4).unwrap()).collect();
-    assert_eq!(steps, [false, false, true]);
+    let (taken, list) = steps(builder);
+    assert_eq!(taken, 3 + DIMENSIONS + 3);
+    let mut builder = Builder::from_list(list.into());
+    builder.add(rule(10, from_port(10))).unwrap();
+    assert!(builder.remove(3));
+    assert_eq!(steps(builder).0, 3 + DIMENSIONS + 1 + 1);
 }
 
 /// Packets are told apart no further than rules ask: a list about one port of one network makes few kinds

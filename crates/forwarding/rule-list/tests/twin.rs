@@ -6,7 +6,7 @@ use flow::{FieldId, FlowKey, FlowMask, KEY_WORDS, PortId, Unseen, VLAN_PRESENT};
 use proptest::prelude::*;
 use rule_list::{
     Addresses, Answer, Builder, Fragment, IpPrefix, ListId, MacPrefix, Macs, Match, Member, Outcome, Outline,
-    Ports, Range, Rule, RuleLists, SetId, SetKind, Standing, TcpFlags, Transport, Verdict, Vlan,
+    Ports, Range, Rule, RuleList, RuleLists, SetId, SetKind, Standing, TcpFlags, Transport, Verdict, Vlan,
 };
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -651,6 +651,16 @@ proptest! {
                 compiler.step(2).unwrap();
                 let (list, change) = compiler.finish().unwrap();
                 prop_assert_eq!(list.rules(), &both.twin.rules[..]);
+                // As if there had been no version before.
+                let mut builder = Builder::new(Verdict::Drop);
+                both.twin.rules.iter().for_each(|rule| builder.add(rule.clone()).unwrap());
+                let (fresh, _) = builder.compile().finish().unwrap();
+                let sets = both.lists.sets();
+                for key in &keys {
+                    let of = |list: &RuleList| list.look_up(sets, key, Unseen::Nothing);
+                    prop_assert_eq!(of(&list), of(&fresh));
+                }
+                both.twin.rules.iter().for_each(|rule| assert_eq!(list.place_of(rule.number), fresh.place_of(rule.number)));
                 both.lists.put(LIST, list).unwrap();
                 remembered.retain(|(key, noted, _, outline)| {
                     !change.may_meet(outline) || !change.may_concern(key, noted)
