@@ -150,8 +150,9 @@ pub fn udp_ports(number: u32) -> (u16, u16) {
 /// UDP ports of flow `number` (less than 2^24): the source port counts, the destination port carries on.
 pub(super) fn flow_bytes(number: u32) -> [u8; 4] {
     let [_, high, middle, low] = number.to_be_bytes();
-    // The destination port begins at 20,480, away from ports that mean something (VXLAN, for instance).
-    [middle, low, 0x50, high]
+    // Source ports begin at 32,768 and destination ports at 20,480, away from ports that mean something (DHCP
+    // and VXLAN, for instance).
+    [middle ^ 0x80, low, 0x50, high]
 }
 
 #[cfg(test)]
