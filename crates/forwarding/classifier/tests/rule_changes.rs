@@ -41,22 +41,19 @@ fn key(source: u32, port: u16) -> FlowKey {
 
 /// Rules that drop a port each for members of the set, before one that lets members pass.
 fn list(others: u32) -> Builder {
-    let rule = |number, port| Rule {
-        number,
-        priority: others - number,
-        matches: Match {
+    let rule = |number, port: Option<Transport>| {
+        let matches = Match {
             ip_src: Some(Addresses::Set(SET)),
             ip_proto: Some(6),
             transport: port,
             ..Match::default()
-        },
-        verdict: if port.is_some() {
+        };
+        let verdict = if port.is_some() {
             Verdict::Drop
         } else {
             Verdict::Allow
-        },
-        trial: false,
-        log: false,
+        };
+        rule(number, others - number, matches, verdict)
     };
     let mut builder = Builder::new(Verdict::Drop);
     for number in 0..others {
@@ -71,6 +68,51 @@ fn list(others: u32) -> Builder {
     builder
 }
 
+/// Rules as firewalls have them, of which none decides about a connection to a low port, before one that lets
+/// members pass.
+fn firewall(others: u32) -> Builder {
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut builder = Builder::new(Verdict::Drop);
+    for number in 0..others {
+        let mut network = || {
+            let len = random.u8(16..=32);
+            let address = Ipv4Addr::from_bits(address(random.u32(..)) & u32::MAX << (32 - len)).into();
+            Some(Addresses::Prefix(IpPrefix { address, len }))
+        };
+        let (ip_src, ip_dst) = (network(), network());
+        let first = random.u16(30_000..60_000);
+        let last = first + if random.bool() { 0 } else { random.u16(..5000) };
+        let matches = Match {
+            ip_src: ip_src.filter(|_| number.is_multiple_of(2)),
+            ip_dst,
+            ip_proto: Some(6),
+            transport: Some(Transport::Ports {
+                source: Range::ALL,
+                destination: Range { first, last },
+            }),
+            ..Match::default()
+        };
+        builder.add(rule(number, 1, matches, Verdict::Drop)).unwrap();
+    }
+    let members = Match {
+        ip_src: Some(Addresses::Set(SET)),
+        ..Match::default()
+    };
+    builder.add(rule(others, 0, members, Verdict::Allow)).unwrap();
+    builder
+}
+
+fn rule(number: u32, priority: u32, matches: Match, verdict: Verdict) -> Rule {
+    Rule {
+        number,
+        priority,
+        matches,
+        verdict,
+        trial: false,
+        log: false,
+    }
+}
+
 /// Two ports, of which the second has the list for what comes to it.
 struct Setup {
     rules: Arc<Rules>,
@@ -81,13 +123,17 @@ struct Setup {
 
 impl Setup {
     fn new(members: u32, others: u32) -> Setup {
+        Setup::with_list(members, list(others))
+    }
+
+    fn with_list(members: u32, list: Builder) -> Setup {
         let rules = Arc::<Rules>::default();
         rules.create_set(OWNER, SET, SetKind::Addresses).unwrap();
         let all: Vec<_> = (0..members).map(|number| member(address(number), 32)).collect();
         for some in all.chunks(1000) {
             rules.change_set(OWNER, SET, &[], some).unwrap().finish();
         }
-        let (made, _) = list(others).compile().finish().unwrap();
+        let (made, _) = list.compile().finish().unwrap();
         rules.put(LIST, made, 0, None).unwrap().finish();
         let mut table = MegaflowTable::with_rules(1000, 10, rules.clone());
         let mut mask = FlowMask::ANY;
@@ -153,14 +199,7 @@ impl Setup {
 
     /// A rule more, which drops.
     fn add_rule(&self, number: u32, priority: u32, matches: Match) -> Ending {
-        let rule = Rule {
-            number,
-            priority,
-            matches,
-            verdict: Verdict::Drop,
-            trial: false,
-            log: false,
-        };
+        let rule = rule(number, priority, matches, Verdict::Drop);
         self.change_list(|builder| builder.add(rule).unwrap())
     }
 
@@ -312,7 +351,7 @@ fn kinds_of_packets_that_are_gone_take_no_memory() {
 #[ignore = "measures"]
 fn speed_of_changes() {
     const COUNT: u32 = 100_000;
-    let mut all = Setup::new(COUNT, 10_000);
+    let mut all = Setup::with_list(COUNT, firewall(10_000));
     let begin = Instant::now();
     let mut connections = all.connections(COUNT);
     let ns = begin.elapsed().as_nanos() / u128::from(COUNT);

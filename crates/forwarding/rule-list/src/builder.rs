@@ -211,6 +211,8 @@ impl Compiler {
     /// As for [`step`](Self::step).
     pub fn finish(mut self) -> Result<(RuleList, ListChange), Refused> {
         while !self.step(usize::MAX)? {}
+        let indices = self.list.indices.iter_mut().flatten();
+        indices.for_each(|index| index.finish(self.moves.rules));
         let change = ListChange {
             changed: self.changed,
         };

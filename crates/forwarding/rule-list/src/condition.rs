@@ -168,6 +168,27 @@ impl Match {
         Ok(())
     }
 
+    /// Whether the condition on a port, or on ICMP's type or code, holds for a number. Other dimensions have
+    /// none.
+    pub(crate) fn allows(&self, dimension: Dimension, number: u16) -> bool {
+        let Some(
+            Transport::Ports { source, destination }
+            | Transport::Icmp {
+                kind: source,
+                code: destination,
+            },
+        ) = self.transport
+        else {
+            return true;
+        };
+        let range = match dimension {
+            Dimension::TpSrc => source,
+            Dimension::TpDst => destination,
+            _ => Range::ALL,
+        };
+        (range.first..=range.last).contains(&number)
+    }
+
     fn push_discovery(&self, conditions: &mut Conditions) -> Result<(), Refused> {
         let is_icmpv6 = self.ip_proto == Some(ICMPV6);
         if let Some(target) = self.nd_target {

@@ -141,9 +141,12 @@ impl Dimensions {
 
     /// In order.
     pub fn iter(self) -> impl Iterator<Item = Dimension> {
-        Dimension::ALL
-            .into_iter()
-            .filter(move |&dimension| self.0 >> dimension as u16 & 1 == 1)
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let next = Dimension::ALL.get(left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            Some(*next)
+        })
     }
 }
 

@@ -4,12 +4,13 @@ use crate::condition::{Condition, ip_types};
 use crate::dimension::{Dimension, IPV6};
 use crate::ranges::Ranges;
 use crate::refused::Refused;
-use crate::rule::{SetId, TcpFlags};
+use crate::rule::{Rule, SetId, TcpFlags};
 use crate::rule_bits::{Candidates, Moves, RuleBits};
 use crate::sets::Sets;
 use crate::trie::{Trie, ones};
 use crate::{MAX_FLAG_CONDITIONS, MAX_SETS_PER_LIST};
 use flow::{FlowKey, FlowMask};
+use smallvec::SmallVec;
 
 /// The conditions that rules have in one dimension, by the values that fulfil them.
 #[derive(Debug)]
@@ -110,6 +111,11 @@ impl Index {
         self.free.push(number);
     }
 
+    /// Ends the collection of rules of a list of `rules`.
+    pub fn finish(&mut self, rules: usize) {
+        self.indifferent.pack(rules);
+    }
+
     /// Whether rules have conditions in this dimension.
     pub fn has_conditions(&self) -> bool {
         self.free.len() < self.rules.len()
@@ -170,19 +176,33 @@ impl Index {
         Ok(number)
     }
 
-    /// Leaves those candidates that allow the key's value, and notes the bits of the value that decided: at
-    /// least one.
-    pub fn narrow(&self, sets: &Sets, key: &FlowKey, candidates: &mut Candidates, noted: &mut FlowMask) {
+    /// Leaves those candidates, places in `rules`, that allow the key's value, and notes the bits of the
+    /// value that decided: at least one.
+    pub fn narrow(
+        &self,
+        (rules, sets): (&[Rule], &Sets),
+        key: &FlowKey,
+        candidates: &mut Candidates,
+        noted: &mut FlowMask,
+    ) {
         let long_address = self.dimension.is_address() && key.eth_type() == IPV6;
         let value = self.dimension.value(key, long_address);
-        let mut narrowing = candidates.narrow();
-        narrowing.allow(&self.indifferent);
-        let mut allow = |condition: u32| narrowing.allow(&self.rules[condition as usize]);
+        let mut allowed: SmallVec<[&RuleBits; 16]> = SmallVec::new();
+        allowed.push(&self.indifferent);
+        let mut allow = |condition: u32| allowed.push(&self.rules[condition as usize]);
         let prefixes = if long_address {
             &self.long_prefixes
         } else {
             &self.prefixes
         };
+        if let (Some(ranges), Some(few)) = (&self.ranges, candidates.few_mut()) {
+            // Hundreds of ranges may have the number. No rule has another kind of condition here.
+            let number = (value >> 112) as u16;
+            few.retain(|place| rules[usize::from(*place)].matches.allows(self.dimension, number));
+            return self
+                .dimension
+                .add_to(noted, ones(ranges.compared(number).max(1)), false);
+        }
         let mut compared = prefixes.walk(value, |conditions| conditions.iter().for_each(|&it| allow(it)));
         if let Some(ranges) = &self.ranges {
             compared = compared.max(ranges.walk((value >> 112) as u16, &mut allow));
@@ -201,7 +221,7 @@ impl Index {
             }
             bits |= u128::from(flags.mask) << shift;
         }
-        narrowing.finish();
+        candidates.narrow(&allowed);
         self.dimension.add_to(noted, bits, long_address);
     }
 

@@ -26,8 +26,9 @@
 //! all. It takes the first candidate, asks the first dimension that this rule has a condition on and that
 //! was not asked yet, and leaves those candidates that allow the packet's value. When the first candidate
 //! has no condition left, it is the answer. So at most fifteen questions are asked, for one rule or ten
-//! thousand, and none that the answer does not need. A rule *on trial* that would be the answer is noted
-//! ([`Trials`]), and the look-up goes on without it.
+//! thousand, and none that the answer does not need. Once few candidates are left, they are looked at one
+//! by one, whatever number of rules has ranges with the packet's port. A rule *on trial* that would be the
+//! answer is noted ([`Trials`]), and the look-up goes on without it.
 //!
 //! Tuple space search has one table per combination of masks. Ranges and sets multiply its combinations: a
 //! rule about two sets of a thousand addresses is a million entries. Here such a rule is one bit in two

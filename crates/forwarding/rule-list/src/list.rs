@@ -99,7 +99,7 @@ impl RuleList {
                 break Outcome::Unknown(unknown.field());
             };
             if let Some(index) = &self.indices[dimension as usize] {
-                index.narrow(sets, key, &mut candidates, &mut noted);
+                index.narrow((&self.rules, sets), key, &mut candidates, &mut noted);
             }
             asked.insert(dimension);
         };

@@ -112,6 +112,22 @@ fn cut_out(first: &mut u32, conditions: &mut [(u32, u32)], condition: u32, free:
     }
 }
 
+/// Goes down a tree to where no condition is left, and shows where the conditions of each node begin. Returns
+/// the number of bits compared.
+fn walk_tree(tree: &Tree, byte: u8, found: &mut impl FnMut(u32)) -> u32 {
+    for len in 0..=8 {
+        let node = 1 << len | usize::from(byte) >> (8 - len);
+        if !tree.is_used(node) {
+            return len;
+        }
+        found(tree.first[node]);
+        if len < 8 && !tree.is_used(2 * node) && !tree.is_used(2 * node + 1) {
+            return len;
+        }
+    }
+    8
+}
+
 impl Ranges {
     /// The condition of a range.
     pub fn number_of(&self, range: Range) -> Option<u32> {
@@ -175,32 +191,28 @@ impl Ranges {
     /// Shows the conditions of all ranges with this number. Returns how many first bits of the number were
     /// compared.
     pub fn walk(&self, number: u16, mut found: impl FnMut(u32)) -> u32 {
-        let [upper, lower] = number.to_be_bytes();
-        let compared = self.walk_tree(&self.upper, upper, &mut found);
-        match &self.lower[usize::from(upper)] {
-            Some(tree) => 8 + self.walk_tree(tree, lower, &mut found),
-            None => compared,
-        }
-    }
-
-    /// Goes down a tree to where no condition is left. Returns the number of bits compared.
-    fn walk_tree(&self, tree: &Tree, byte: u8, found: &mut impl FnMut(u32)) -> u32 {
-        for len in 0..=8 {
-            let node = 1 << len | usize::from(byte) >> (8 - len);
-            if !tree.is_used(node) {
-                return len;
-            }
-            let mut next = tree.first[node];
+        self.walk_nodes(number, |mut next| {
             while next > 0 {
                 let (condition, after) = self.conditions[next as usize - 1];
                 found(condition);
                 next = after;
             }
-            if len < 8 && !tree.is_used(2 * node) && !tree.is_used(2 * node + 1) {
-                return len;
-            }
+        })
+    }
+
+    /// How many first bits of a number [`walk`](Self::walk) compares, whose work is more by a step for each
+    /// range with the number.
+    pub fn compared(&self, number: u16) -> u32 {
+        self.walk_nodes(number, |_| ())
+    }
+
+    fn walk_nodes(&self, number: u16, mut found: impl FnMut(u32)) -> u32 {
+        let [upper, lower] = number.to_be_bytes();
+        let compared = walk_tree(&self.upper, upper, &mut found);
+        match &self.lower[usize::from(upper)] {
+            Some(tree) => 8 + walk_tree(tree, lower, &mut found),
+            None => compared,
         }
-        8
     }
 
     pub fn memory(&self) -> usize {
@@ -266,6 +278,7 @@ mod tests {
                 expected.sort();
                 let (seen, compared) = walk(&ranges, number);
                 prop_assert_eq!(&seen, &expected);
+                prop_assert_eq!(ranges.compared(number), compared);
                 prop_assert_eq!(walk(&fresh, number), (seen.clone(), compared));
                 let rest = u16::MAX.checked_shr(compared).unwrap_or(0);
                 let alike = number & !rest | other & rest;
