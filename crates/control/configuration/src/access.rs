@@ -5,6 +5,7 @@
 
 use crate::InvalidValue;
 use crate::value::text;
+use schemars::JsonSchema;
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -80,7 +81,7 @@ fn parse_mode(text: &str) -> Option<u32> {
 }
 
 /// Who may connect to the switch's sockets, but for `control.sock`, which is the owner's.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct AccessConfig {
     /// Group of the sockets of vhost-user ports; default: that of the process.

@@ -13,6 +13,7 @@
 //! | `trunk` | VLANs of a trunk: numbers, ranges, or all |
 //! | `private_vlan` | which VLANs belong together, and ports that disagree about it |
 //! | `check` | checks that span several values: names that clash, an uplink that is missing |
+//! | `json_schema` | schemas of values with a serialization of their own |
 //! | `file`, `wanted` | a file, with file, line and column in front of every error; what keys want, for users |
 
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@
 mod access;
 mod check;
 mod file;
+mod json_schema;
 mod mark;
 mod mirror;
 mod p4;

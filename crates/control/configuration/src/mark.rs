@@ -69,6 +69,16 @@ impl<const MAX: u8> Serialize for Mark<MAX> {
     }
 }
 
+impl<const MAX: u8> schemars::JsonSchema for Mark<MAX> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        format!("Mark{MAX}").into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": ["integer", "string"], "description": Self::EXPECTED })
+    }
+}
+
 impl<'de, const MAX: u8> Deserialize<'de> for Mark<MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(TrustOrNumber)

@@ -1,13 +1,14 @@
 //! The schema of mirrors: copies of ports' packets for another port.
 
 use crate::value::{CopyLength, Name, PortName, VlanId, kebab_text};
+use schemars::JsonSchema;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 
 /// Copies of the packets of some ports for another port of their switch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct MirrorConfig {
     /// Unique among mirrors.
@@ -30,6 +31,7 @@ pub struct MirrorConfig {
     pub vlan: Option<VlanId>,
     /// Address of another host; refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(skip)]
     pub erspan: Option<Erspan>,
 }
 
@@ -46,7 +48,7 @@ impl<'de> Deserialize<'de> for Erspan {
 }
 
 /// Packets of a port, as seen from its guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MirroredPackets {
     /// What the guest sends.

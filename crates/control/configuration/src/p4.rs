@@ -1,13 +1,14 @@
 //! The schema of P4 programs that forward the packets of ports.
 
 use crate::value::{InvalidValue, Name, P4Operations};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 /// A P4 program that forwards the packets of ports.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct P4Config {
     /// Unique among P4 programs.
@@ -30,7 +31,7 @@ pub struct P4Config {
 }
 
 /// A port at a program, written `NUMBER=PORT`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct PlacedPort {
     /// Number by which the program knows it, 0 to 510.

@@ -5,12 +5,13 @@
 
 use crate::p4::PlacedPort;
 use crate::value::Name;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// See the module's description.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct P4RuntimeConfig {
     /// Address and port where clients connect; without one there is no such process.
@@ -42,7 +43,7 @@ impl P4RuntimeConfig {
 }
 
 /// A P4 switch that clients may drive.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct P4DeviceConfig {
     /// Number by which clients know it, not 0.

@@ -1,6 +1,7 @@
 //! Values for each class of frames that go to all ports: one for all three, or a table by class.
 
 use crate::value::InvalidValue;
+use schemars::JsonSchema;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, IntoDeserializer, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -10,7 +11,8 @@ use std::str::FromStr;
 
 /// A value for each class of frames that go to all ports. Classes that a table does not name have the
 /// default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[schemars(with = "Written<T>", bound = "T: JsonSchema + Default")]
 pub struct PerClass<T> {
     /// Frames to the broadcast address.
     pub broadcast: T,
@@ -84,12 +86,13 @@ impl<T: FromStr<Err = InvalidValue> + Default + Clone> FromStr for PerClass<T> {
 }
 
 /// Names in a file.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(
     rename_all = "kebab-case",
     deny_unknown_fields,
     bound(deserialize = "T: Deserialize<'de> + Default")
 )]
+#[schemars(bound = "T: JsonSchema + Default")]
 struct Table<T> {
     #[serde(default)]
     broadcast: T,
@@ -99,18 +102,27 @@ struct Table<T> {
     unknown: T,
 }
 
+/// What is written: a value alone where it is that of all classes.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(bound = "T: JsonSchema + Default")]
+enum Written<T> {
+    One(T),
+    Each(Table<T>),
+}
+
 impl<T: Serialize + PartialEq> Serialize for PerClass<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let [broadcast, multicast, unknown] = self.values();
-        if broadcast == multicast && multicast == unknown {
-            return broadcast.serialize(serializer);
-        }
-        let table = Table {
-            broadcast,
-            multicast,
-            unknown,
+        let written = match broadcast == multicast && multicast == unknown {
+            true => Written::One(broadcast),
+            false => Written::Each(Table {
+                broadcast,
+                multicast,
+                unknown,
+            }),
         };
-        table.serialize(serializer)
+        written.serialize(serializer)
     }
 }
 

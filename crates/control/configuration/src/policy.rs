@@ -11,12 +11,13 @@ use crate::policy_value::{
 };
 use crate::schema::{PortConfig, PortKind, StormBits, StormControl, is_default};
 use crate::value::{MacAddr, MaxBurst, MaxRate, Name, Priority, StormRate, Weight, kebab_text};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 
 /// A set of addresses, of MAC addresses, or of ports: exactly one of the three lists.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SetConfig {
     /// Unique among sets.
@@ -33,7 +34,7 @@ pub struct SetConfig {
 }
 
 /// Rules that are tried in their order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct AclConfig {
     /// Unique among lists.
@@ -46,7 +47,7 @@ pub struct AclConfig {
 }
 
 /// Rules that each allow something. A direction without rules is not limited by this group.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct GroupConfig {
     /// Unique among groups.
@@ -60,7 +61,7 @@ pub struct GroupConfig {
 }
 
 /// What a rule says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RuleAction {
     /// The packet passes.
@@ -72,7 +73,7 @@ pub enum RuleAction {
 }
 
 /// Which fragments a rule is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FragmentMatch {
     /// Whole packets.
@@ -84,7 +85,7 @@ pub enum FragmentMatch {
 }
 
 /// State of a packet's connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConnectionMatch {
     /// No packet has gone either way.
@@ -98,7 +99,7 @@ pub enum ConnectionMatch {
 }
 
 /// A rule. Each key that is given must hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RuleConfig {
     /// What happens to packets that match. Required in lists; rules of groups allow.
@@ -173,7 +174,7 @@ fn is_false(value: &bool) -> bool {
 
 /// Policies with a name, for ports whose own settings are elsewhere: those of a switch's host and uplink, and
 /// those of Open vSwitch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PortPolicyConfig {
     /// Unique among these policies.
@@ -259,7 +260,7 @@ impl PortPolicyConfig {
 }
 
 /// What a port's guest must not do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Guard {
     /// Send from addresses that are not its own.
@@ -273,7 +274,7 @@ pub enum Guard {
 }
 
 /// Where addresses come from that the guard `spoof` lets a port's guest use, besides those that are stated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum AddressSource {
     /// From nowhere else.
@@ -288,7 +289,7 @@ pub enum AddressSource {
 kebab_text!(AddressSource: Configuration "configuration", Dhcp "dhcp", FirstUse "first-use");
 
 /// Addresses that a port's guest may use besides its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct AllowedPair {
     /// MAC address.

@@ -125,6 +125,8 @@ macro_rules! scalar {
             }
         }
 
+        $crate::json_schema::json_schema!($name, { "type": ["integer", "string"], "description": $expected });
+
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 struct Scalar;

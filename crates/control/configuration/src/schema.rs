@@ -17,13 +17,14 @@ use crate::value::{
     Mtu, Name, Netns, Priority, StormRate, TableSize, UserId, VlanId, Weight, kebab_text,
 };
 use crate::view::ViewConfig;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// A configuration file: the desired state.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
     /// The switches; packets never cross from one to another.
@@ -69,7 +70,7 @@ pub(crate) fn is_default<T: Default + PartialEq>(part: &T) -> bool {
 }
 
 /// Whether an ovs-vswitchd may drive switches in the data plane.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct OvsConfig {
     /// Whether ovs-vswitchd may drive the data plane.
@@ -82,7 +83,7 @@ pub struct OvsConfig {
 }
 
 /// One switch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SwitchConfig {
     /// Unique among switches.
@@ -120,7 +121,7 @@ pub struct SwitchConfig {
 }
 
 /// What the ports of a switch can reach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SwitchKind {
     /// Each other, the host and, through an uplink, the outside.
@@ -134,7 +135,7 @@ pub enum SwitchKind {
 
 /// What happens to frames for a MAC address that several ports use, where the configuration does not say
 /// whose it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ContestedMacs {
     /// Frames go to all of these ports, so that the right one gets them.
@@ -145,7 +146,7 @@ pub enum ContestedMacs {
 }
 
 /// The host's interface to a switch: a TAP.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HostConfig {
     /// Name of the interface; default: the first 15 bytes of the switch's name.
@@ -169,7 +170,7 @@ pub struct HostConfig {
 }
 
 /// One port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PortConfig {
     /// Unique among the ports of all switches. `control` is taken by the control socket.
@@ -296,7 +297,7 @@ pub type StormControl = PerClass<StormRate>;
 pub type StormBits = PerClass<MaxRate>;
 
 /// The kind of a port's connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PortKind {
     /// A guest's VMM.
@@ -307,7 +308,7 @@ pub enum PortKind {
 }
 
 /// Which side listens on a vhost-user socket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PortMode {
     /// The switch listens, the VMM connects.
@@ -318,7 +319,7 @@ pub enum PortMode {
 }
 
 /// VLANs of a port.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "RawVlan", into = "RawVlan")]
 pub enum VlanConfig {
     /// Untagged frames only, in a VLAN of their own.
@@ -356,7 +357,7 @@ pub enum PrivateRole {
     Promiscuous(BTreeSet<VlanId>),
 }
 
-#[derive(Clone, Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct RawVlan {
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,6 @@
 //! The VLANs of a trunk: a list of numbers and ranges, or all.
 
+use crate::json_schema::json_schema;
 use crate::value::{InvalidValue, VlanId};
 use serde::de::{self, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -133,6 +134,12 @@ impl<'de> Deserialize<'de> for Element {
         deserializer.deserialize_any(Visitor)
     }
 }
+
+json_schema!(Trunk, {
+    "description": "VLANs as numbers and ranges like \"100-199\", or \"all\"",
+    "type": ["array", "string"],
+    "items": { "type": ["integer", "string"] }
+});
 
 impl Serialize for Trunk {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -70,6 +70,10 @@ macro_rules! number {
             }
         }
 
+        $crate::json_schema::json_schema!($name, {
+            "type": "integer", "minimum": Self::MIN, "maximum": Self::MAX, "description": $expected
+        });
+
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 struct Number;
@@ -193,6 +197,8 @@ macro_rules! text {
                 serializer.collect_str(self)
             }
         }
+
+        $crate::json_schema::json_schema!($name, { "type": "string", "description": $expected });
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

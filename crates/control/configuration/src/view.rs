@@ -1,6 +1,7 @@
 //! Where metrics are served.
 
 use crate::value::{InvalidValue, text};
+use schemars::JsonSchema;
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -48,7 +49,7 @@ fn parse(text: &str) -> Option<Place> {
 }
 
 /// Figures for programs that collect them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct ViewConfig {
     /// Where the process `view` serves metrics; without it, there is no such process.

@@ -1,10 +1,11 @@
 //! The work of the data plane's threads, as they count it. Users see the counts unchanged.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// All threads that forward packets.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct WorkReport {
     /// How fast the counter of `busy-cycles` and `awake-cycles` counts: the TSC of x86-64, the generic timer
@@ -27,7 +28,7 @@ pub const MISS_BOUNDS_US: [u64; 12] = [
 
 /// Packets without a flow that a controller has decided about: how long each waited, from its arrival in the
 /// queue of its port to the answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Misses {
     /// Packets up to each bound (20, 50, 100, 200 and 500 us, 1, 2, 5, 10, 50, 200 ms and 1 s) and above the
@@ -49,7 +50,7 @@ impl Misses {
 }
 
 /// Counts of one thread since it started. All but `name` and `tid` only grow.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct WorkerReport {
     /// Name of the thread: `worker-0`, or `channel` for the one that forwards what the control process sends.

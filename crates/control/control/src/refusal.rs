@@ -1,6 +1,6 @@
 //! Why a request or a configuration is refused. The texts are for users.
 
-use management::{CheckError, ConfigError, Group};
+use management::{CheckError, ConfigError, ErrorCode, ErrorPlace, ErrorReport, Group};
 use std::io;
 use std::path::PathBuf;
 
@@ -145,6 +145,59 @@ pub enum Refusal {
     /// A capture came with another kind of socket.
     #[error("a capture needs a socket of type SOCK_SEQPACKET or SOCK_DGRAM")]
     CaptureSocketType,
+}
+
+impl Refusal {
+    /// The refusal as programs read it.
+    pub fn report(&self) -> ErrorReport {
+        ErrorReport::new(self.code(), self.to_string()).at(self.place())
+    }
+
+    fn code(&self) -> ErrorCode {
+        use Refusal as R;
+        match self {
+            R::ViewOnly { .. } | R::NoDevice => ErrorCode::Forbidden,
+            R::NoSwitch(_) | R::NoPort(_) | R::NoPolicy(_) | R::NoP4(_) | R::NoFormerP4(_) => {
+                ErrorCode::NotFound
+            }
+            R::NothingToConfirm | R::NoConfiguration => ErrorCode::NotFound,
+            R::P4OfFile(_) | R::SwitchOfFile(_) | R::PortOfFile(_) => ErrorCode::OfFile,
+            R::PortOfSwitch { .. } | R::ConfiguredBySwitch { .. } => ErrorCode::OfFile,
+            R::P4Changed(_) | R::P4Place(_) | R::P4Port { .. } | R::RuntimePorts { .. } => {
+                ErrorCode::Conflict
+            }
+            R::SocketTaken { .. } | R::Unconfirmed(..) | R::OtherPort { .. } => ErrorCode::Conflict,
+            R::P4Busy | R::NoDataPlane | R::DataPlaneEnded | R::NoAnswer => ErrorCode::Unavailable,
+            R::TooManyLists => ErrorCode::Unavailable,
+            R::TooManyP4(_) | R::FrameLength { .. } | R::LongSocketPath { .. } => ErrorCode::Limit,
+            R::Contradiction(_) | R::Configuration(_) | R::Unreadable { .. } => ErrorCode::Configuration,
+            R::Port { .. } => ErrorCode::Port,
+            R::Malformed(_) | R::NoProgram | R::NoText => ErrorCode::Malformed,
+            R::NoCaptureSocket | R::CaptureSocketType => ErrorCode::Malformed,
+            R::Unsaved { .. } | R::WrongAnswer | R::DataPlane(_) => ErrorCode::Failed,
+        }
+    }
+
+    fn place(&self) -> ErrorPlace {
+        use Refusal as R;
+        let mut place = ErrorPlace::default();
+        match self {
+            R::NoSwitch(switch) | R::SwitchOfFile(switch) => place.switch = Some(switch.clone()),
+            R::RuntimePorts { switch, .. } => place.switch = Some(switch.clone()),
+            R::NoPort(port) | R::PortOfFile(port) => place.port = Some(port.clone()),
+            R::P4Port { port, .. } | R::LongSocketPath { port, .. } => place.port = Some(port.clone()),
+            R::SocketTaken { port, .. } | R::Port { port, .. } => place.port = Some(port.clone()),
+            R::OtherPort { port, .. } => place.port = Some(port.clone()),
+            R::PortOfSwitch { port, switch } | R::ConfiguredBySwitch { port, switch } => {
+                place.port = Some(port.clone());
+                place.switch = Some(switch.clone());
+            }
+            R::Configuration(error) => place = error.into(),
+            R::Unreadable { path, .. } => place.file = Some(path.display().to_string()),
+            _ => {}
+        }
+        place
+    }
 }
 
 /// Why a port is not connected.

@@ -47,7 +47,7 @@ impl Control {
         let response = match served {
             Ok(None) => return,
             Ok(Some(reply)) => Response::Ok(reply),
-            Err(refusal) => Response::Error(refusal.to_string()),
+            Err(refusal) => Response::Error(refusal.report()),
         };
         self.users.answer(token, &response);
     }

@@ -4,6 +4,7 @@
 //! ([`Supervision`]): it has a socket of its own, and asking there makes it look at all processes. A request
 //! that changes nothing is made again when the control process ended before it answered.
 
+use crate::error_report::{ErrorCode, ErrorReport};
 use crate::reply::{Reply, Response, Supervision};
 use crate::request::Request;
 use control_protocol::Channel;
@@ -59,7 +60,7 @@ pub enum ClientError {
     },
     /// The control process refused the request.
     #[error("{0}")]
-    Refused(String),
+    Refused(ErrorReport),
     /// The control process ended before it answered.
     #[error("the control process ended before it answered, so it is not known whether this was done: {0}")]
     Ended(String),
@@ -69,6 +70,21 @@ pub enum ClientError {
     /// An answer that makes no sense: client and server are of different versions.
     #[error("cannot understand hyperswitch's answer: {0}")]
     Malformed(String),
+}
+
+impl ClientError {
+    /// The error as programs read it.
+    pub fn report(&self) -> ErrorReport {
+        let code = match self {
+            ClientError::Refused(report) => return report.clone(),
+            ClientError::Unreachable { .. } => ErrorCode::Unreachable,
+            ClientError::Forbidden { .. } => ErrorCode::Forbidden,
+            ClientError::NoAnswer { .. } => ErrorCode::Unavailable,
+            ClientError::Ended(_) | ClientError::Broken(_) => ErrorCode::Unknown,
+            ClientError::Malformed(_) => ErrorCode::Version,
+        };
+        ErrorReport::new(code, self.to_string())
+    }
 }
 
 /// A connection to the control process.
@@ -231,9 +247,9 @@ impl Client {
                 }
             }
         }
-        match serde_json::from_slice(&answer) {
+        match Response::from_json(&answer) {
             Ok(Response::Ok(reply)) => Ok(reply),
-            Ok(Response::Error(text)) => Err(ClientError::Refused(text)),
+            Ok(Response::Error(report)) => Err(ClientError::Refused(report)),
             Err(error) => Err(ClientError::Malformed(error.to_string())),
         }
     }
@@ -345,7 +361,7 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 }
 
 fn line(request: &Request) -> Result<Vec<u8>, ClientError> {
-    let mut line = serde_json::to_vec(request).map_err(|error| ClientError::Malformed(error.to_string()))?;
-    line.push(b'\n');
-    Ok(line)
+    request
+        .to_line()
+        .map_err(|error| ClientError::Malformed(error.to_string()))
 }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod error_report;
 mod event;
 mod reply;
 mod request;
@@ -16,6 +17,7 @@ mod snapshot;
 pub use client::{Client, ClientError, supervision};
 pub use configuration::*;
 pub use control_protocol::p4::{MAX_CELL_WORDS, P4Array};
+pub use error_report::{ErrorCode, ErrorPlace, ErrorReport};
 pub use event::{Event, EventMark, Events, Happening};
 pub use reply::{
     Counters, DataPlaneStatus, DeviceCounters, DeviceInfo, FlowInfo, IdlePollStatus, JudgedKind, MacInfo,

@@ -1,24 +1,36 @@
 //! Replies to users. Everything is plain data with names instead of numbers, fit to be printed as JSON; the
 //! CLI formats tables.
 
+use crate::error_report::ErrorReport;
 use crate::event::Events;
 use crate::request::{Hex, P4Place};
 use crate::snapshot::Snapshot;
 use configuration::{Config, PortConfig, PortKind, SwitchConfig};
 use control_protocol::work::WorkReport;
 use flow::{FlowKey, FlowMask};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// The answer to a request: one line of JSON, `{"ok":...}` or `{"error":"..."}`.
+/// The answer to a request: one line of JSON, `{"ok":...}` or `{"error":{"error":"...",...}}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Response {
     /// The request was executed.
     Ok(Reply),
-    /// The request was refused, and nothing has changed; the text is for users.
-    Error(String),
+    /// The request was refused, and nothing has changed.
+    Error(ErrorReport),
+}
+
+impl Response {
+    /// Reads an answer.
+    ///
+    /// # Errors
+    /// When `line` is none.
+    pub fn from_json(line: &[u8]) -> Result<Response, serde_json::Error> {
+        serde_json::from_slice(line)
+    }
 }
 
 /// What a request yields.
@@ -74,7 +86,7 @@ pub enum Reply {
 }
 
 /// A configuration that is in force, and waits to be confirmed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Unconfirmed {
     /// Differs from that of every other one.
@@ -124,7 +136,7 @@ pub struct P4Cells {
 }
 
 /// A P4 program in use.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct P4Switch {
     /// Name of the P4 switch.
@@ -156,7 +168,7 @@ pub struct P4Switch {
 }
 
 /// Versions.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct VersionInfo {
     /// Of the running control process.
@@ -166,7 +178,7 @@ pub struct VersionInfo {
 }
 
 /// State of the whole.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Status {
     /// Of the running control process.
@@ -206,7 +218,7 @@ pub struct Status {
 }
 
 /// What the supervisor knows by itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Supervision {
     /// Of the running supervisor.
@@ -220,7 +232,7 @@ pub struct Supervision {
 }
 
 /// A supervised process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Process {
     /// `data-plane`, `control`, `driver`, `ovs`, or `forwarder-` with a number.
@@ -277,7 +289,7 @@ impl From<&control_protocol::supervisor::ProcessStatus> for Process {
 }
 
 /// Whether eBPF programs publish the states of cores and vCPUs. Otherwise there are only hints in the rings.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct VmStateStatus {
     /// Whether the eBPF programs publish states.
@@ -292,7 +304,7 @@ fn said(reason: &str) -> Option<String> {
 }
 
 /// The scheduling class of forwarding threads.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct PriorityStatus {
     /// As in the configuration.
@@ -311,7 +323,7 @@ impl From<&control_protocol::supervisor::PriorityStatus> for PriorityStatus {
 }
 
 /// The cores that the data plane may keep from halting.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct IdlePollStatus {
     /// How many.
@@ -330,7 +342,7 @@ impl From<&control_protocol::supervisor::IdlePollStatus> for IdlePollStatus {
 }
 
 /// The data plane as the control process sees it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct DataPlaneStatus {
     /// Process identifier.
@@ -340,7 +352,7 @@ pub struct DataPlaneStatus {
 }
 
 /// Where an object comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Origin {
     /// The configuration file.
@@ -350,7 +362,7 @@ pub enum Origin {
 }
 
 /// A switch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct SwitchInfo {
     /// Where it comes from.
@@ -373,7 +385,7 @@ pub struct SwitchInfo {
 }
 
 /// A port. The ports of host and uplink of switch `sw0` are called `sw0:host` and `sw0:uplink`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct PortInfo {
     /// Name of the port.
@@ -433,7 +445,7 @@ pub struct PortInfo {
 }
 
 /// A device of the host that is an uplink, as the kernel has it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct DeviceInfo {
     /// Whether the other end of its cable is there.
@@ -449,7 +461,7 @@ pub struct DeviceInfo {
 macro_rules! device_counters {
     ($($name:ident),*) => {
         /// Counters of a device, see [`control_protocol::driver::DeviceCounters`] for their exact meaning.
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(rename_all = "kebab-case", default)]
         #[expect(missing_docs, reason = "the contract has them")]
         pub struct DeviceCounters {
@@ -495,7 +507,7 @@ impl From<&control_protocol::driver::DeviceState> for DeviceInfo {
 }
 
 /// A MAC table entry.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct MacInfo {
     /// Switch.
@@ -516,7 +528,7 @@ pub struct MacInfo {
 }
 
 /// A flow.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct FlowInfo {
     /// Unique in its switch, in hexadecimal.
@@ -537,7 +549,7 @@ pub struct FlowInfo {
 }
 
 /// A rule list that ports have.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct PolicyInfo {
     /// What the list is made of: `to: acl office, groups web`.
@@ -555,7 +567,7 @@ pub struct PolicyInfo {
 }
 
 /// A rule list with its rules.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct PolicyRules {
     /// The list.
@@ -565,7 +577,7 @@ pub struct PolicyRules {
 }
 
 /// A rule, and what it counted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct PolicyRule {
     /// Number in the list; none for the default.
@@ -624,7 +636,7 @@ pub struct JudgedKind {
 }
 
 /// Packets that rules noted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct PolicyLog {
     /// In the order of their numbers.
@@ -634,7 +646,7 @@ pub struct PolicyLog {
 }
 
 /// A packet that a rule noted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct PolicyRecord {
     /// Greater than that of each earlier record.
@@ -668,7 +680,7 @@ pub struct PolicyRecord {
 }
 
 /// Counters.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Stats {
     /// Per port.
@@ -678,7 +690,7 @@ pub struct Stats {
 }
 
 /// Counters of a port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct PortStats {
     /// Port.
@@ -696,7 +708,7 @@ macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident),*; $($(#[doc = $map_doc:literal])* $map:ident),*) => {
         /// Counters, see [`flow::PortCounters`] for their exact meaning; drops by the name of their reason.
         /// What an older version does not count is 0.
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(rename_all = "kebab-case", default)]
         pub struct Counters {
             $($(#[doc = $doc])* pub $name: u64,)*
@@ -780,7 +792,7 @@ counters! {
 }
 
 /// The steps of a traced packet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct TraceReport {
     /// Switch.
@@ -792,7 +804,7 @@ pub struct TraceReport {
 }
 
 /// One step of a traced packet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "step", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum TraceStep {
     /// The headers were parsed.
@@ -862,7 +874,7 @@ pub enum TraceStep {
 }
 
 /// What a reload changed, or would change.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ReloadSummary {
     /// The changes made, in order, as text. Empty: the file described the present state.
@@ -877,7 +889,7 @@ pub struct ReloadSummary {
 }
 
 /// A port that is removed and added again, since it cannot change in place.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Replacement {
     /// The port.
@@ -889,7 +901,7 @@ pub struct Replacement {
 }
 
 /// A port to which a virtual machine is connected.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct PortInUse {
     /// The port.

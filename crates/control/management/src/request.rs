@@ -6,6 +6,7 @@ use configuration::{
     PortConfig, Priority, StormBits, StormControl, SwitchConfig, VlanConfig, VlanPriority, Weight,
 };
 use control_protocol::p4::P4Array;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -253,6 +254,16 @@ pub enum Request {
 }
 
 impl Request {
+    /// The request as it is sent: one line of JSON.
+    ///
+    /// # Errors
+    /// When a path in it is no Unicode text.
+    pub fn to_line(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let mut line = serde_json::to_vec(self)?;
+        line.push(b'\n');
+        Ok(line)
+    }
+
     /// Whether it may be made again when it is not known whether it was carried out.
     #[must_use]
     pub fn changes_nothing(&self) -> bool {
@@ -493,7 +504,7 @@ impl PortChanges {
 }
 
 /// A port's place at a P4 switch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct P4Place {
     /// Number by which the program knows the port, 0 to 510.

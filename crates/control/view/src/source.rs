@@ -102,8 +102,7 @@ impl Source {
         if self.socket.is_none() {
             return Some((question, Err(NOT_THERE.into())));
         }
-        let line = serde_json::to_string(&question.request()).expect("a request is JSON") + "\n";
-        self.unsent = line.into_bytes();
+        self.unsent = question.request().to_line().expect("a question has no path");
         self.asked = Some((question, now));
         self.send()
     }
@@ -161,10 +160,10 @@ impl Source {
         let answer = std::mem::take(&mut self.answer);
         self.is_late = false;
         let (question, _) = self.asked.take()?;
-        let told = match (question, serde_json::from_slice(&answer)) {
+        let told = match (question, Response::from_json(&answer)) {
             (Question::Figures, Ok(Response::Ok(Reply::Snapshot(snapshot)))) => Ok(Told::Figures(snapshot)),
             (Question::Flows, Ok(Response::Ok(Reply::Flows(flows)))) => Ok(Told::Flows(flows)),
-            (_, Ok(Response::Error(text))) => Err(text),
+            (_, Ok(Response::Error(report))) => Err(report.error),
             (_, Ok(Response::Ok(_)) | Err(_)) => Err(STRANGE.into()),
         };
         Some((question, told))

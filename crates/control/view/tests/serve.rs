@@ -5,7 +5,9 @@
 use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, Role, ToChild};
 use control_protocol::work::{Misses, WorkReport, WorkerReport};
-use management::{Counters, FlowInfo, PortFigures, Process, Reply, Request, Response, Snapshot};
+use management::{
+    Counters, ErrorCode, ErrorReport, FlowInfo, PortFigures, Process, Reply, Request, Response, Snapshot,
+};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -334,7 +336,10 @@ fn without_a_control_process_scrapes_fail_until_there_is_one() {
     drop((ours, theirs));
     assert!(response(&mut waiting).0.starts_with("HTTP/1.1 503 "));
     rig.attach_control(|number| match number {
-        0 => Some(Response::Error("there is trouble".into())),
+        0 => Some(Response::Error(ErrorReport::new(
+            ErrorCode::Failed,
+            "there is trouble",
+        ))),
         1 => Some(Response::Ok(Reply::Done)),
         _ => Some(answer()),
     });

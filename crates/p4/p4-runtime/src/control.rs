@@ -46,7 +46,7 @@ impl ControlLink {
             let stream = self.stream(deadline)?;
             match exchange(stream, request, fd) {
                 Ok(Response::Ok(reply)) => return Ok(reply),
-                Ok(Response::Error(text)) => return Err(Failure::exhausted(text)),
+                Ok(Response::Error(report)) => return Err(Failure::exhausted(report.error)),
                 Err(error) => {
                     self.stream = None;
                     if !request.changes_nothing() {
@@ -82,8 +82,7 @@ fn exchange(
     stream.get_ref().set_nonblocking(false)?;
     stream.get_ref().set_read_timeout(Some(ANSWER))?;
     stream.get_ref().set_write_timeout(Some(ANSWER))?;
-    let mut line = serde_json::to_vec(request)?;
-    line.push(b'\n');
+    let line = request.to_line()?;
     let fds: Vec<_> = fd.into_iter().collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -98,7 +97,7 @@ fn exchange(
     if answer.is_empty() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(serde_json::from_slice(&answer)?)
+    Ok(Response::from_json(&answer)?)
 }
 
 /// An answer of another kind than was asked for.
@@ -232,7 +231,10 @@ mod tests {
         link.put("one", &[1], None).unwrap();
         assert_eq!(link.put("one", &[1], None).unwrap_err().code, Code::Unavailable);
         sender
-            .send(control(&["{\"error\":\"too much\"}\n", DONE]))
+            .send(control(&[
+                "{\"error\":{\"error\":\"too much\",\"code\":\"limit\",\"place\":null}}\n",
+                DONE,
+            ]))
             .unwrap();
         let refused = link.put("one", &[1], None).unwrap_err();
         assert_eq!(

@@ -61,6 +61,8 @@ pub enum Verb {
     /// Run Open vSwitch on a switch of the running instance
     #[command(subcommand)]
     Ovs(OvsVerb),
+    /// Show the schema of what verbs print with --json (JSON Schema 2020-12)
+    Schema,
     #[command(name = "data-plane", hide = true)]
     DataPlane,
     #[command(hide = true)]

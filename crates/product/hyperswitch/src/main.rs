@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `cli`, `manual`, `output` | the command line, its manual pages, and output for users |
 //! | `complete` | words for shells that complete a command line |
+//! | `schema` | schemas of what `--json` prints |
 //! | `supervisor`, `children` | `hyperswitch run`: the supervisor, and the processes that it starts |
 //! | `verbs`, `capture_file`, `frame` | verbs for a running instance; capture files; frames for `trace` |
 //! | `cni` | plugins of containers' runtimes |
@@ -27,11 +28,13 @@ mod manual;
 mod output;
 mod ovs;
 mod p4;
+mod schema;
 mod supervisor;
 mod verbs;
 
 use clap::Parser;
 use cli::{Cli, Verb};
+use management::{ErrorCode, ErrorReport};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -43,7 +46,8 @@ fn main() -> ExitCode {
     let cli = Cli::try_parse_from(cni::arguments()).unwrap_or_else(|error| {
         // Help and version are no errors.
         if error.use_stderr() && std::env::args().any(|argument| argument == "--json") {
-            output::json_error(error.to_string().trim_end());
+            let text = error.to_string();
+            output::json_error(&ErrorReport::new(ErrorCode::Usage, text.trim_end()));
         }
         error.exit()
     });
@@ -74,6 +78,7 @@ fn main() -> ExitCode {
         Verb::Control { config } => children::control(cli.run_dir, config),
         Verb::Cni => cni::run(&cli.run_dir, timeout.unwrap_or(TIMEOUT)),
         Verb::Netavark(verb) => cni::run_netavark(&verb, &cli.run_dir, timeout.unwrap_or(TIMEOUT)),
+        Verb::Schema => schema::print().map(|()| ExitCode::SUCCESS),
         Verb::Man { directory } => manual::pages(&directory),
         Verb::Completions { directory } => manual::completions(&directory),
         Verb::Ovs(verb) => ovs::run(&verb, &cli.run_dir, timeout, cli.json).map(|()| ExitCode::SUCCESS),
@@ -85,11 +90,11 @@ fn main() -> ExitCode {
         if output::is_broken_pipe(&error) {
             return ExitCode::SUCCESS;
         }
-        let text = format!("{error:#}");
+        let report = output::report(&error);
         if tells_json && !error.is::<output::Told>() {
-            output::json_error(&text);
+            output::json_error(&report);
         }
-        eprintln!("hyperswitch: {}", output::plain(&text));
+        eprintln!("hyperswitch: {}", output::plain(&report.error));
         ExitCode::FAILURE
     })
 }

@@ -30,7 +30,14 @@ the same: it is down
 With
 .B \-\-json
 an error is an object with the text as
-.BR error .
+.BR error ,
+a word that stays the same as
+.BR code ,
+and its
+.BR place :
+file, line and column, or switch and port.
+.B hyperswitch schema
+has the codes, and what each verb prints.
 .SH FILES
 .TP
 .I /etc/hyperswitch/hyperswitch.toml
@@ -147,6 +154,10 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             "Return to the former one unless confirmed",
             "hyperswitch apply new.toml --confirm 60",
         )],
+    ),
+    (
+        "schema",
+        &[("For a program that checks outputs", "hyperswitch schema")],
     ),
     (
         "reload",

@@ -1,6 +1,9 @@
 //! Output for users: tables with aligned columns, or JSON.
 
 use anyhow::Result;
+use management::{ClientError, ConfigError, ErrorCode, ErrorReport};
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::io::Write;
 
 /// Text that is safe on a terminal: lines without characters that control it or change the direction of
@@ -46,7 +49,7 @@ fn write(text: &str) -> Result<()> {
 ///
 /// # Errors
 /// As [`print`].
-pub fn json(value: &impl serde::Serialize) -> Result<()> {
+pub fn json(value: &impl Serialize) -> Result<()> {
     // Such characters are found in strings only, where they may be written as their number.
     let text = serde_json::to_string_pretty(value)? + "\n";
     write(&harmless(&text, |c| format!("\\u{:04x}", u32::from(c))))
@@ -56,7 +59,7 @@ pub fn json(value: &impl serde::Serialize) -> Result<()> {
 ///
 /// # Errors
 /// As [`print`].
-pub fn json_line(value: &impl serde::Serialize) -> Result<()> {
+pub fn json_line(value: &impl Serialize) -> Result<()> {
     let line = serde_json::to_string(value)? + "\n";
     write(&harmless(&line, |c| format!("\\u{:04x}", u32::from(c))))
 }
@@ -75,8 +78,36 @@ impl std::error::Error for Told {}
 
 /// Prints an error as JSON, on one line, for programs that read our output. If that fails there is still the
 /// text.
-pub fn json_error(text: &str) {
-    let _ = json_line(&serde_json::json!({ "error": text }));
+pub fn json_error(report: &ErrorReport) {
+    let _ = json_line(report);
+}
+
+/// An error as programs read it: the kind and place of its cause that has them, and the text of all causes.
+pub fn report(error: &anyhow::Error) -> ErrorReport {
+    let known = error.chain().find_map(|cause| {
+        if let Some(error) = cause.downcast_ref::<ClientError>() {
+            return Some(error.report());
+        }
+        let place = cause.downcast_ref::<ConfigError>()?.into();
+        Some(ErrorReport::new(ErrorCode::Configuration, "").at(place))
+    });
+    let known = known.unwrap_or_else(|| ErrorReport::new(ErrorCode::Failed, ""));
+    ErrorReport {
+        error: format!("{error:#}"),
+        ..known
+    }
+}
+
+/// What a verb prints that has nothing to tell but success.
+#[derive(Serialize, JsonSchema)]
+pub struct Done {
+    /// Always true.
+    done: bool,
+}
+
+impl Done {
+    /// Success.
+    pub const TRUE: Done = Done { done: true };
 }
 
 /// Whether the reader of our output went away, as `head` does.

@@ -33,7 +33,8 @@ fn help_names_every_verb_and_no_internals() {
         .collect();
     let expected = [
         "run", "status", "report", "switch", "port", "mac", "flow", "events", "stats", "top", "trace",
-        "capture", "policy", "check", "config", "apply", "confirm", "reload", "version", "p4", "ovs", "help",
+        "capture", "policy", "check", "config", "apply", "confirm", "reload", "version", "p4", "ovs",
+        "schema", "help",
     ];
     assert_eq!(names, expected);
     assert!(help.contains("[default: /run/hyperswitch]"), "{help}");
@@ -42,7 +43,7 @@ fn help_names_every_verb_and_no_internals() {
 #[test]
 fn every_verb_has_help_of_its_own() {
     let verbs = "run|status|report|switch add|switch del|switch list|port add|port del|port set|port show|port list|\
-        mac list|mac flush|flow list|flow flush|events|stats|stats placement|top|trace|capture|policy check|policy list|policy show|policy log|policy explain|policy diff|check|config show|apply|confirm|reload|version|p4 check|p4 graph|p4 run|\
+        mac list|mac flush|flow list|flow flush|events|stats|stats placement|top|trace|capture|policy check|policy list|policy show|policy log|policy explain|policy diff|check|config show|apply|confirm|reload|version|schema|p4 check|p4 graph|p4 run|\
         ovs start|ovs stop|ovs status|ovs plug|ovs trace";
     for verb in verbs.split('|') {
         let mut arguments: Vec<&str> = verb.split(' ').collect();
@@ -118,6 +119,7 @@ fn wrong_usage_says_what_is_allowed_and_exits_2() {
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(2), error));
         let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(told["error"].as_str().unwrap().contains(expected), "{told}");
+        assert_eq!(told["code"], "usage");
     }
 }
 
@@ -142,7 +144,7 @@ fn without_an_instance_verbs_fail_with_a_hint() {
     let version: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
         version,
-        serde_json::json!({ "version": env!("CARGO_PKG_VERSION"), "running": null })
+        serde_json::json!({ "version": env!("CARGO_PKG_VERSION"), "schema": 1, "running": null })
     );
 }
 

@@ -3,10 +3,11 @@
 
 #![forbid(unsafe_code)]
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 /// The architecture of virtual switches that the data plane follows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// No core is dedicated: work is done on the guests' own cores and on idle ones.
@@ -22,8 +23,9 @@ pub enum Mode {
 
 /// How forwarding threads are scheduled beside other tasks of their cores. The classes are described in crate
 /// `priority`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schemars(rename = "ThreadPriority")]
 pub enum Priority {
     /// The first of the following that the kernel grants.
     #[default]
@@ -53,8 +55,9 @@ impl Priority {
 
 /// How work is placed. The mechanisms from `vm-state` on are those of [`Mode::Hyperswitch`]; other modes
 /// ignore them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+#[schemars(rename = "PlacementConfig")]
 pub struct Config {
     /// The architecture.
     pub mode: Mode,

@@ -27,7 +27,7 @@ fn ask(mut stream: &UnixStream, request: &Verb) -> Result<Reply, String> {
     BufReader::new(stream).read_line(&mut answer).unwrap();
     match serde_json::from_str(&answer).unwrap() {
         Response::Ok(reply) => Ok(reply),
-        Response::Error(error) => Err(error),
+        Response::Error(report) => Err(report.error),
     }
 }
 

@@ -324,7 +324,7 @@ impl Rig {
 
     pub fn refused(&self, request: Verb) -> String {
         match self.client().call(&request) {
-            Err(ClientError::Refused(text)) => text,
+            Err(ClientError::Refused(report)) => report.error,
             other => panic!("{request:?}: {other:?}"),
         }
     }

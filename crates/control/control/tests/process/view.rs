@@ -27,7 +27,7 @@ fn ask(mut stream: &UnixStream, request: &Verb) -> Option<Result<Reply, String>>
     BufReader::new(stream).read_line(&mut answer).ok()?;
     match serde_json::from_str(&answer).ok()? {
         Response::Ok(reply) => Some(Ok(reply)),
-        Response::Error(error) => Some(Err(error)),
+        Response::Error(report) => Some(Err(report.error)),
     }
 }
 

@@ -100,3 +100,13 @@ fn check_instance(run_dir: &Path) -> Result<()> {
         ),
     }
 }
+
+/// What is printed as JSON.
+#[cfg(test)]
+pub mod outputs {
+    pub use super::plug::Plugged;
+    pub use super::start::Started;
+    pub use super::status::Status;
+    pub use super::stop::Stopped;
+    pub use super::trace::Trace;
+}

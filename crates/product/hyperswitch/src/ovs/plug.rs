@@ -4,13 +4,26 @@ use super::{check_instance, daemon, place, programs, socket};
 use crate::output;
 use anyhow::{Result, bail};
 use management::UserId;
-use std::path::Path;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Longest path that a Unix socket's address holds (unix(7)).
 const MAX_PATH: usize = 107;
 /// How long a port's socket may take to appear.
 const APPEARS_WITHIN: Duration = Duration::from_secs(10);
+
+/// A port that is there, as JSON.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "OvsPlugged")]
+pub struct Plugged {
+    bridge: String,
+    port: String,
+    socket: PathBuf,
+    /// `server`: the switch listens; `client`: the VMM listens.
+    mode: &'static str,
+}
 
 /// A VMM that listens.
 pub struct Listener<'a> {
@@ -59,9 +72,12 @@ pub fn run(run_dir: &Path, bridge: &str, name: &str, client: Option<Listener<'_>
     }
     if json {
         let mode = if client.is_some() { "client" } else { "server" };
-        return output::json(&serde_json::json!({
-            "bridge": bridge, "port": name, "socket": path, "mode": mode,
-        }));
+        return output::json(&Plugged {
+            bridge: bridge.to_owned(),
+            port: name.to_owned(),
+            socket: path,
+            mode,
+        });
     }
     output::print(&format!("{}\n", path.display()))
 }

@@ -4,11 +4,25 @@ use super::{SYSTEM, check_instance, daemon, private, programs};
 use crate::output;
 use anyhow::{Context, Result, bail};
 use rustix::process::Pid;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const SHIM: &str = "libovs_shim.so";
+
+/// Processes that run, as JSON.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "OvsStarted")]
+pub struct Started {
+    ovsdb_server: i32,
+    ovs_vswitchd: i32,
+    directory: PathBuf,
+    /// As `ovs-vsctl --db` takes it.
+    database: String,
+}
 
 pub fn run(run_dir: &Path, shim: Option<&Path>, json: bool) -> Result<()> {
     check_instance(run_dir)?;
@@ -23,12 +37,12 @@ pub fn run(run_dir: &Path, shim: Option<&Path>, json: bool) -> Result<()> {
     let switch = start_switch(run_dir, &place, &shim)?;
     let socket = place.join("db.sock");
     if json {
-        return output::json(&serde_json::json!({
-            "ovsdb-server": database.as_raw_pid(),
-            "ovs-vswitchd": switch.as_raw_pid(),
-            "directory": place,
-            "database": format!("unix:{}", socket.display()),
-        }));
+        return output::json(&Started {
+            ovsdb_server: database.as_raw_pid(),
+            ovs_vswitchd: switch.as_raw_pid(),
+            database: format!("unix:{}", socket.display()),
+            directory: place,
+        });
     }
     output::print(&format!(
         "ovsdb-server is process {database}, ovs-vswitchd process {switch}.\n\

@@ -3,14 +3,16 @@
 use super::{daemon, place, programs, socket};
 use crate::output::{self, Table, or_dash};
 use anyhow::{Context, Result};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-struct Status {
+#[schemars(rename = "OvsStatus")]
+pub struct Status {
     directory: PathBuf,
     /// `None`: it is not running.
     ovsdb_server: Option<i32>,
@@ -21,7 +23,8 @@ struct Status {
     ports: Vec<Port>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "OvsPort")]
 struct Port {
     bridge: String,
     port: String,

@@ -3,7 +3,18 @@
 use super::{daemon, private};
 use crate::output;
 use anyhow::Result;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::path::Path;
+
+/// Processes that have ended, as JSON; none for one that was not running.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "OvsStopped")]
+pub struct Stopped {
+    ovsdb_server: Option<i32>,
+    ovs_vswitchd: Option<i32>,
+}
 
 pub fn run(run_dir: &Path, json: bool) -> Result<()> {
     let place = private(run_dir);
@@ -13,10 +24,14 @@ pub fn run(run_dir: &Path, json: bool) -> Result<()> {
         .into_iter()
         .collect::<Result<Vec<_>>>()?;
     if json {
-        let ended = ended
-            .iter()
-            .map(|(name, pid)| (*name, pid.map(|pid| pid.as_raw_pid())));
-        return output::json(&ended.collect::<std::collections::BTreeMap<_, _>>());
+        let pid = |name| {
+            let found = ended.iter().find(|(ended, _)| *ended == name);
+            found.and_then(|(_, pid)| *pid).map(|pid| pid.as_raw_pid())
+        };
+        return output::json(&Stopped {
+            ovsdb_server: pid(daemon::DATABASE),
+            ovs_vswitchd: pid(daemon::SWITCH),
+        });
     }
     let lines = ended.into_iter().map(|(name, pid)| match pid {
         Some(pid) => format!("{name}, process {pid}, has ended.\n"),

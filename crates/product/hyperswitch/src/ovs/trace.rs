@@ -6,7 +6,8 @@ use crate::{output, verbs};
 use anyhow::Result;
 use management::Hex;
 use ovs_glue::ask;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -21,11 +22,43 @@ pub fn run(run_dir: &Path, args: &TraceArgs, json: bool) -> Result<()> {
         port,
         frame: &frame,
     };
-    let steps: Vec<Value> = told.lines().map(|line| open_vswitch.explain(line)).collect();
+    let steps: Vec<Step> = told.lines().map(|line| open_vswitch.explain(line)).collect();
     if json {
-        return output::json(&json!({ "port": port, "steps": steps }));
+        let port = port.to_owned();
+        return output::json(&Trace { port, steps });
     }
     output::print(&text(port, &steps))
+}
+
+/// The steps of a packet, as JSON.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "OvsTrace")]
+pub struct Trace {
+    port: String,
+    steps: Vec<Step>,
+}
+
+/// A step.
+#[derive(Default, Serialize, JsonSchema)]
+#[schemars(rename = "OvsTraceStep")]
+struct Step {
+    /// `matched`, `missed`, `delivered` or `dropped`.
+    step: String,
+    /// Number of the flow that matched, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ufid: Option<String>,
+    /// The flow, as ovs-dpctl(8) writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flow: Option<String>,
+    /// What ovs-vswitchd would decide about a packet that matched no flow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decision: Option<String>,
+    /// The port that gets the packet, or at which it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    port: Option<String>,
+    /// Why it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
 }
 
 /// Explains flows and decisions by Open vSwitch's own programs.
@@ -38,18 +71,27 @@ struct OpenVswitch<'a> {
 
 impl OpenVswitch<'_> {
     /// A step as it is shown.
-    fn explain(&self, line: &str) -> Value {
+    fn explain(&self, line: &str) -> Step {
         let mut words = line.splitn(3, ' ');
-        let step = words.next().unwrap_or_default();
-        match (step, words.next(), words.next()) {
+        let word = words.next().unwrap_or_default();
+        let owned = |word: &str| Some(word.to_owned());
+        let mut step = Step {
+            step: word.to_owned(),
+            ..Step::default()
+        };
+        match (word, words.next(), words.next()) {
             ("matched", ufid, None) => {
-                json!({ "step": step, "ufid": ufid, "flow": ufid.and_then(|ufid| self.flow(ufid)) })
+                step.ufid = ufid.map(str::to_owned);
+                step.flow = ufid.and_then(|ufid| self.flow(ufid));
             }
-            ("missed", None, None) => json!({ "step": step, "decision": self.decision() }),
-            ("delivered", Some(port), None) => json!({ "step": step, "port": port }),
-            ("dropped", Some(reason), port) => json!({ "step": step, "reason": reason, "port": port }),
-            _ => json!({ "step": line }),
+            ("missed", None, None) => step.decision = self.decision(),
+            ("delivered", Some(port), None) => step.port = owned(port),
+            ("dropped", Some(reason), port) => {
+                (step.reason, step.port) = (owned(reason), port.map(str::to_owned));
+            }
+            _ => step.step = line.to_owned(),
         }
+        step
     }
 
     /// A flow, as ovs-dpctl(8) writes it. It may be gone by now.
@@ -74,28 +116,30 @@ impl OpenVswitch<'_> {
 }
 
 /// One line per step, and the explanation of ovs-vswitchd below a miss.
-fn text(port: &str, steps: &[Value]) -> String {
+fn text(port: &str, steps: &[Step]) -> String {
     let mut text = format!("from port {port}\n");
     for step in steps {
-        let word = |name: &str| step[name].as_str();
         // Writing to a string does not fail.
-        let _ = match (word("step").unwrap_or_default(), word("port")) {
-            ("matched", _) => match (word("flow"), word("ufid")) {
+        let _ = match (step.step.as_str(), &step.port) {
+            ("matched", _) => match (&step.flow, &step.ufid) {
                 (Some(flow), _) => writeln!(text, "matched     {flow}"),
                 (None, Some(ufid)) => writeln!(text, "matched     flow {ufid}"),
                 (None, None) => writeln!(text, "matched     a flow of an earlier process"),
             },
             ("missed", _) => {
                 let _ = writeln!(text, "miss        no flow matches: ovs-vswitchd decides");
-                for line in word("decision").unwrap_or_default().lines() {
+                for line in step.decision.as_deref().unwrap_or_default().lines() {
                     let _ = writeln!(text, "            {line}");
                 }
                 Ok(())
             }
             ("delivered", Some(port)) => writeln!(text, "delivered   to port {port}"),
             ("dropped", port) => {
-                let place = port.map_or_else(String::new, |port| format!("at port {port}: "));
-                writeln!(text, "dropped     {place}{}", word("reason").unwrap_or_default())
+                let place = port
+                    .as_ref()
+                    .map_or_else(String::new, |port| format!("at port {port}: "));
+                let reason = step.reason.as_deref().unwrap_or_default();
+                writeln!(text, "dropped     {place}{reason}")
             }
             (other, _) => writeln!(text, "{other}"),
         };
@@ -115,7 +159,7 @@ mod tests {
             frame: &[],
         };
         let told = "matched 01020304-0506-0708-090a-0b0c0d0e0f10\nmatched\ndelivered vm2\ndropped port-down vm3\ndropped by-flow\nmissed\nnew words";
-        let steps: Vec<Value> = told.lines().map(|line| nobody.explain(line)).collect();
+        let steps: Vec<Step> = told.lines().map(|line| nobody.explain(line)).collect();
         let expected = "\
 from port vm1
 matched     flow 01020304-0506-0708-090a-0b0c0d0e0f10

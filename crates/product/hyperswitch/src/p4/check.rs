@@ -1,5 +1,9 @@
 //! `hyperswitch p4 check`: the parts of a program, its cost, and the fields that it reads.
 
+mod summary;
+
+pub use summary::Summary;
+
 use super::reuse::{self, Reuse};
 use super::run::{MAX_CAPTURE, limited};
 use crate::capture_file::packets;
@@ -7,8 +11,7 @@ use crate::cli::PortFile;
 use crate::output::Table;
 use anyhow::{Context, Result};
 use p4_ir::externs::Algorithm;
-use p4_ir::{Analysis, Checked, FieldId, Header, HeaderId, Implementation, MatchKind, Role, limits};
-use serde_json::{Value, json};
+use p4_ir::{Analysis, Checked, FieldId, HeaderId, Implementation, MatchKind, limits};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -375,86 +378,4 @@ fn changes(program: &Checked, analysis: &Analysis) -> String {
         }
     }
     text
-}
-
-fn bounds_json(program: &Checked) -> Value {
-    let bounds = program.bounds();
-    json!({
-        "header_bytes_read": bounds.header_bytes_read,
-        "header_bytes_grown": bounds.header_bytes_grown,
-        "parser_steps": bounds.parser_steps,
-        "loop_turns": bounds.loop_turns,
-        "operations": bounds.operations,
-        "passes": bounds.passes,
-        "metadata_bits": bounds.metadata_bits,
-        "vector_bytes": program.phv.bytes,
-    })
-}
-
-fn header_json(program: &Checked, header: &Header) -> Value {
-    let ty = &program.header_types[header.ty.index()];
-    json!({
-        "name": header.name,
-        "type": ty.name,
-        "bits": ty.max_bits(),
-        "variable": ty.variable().is_some(),
-        "metadata": header.metadata,
-    })
-}
-
-fn table_json(program: &Checked, table: &p4_ir::Table) -> Value {
-    json!({
-        "name": table.identity.name,
-        "id": table.identity.id,
-        "size": table.size,
-        "keys": table.keys.iter().map(|key| json!({
-            "name": key.name, "bits": key.width, "kind": kind(key.kind),
-        })).collect::<Vec<_>>(),
-        "actions": table.actions.iter().map(|action| {
-            &program.actions[action.action.index()].identity.name
-        }).collect::<Vec<_>>(),
-        "own_entries": table.entries.len(),
-    })
-}
-
-/// The summary as JSON.
-pub fn json(program: &Checked, facts: &Facts) -> Value {
-    let analysis = &facts.analysis;
-    let header = |id: &HeaderId| program.headers[id.index()].name.clone();
-    json!({
-        "name": program.name,
-        "architecture": "v1model",
-        "bounds": bounds_json(program),
-        "headers": program.headers.iter().map(|header| header_json(program, header)).collect::<Vec<_>>(),
-        "tables": program.tables.iter().filter(|table| !table.hidden)
-            .map(|table| table_json(program, table)).collect::<Vec<_>>(),
-        "externs": all_externs(program).into_iter().map(|(kind, name, size)| json!({
-            "kind": kind, "name": name, "size": size,
-        })).collect::<Vec<_>>(),
-        "looks_at": {
-            "fields": analysis.looked_at.iter().map(|(field, mask)| json!({
-                "field": program.field_name(*field), "mask": mask.to_string(),
-            })).collect::<Vec<_>>(),
-            "validity": analysis.validity.iter().map(header).collect::<Vec<_>>(),
-            "given": analysis.given.iter().map(|role: &Role| role.name()).collect::<Vec<_>>(),
-            "bits_ahead": analysis.ahead,
-        },
-        "changes": {
-            "fields": analysis.changed.iter().map(|field| program.field_name(*field)).collect::<Vec<_>>(),
-            "adds": analysis.added.iter().map(header).collect::<Vec<_>>(),
-            "removes": analysis.removed.iter().map(header).collect::<Vec<_>>(),
-        },
-        "cacheable": analysis.is_cacheable(),
-        "checked_per_packet": facts.verified().map(|field| program.field_name(field)).collect::<Vec<_>>(),
-        "found_again": facts.reuse.as_ref().map(|(traffic, reuse)| json!({
-            "traffic": traffic,
-            "packets": reuse.packets,
-            "found": reuse.found,
-            "percent": reuse.percent(),
-        })),
-        "warnings": facts.warnings,
-        "obstacles": analysis.obstacles.iter().map(|(obstacle, place)| json!({
-            "reason": obstacle.text(), "place": place,
-        })).collect::<Vec<_>>(),
-    })
 }

@@ -62,7 +62,7 @@ pub fn export(session: &mut Session<'_>, name: &str, file: &Path) -> Result<()> 
     serde_json::to_writer(&mut bytes, &cells)?;
     std::fs::write(file, bytes).with_context(|| format!("cannot write {}", file.display()))?;
     if session.json {
-        return output::json(&serde_json::json!({ "done": true }));
+        return output::json(&output::Done::TRUE);
     }
     output::print(&format!("{name} is in {}\n", file.display()))
 }

@@ -4,6 +4,7 @@ use super::trace;
 use crate::output::Table;
 use p4_ir::{Bits, CounterId, DigestId, Program, RegisterId, Type};
 use p4_stf::Session;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -11,7 +12,8 @@ use std::collections::BTreeMap;
 pub const MOST: usize = 1000;
 
 /// Counters, registers and digests at the end of a run.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "P4FinalState")]
 pub struct FinalState {
     counters: Vec<Count>,
     registers: Vec<Cell>,
@@ -20,7 +22,8 @@ pub struct FinalState {
     left_out: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "P4Count")]
 struct Count {
     name: String,
     /// Of an array: the cell. Of a direct counter: the entry, counted from 0 in the order in which entries
@@ -33,14 +36,16 @@ struct Count {
     bytes: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "P4Cell")]
 struct Cell {
     name: String,
     index: u64,
     value: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "P4Sent")]
 struct Sent {
     name: String,
     values: BTreeMap<String, String>,

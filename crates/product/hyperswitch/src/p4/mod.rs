@@ -47,7 +47,7 @@ pub fn run(verb: &P4Verb, instance: Instance<'_>, json: bool) -> Result<()> {
             let program = load(file, p4info.as_deref())?;
             let facts = check::Facts::of(&program, pcaps)?;
             if json {
-                crate::output::json(&check::json(&program, &facts))
+                crate::output::json(&check::Summary::of(&program, &facts))
             } else {
                 crate::output::print(&check::text(&program, &facts))
             }
@@ -96,4 +96,12 @@ fn read(file: &Path) -> Result<Vec<u8>> {
         .read_to_end(&mut bytes)
         .with_context(cannot)?;
     Ok(bytes)
+}
+
+/// What is printed as JSON besides replies.
+#[cfg(test)]
+pub mod outputs {
+    pub use super::check::Summary;
+    pub use super::run::Summary as Run;
+    pub use super::running::{CounterRow, EntryRow, MeterRow, RegisterRow};
 }

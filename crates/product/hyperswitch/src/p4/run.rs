@@ -16,6 +16,7 @@ use p4_interpreter::{Collected, Context, Drop, NoObserver, Packet};
 use p4_ir::DigestId;
 use p4_stf::script::Command;
 use p4_stf::{Expectations, Session};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -29,8 +30,9 @@ pub(super) const MAX_CAPTURE: u64 = 1 << 30;
 const MAX_PORTS: usize = 512;
 
 /// The summary, for users and as JSON.
-#[derive(Debug, Default, Serialize)]
-struct Summary {
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "P4Run")]
+pub struct Summary {
     packets: u64,
     parser_errors: u64,
     digests: u64,

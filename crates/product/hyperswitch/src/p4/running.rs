@@ -15,8 +15,62 @@ use p4_ir::setup::{self, Setup};
 use p4_ir::{Checked, Identity, Program};
 use p4_stf::EntryVerb;
 use p4_stf::script::Rate;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 use std::os::fd::AsFd;
+
+/// An entry of a table, with what it counted where it counts.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "P4Entry")]
+pub struct EntryRow {
+    entry: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    packets: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+}
+
+/// A cell of a counter.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "P4CounterCell")]
+pub struct CounterRow {
+    name: String,
+    cell: usize,
+    packets: u64,
+    bytes: u64,
+}
+
+/// A cell of a register.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "P4RegisterCell")]
+pub struct RegisterRow {
+    name: String,
+    cell: usize,
+    /// Hexadecimal, beginning with `0x`.
+    value: String,
+}
+
+/// The rates of a meter.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "P4Meter")]
+pub struct MeterRow {
+    name: String,
+    cell: MeterCell,
+    /// Per second and at once, with a colon between them.
+    committed: String,
+    /// Likewise.
+    peak: String,
+}
+
+/// Cells of a meter.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+enum MeterCell {
+    One(u32),
+    /// `all`.
+    All(&'static str),
+}
 
 /// See the module's description.
 pub struct Running {
@@ -192,8 +246,16 @@ fn list_entries(session: &mut Session<'_>, name: &str, wanted: Option<&str>) -> 
         for (at, entry) in table.entries.iter().enumerate() {
             let line = commands::line(program, table, entry);
             rows.push(match counts.get(at).map(Vec::as_slice) {
-                Some([packets, bytes]) => json!({ "entry": line, "packets": packets, "bytes": bytes }),
-                _ => json!({ "entry": line }),
+                Some(&[packets, bytes]) => EntryRow {
+                    entry: line,
+                    packets: Some(packets),
+                    bytes: Some(bytes),
+                },
+                _ => EntryRow {
+                    entry: line,
+                    packets: None,
+                    bytes: None,
+                },
             });
         }
     }
@@ -201,7 +263,7 @@ fn list_entries(session: &mut Session<'_>, name: &str, wanted: Option<&str>) -> 
 }
 
 /// Rows as lines, or as JSON.
-fn show(session: &Session<'_>, rows: &[Value]) -> Result<()> {
+fn show(session: &Session<'_>, rows: &[impl Serialize]) -> Result<()> {
     if session.json {
         return output::json(&rows);
     }
@@ -210,11 +272,13 @@ fn show(session: &Session<'_>, rows: &[Value]) -> Result<()> {
         (key, Value::String(text)) => format!("{key} {text}"),
         (key, value) => format!("{key} {value}"),
     };
-    let line = |row: &Value| {
+    let mut lines = String::new();
+    for row in rows {
+        let row = serde_json::to_value(row)?;
         let words = row.as_object().into_iter().flatten().map(word);
-        words.collect::<Vec<_>>().join("  ") + "\n"
-    };
-    output::print(&rows.iter().map(line).collect::<String>())
+        lines += &(words.collect::<Vec<_>>().join("  ") + "\n");
+    }
+    output::print(&lines)
 }
 
 /// Arrays that are meant by a name, or all: numbers with names.
@@ -255,7 +319,12 @@ pub fn counter(session: &mut Session<'_>, verb: &P4CounterVerb) -> Result<()> {
             for (number, name) in arrays("counter", counters(), counter.as_deref())? {
                 let cells = running.cells(session, P4Array::Counter(number))?;
                 for (cell, words) in cells.iter().enumerate().filter(|(_, words)| **words != [0, 0]) {
-                    rows.push(json!({ "name": name, "cell": cell, "packets": words[0], "bytes": words[1] }));
+                    rows.push(CounterRow {
+                        name: name.clone(),
+                        cell,
+                        packets: words[0],
+                        bytes: words[1],
+                    });
                 }
             }
             show(session, &rows)
@@ -299,7 +368,11 @@ pub fn register(session: &mut Session<'_>, verb: &P4RegisterVerb) -> Result<()> 
                 {
                     let digits: String = words.iter().rev().map(|word| format!("{word:016x}")).collect();
                     let digits = digits.trim_start_matches('0');
-                    rows.push(json!({ "name": name, "cell": cell, "value": format!("0x{digits}") }));
+                    rows.push(RegisterRow {
+                        name: name.clone(),
+                        cell,
+                        value: format!("0x{digits}"),
+                    });
                 }
             }
             show(session, &rows)
@@ -332,9 +405,13 @@ pub fn meter(session: &mut Session<'_>, verb: &P4MeterVerb) -> Result<()> {
         P4MeterVerb::List { .. } => {
             let rows = running.setup.meters.iter().map(|own| {
                 let name = &running.program().meters[own.meter.index()].identity.name;
-                let cell = own.cell.map_or_else(|| json!("all"), |cell| json!(cell));
                 let rate = |rate: setup::Rate| format!("{}:{}", rate.per_second, rate.burst);
-                json!({ "name": name, "cell": cell, "committed": rate(own.committed), "peak": rate(own.peak) })
+                MeterRow {
+                    name: name.clone(),
+                    cell: own.cell.map_or(MeterCell::All("all"), MeterCell::One),
+                    committed: rate(own.committed),
+                    peak: rate(own.peak),
+                }
             });
             show(session, &rows.collect::<Vec<_>>())
         }

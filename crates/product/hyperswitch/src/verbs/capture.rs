@@ -14,6 +14,8 @@ use control_protocol::{Channel, ChannelError};
 use process::{Signal, Signals};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -48,7 +50,7 @@ pub fn run(session: &mut Session<'_>, args: &CaptureArgs) -> Result<()> {
     let seen = copy(&channel, &mut writer, &limits, &signals)?;
     eprintln!("{} packets captured, {} lost", seen.packets, seen.lost);
     if session.json && args.write != Path::new("-") {
-        output::json(&serde_json::json!({ "packets": seen.packets, "lost": seen.lost }))?;
+        output::json(&seen)?;
     }
     Ok(())
 }
@@ -60,9 +62,12 @@ struct Limits {
 }
 
 /// Counts of a capture.
-#[derive(Debug, Default, PartialEq)]
-struct Seen {
+#[derive(Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[schemars(rename = "Captured")]
+pub struct Seen {
+    /// Packets in the file.
     packets: u64,
+    /// Packets that came too fast for it.
     lost: u64,
 }
 

@@ -2,11 +2,24 @@
 
 use crate::output;
 use anyhow::Result;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::path::Path;
 use std::process::ExitCode;
 
 /// Status of a file that cannot be used, as that of `run`.
 const UNUSABLE: u8 = 2;
+
+/// A file that can be used, as JSON.
+#[derive(Serialize, JsonSchema)]
+pub struct Checked {
+    /// Number of switches.
+    switches: usize,
+    /// Number of ports, besides those of hosts and uplinks.
+    ports: usize,
+    /// What the file asks for and cannot be.
+    warnings: Vec<String>,
+}
 
 /// Checks a file for an instance with this run directory.
 ///
@@ -25,18 +38,22 @@ pub fn run(file: &Path, run_dir: &Path, json: bool) -> Result<ExitCode> {
     let (config, warnings) = match control::check(file, &options) {
         Ok(checked) => checked,
         Err(refusal) => {
-            let text = refusal.to_string();
+            let report = refusal.report();
             if json {
-                output::json_error(&text);
+                output::json_error(&report);
             }
-            eprintln!("hyperswitch: {}", output::plain(&text));
+            eprintln!("hyperswitch: {}", output::plain(&report.error));
             return Ok(ExitCode::from(UNUSABLE));
         }
     };
     let switches = config.switches.len();
     let ports: usize = config.switches.iter().map(|switch| switch.ports.len()).sum();
     if json {
-        output::json(&serde_json::json!({ "switches": switches, "ports": ports, "warnings": warnings }))?;
+        output::json(&Checked {
+            switches,
+            ports,
+            warnings,
+        })?;
     } else {
         let warnings: String = warnings.iter().map(|text| format!("warning: {text}\n")).collect();
         let name = file.display();

@@ -7,9 +7,19 @@ use crate::cli::{AnyMac, ExplainArgs, IpPair, TraceArgs};
 use crate::output;
 use anyhow::{Context, Result, bail, ensure};
 use management::{MacAddr, PortInfo, TraceReport, TraceStep};
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::net::IpAddr;
+
+/// What rule lists say, as JSON.
+#[derive(Serialize, JsonSchema)]
+pub struct Explained<'a> {
+    steps: Vec<&'a TraceStep>,
+    /// `FILE:LINE` by the origins of rules.
+    lines: HashMap<String, String>,
+}
 
 /// Carries out the verb.
 ///
@@ -49,7 +59,10 @@ pub fn run(session: &mut Session, args: &ExplainArgs) -> Result<()> {
     };
     let lines = lines(session)?;
     if session.json {
-        return output::json(&serde_json::json!({ "steps": steps(&report), "lines": lines }));
+        return output::json(&Explained {
+            steps: steps(&report),
+            lines,
+        });
     }
     output::print(&text(&report, &lines))
 }

@@ -4,6 +4,8 @@ use super::{Instance, Session, status};
 use crate::cli::{Health, StatusArgs};
 use crate::output;
 use anyhow::Result;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -39,6 +41,16 @@ impl Health {
     }
 }
 
+/// The state of the switch, as JSON.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Health")]
+pub struct Looked {
+    /// `well`, `degraded` or `down`.
+    health: &'static str,
+    /// Why it is not better.
+    reasons: Vec<String>,
+}
+
 /// Says how the switch is, once it is as wanted or time is up.
 ///
 /// # Errors
@@ -56,7 +68,8 @@ pub fn run(args: &StatusArgs, instance: Instance<'_>, json: bool) -> Result<Exit
         (health, reasons) = look(instance);
     }
     if json {
-        output::json(&serde_json::json!({ "health": health.name(), "reasons": reasons }))?;
+        let health = health.name();
+        output::json(&Looked { health, reasons })?;
     } else {
         let lines: String = reasons.iter().map(|reason| format!("{reason}\n")).collect();
         output::print(&format!("{}\n{lines}", health.name()))?;

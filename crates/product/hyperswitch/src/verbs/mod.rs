@@ -182,7 +182,7 @@ struct Bare<'a>(&'a Reply);
 impl serde::Serialize for Bare<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 {
-            Reply::Done => serde_json::json!({ "done": true }).serialize(serializer),
+            Reply::Done => output::Done::TRUE.serialize(serializer),
             Reply::Version(reply) => reply.serialize(serializer),
             Reply::Status(reply) => reply.serialize(serializer),
             Reply::Switches(reply) => reply.serialize(serializer),
@@ -207,4 +207,18 @@ impl serde::Serialize for Bare<'_> {
             Reply::Events(reply) => reply.events.serialize(serializer),
         }
     }
+}
+
+/// What is printed as JSON besides replies.
+#[cfg(test)]
+pub mod outputs {
+    pub use super::capture::Seen as Captured;
+    pub use super::check::Checked;
+    pub use super::explain::Explained;
+    pub use super::health::Looked;
+    pub use super::policy::Checked as PoliciesChecked;
+    pub use super::policy_diff::Difference as PolicyDifference;
+    pub use super::show::Versions;
+    pub use super::stats::Watched;
+    pub use super::status::WithoutControl;
 }

@@ -3,8 +3,23 @@
 use crate::output::{self, Table, duration, or_dash};
 use anyhow::{Context, Result};
 use management::{PolicyInfo, PolicyRule, PolicyRules};
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::fmt::Write;
 use std::path::Path;
+
+/// Policies of a file, as JSON.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "PoliciesChecked")]
+pub struct Checked {
+    /// Number of ports with policies.
+    ports: usize,
+    lists: usize,
+    rules: usize,
+    sets: usize,
+    /// What the file says without effect, with file, line and column.
+    findings: Vec<String>,
+}
 
 /// Checks the policies of a file.
 ///
@@ -22,9 +37,13 @@ pub fn check(file: &Path, json: bool) -> Result<()> {
     let rules: usize = policies.lists.values().map(|list| list.rules.len()).sum();
     let (lists, ports) = (policies.lists.len(), policies.ports.len());
     if json {
-        return output::json(&serde_json::json!({
-            "ports": ports, "lists": lists, "rules": rules, "sets": policies.sets.len(), "findings": found,
-        }));
+        return output::json(&Checked {
+            ports,
+            lists,
+            rules,
+            sets: policies.sets.len(),
+            findings: found,
+        });
     }
     let mut shown = String::new();
     for finding in &found {

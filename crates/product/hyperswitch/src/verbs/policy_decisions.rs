@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 use flow::{ListId, NamedPolicy};
 use management::{JudgedKind, PolicyInfo, PolicyJudged};
 use policy::{Judge, ListRule, Policies, PortLists};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -17,7 +18,7 @@ use std::fmt::Write;
 const SHOWN: usize = 20;
 
 /// A decision that would be another one.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct DecisionDifference {
     /// The port that the packets come from.

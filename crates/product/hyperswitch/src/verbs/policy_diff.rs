@@ -7,15 +7,17 @@ use crate::output;
 use anyhow::{Context, Result, bail};
 use management::{PolicyRule, PolicyRules};
 use policy::{Judge, List, ListRule, Policies};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 use std::path::Path;
 
 /// What would change in a list.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-struct Difference {
+#[schemars(rename = "PolicyDifference")]
+pub struct Difference {
     list: String,
     /// Ports that would have the list and do not have it, and the other way round.
     ports_added: Vec<String>,
@@ -44,7 +46,7 @@ impl Difference {
 }
 
 /// A rule that would come, or go.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 struct RuleDifference {
     comes: bool,

@@ -6,7 +6,10 @@ use anyhow::Result;
 use control_protocol::work::WorkReport;
 use management::{
     DeviceInfo, FlowInfo, MacInfo, Origin, PortInfo, Process, ReloadSummary, Stats, Status, SwitchInfo,
+    VersionInfo,
 };
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::fmt::Write;
 
 /// Any reply.
@@ -58,6 +61,17 @@ fn reloaded(summary: &ReloadSummary) -> String {
     changes + &in_use + &warnings.collect::<String>()
 }
 
+/// Versions, as JSON.
+#[derive(Serialize, JsonSchema)]
+pub struct Versions {
+    /// Of this command.
+    version: &'static str,
+    /// Of what it prints as JSON (`hyperswitch schema`).
+    schema: u32,
+    /// Of the running instance; none if there is none.
+    running: Option<VersionInfo>,
+}
+
 /// `version`: of this command, and of the running instance if there is one.
 pub fn versions(session: &mut Session<'_>) -> Result<()> {
     let own = env!("CARGO_PKG_VERSION");
@@ -68,7 +82,11 @@ pub fn versions(session: &mut Session<'_>) -> Result<()> {
         Ok(_) => None,
     };
     if session.json {
-        return output::json(&serde_json::json!({ "version": own, "running": running }));
+        return output::json(&Versions {
+            version: own,
+            schema: crate::schema::VERSION,
+            running,
+        });
     }
     let running = running.map_or("not running".into(), |version| {
         format!(

@@ -9,6 +9,8 @@ use crate::cli::{SortBy, StatsArgs};
 use crate::output::{self, Table};
 use anyhow::{Result, bail};
 use management::{ClientError, Counters, PortStats, Stats};
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -37,7 +39,7 @@ pub fn run(session: &mut Session<'_>, args: &StatsArgs) -> Result<()> {
         since = Instant::now();
         let rates = Rates::between(&before, &now, elapsed);
         if session.json {
-            output::json_line(&rates.as_json(&now)?)?;
+            output::json_line(&rates.with(&now))?;
         } else {
             output::print(&rates.text(args.sort, args.top))?;
         }
@@ -75,6 +77,30 @@ fn of_open_vswitch(session: &Session<'_>, port: &str) -> Option<Stats> {
         ports: vec![port],
         total: Box::new(total),
     })
+}
+
+/// Counters with time and rates, as JSON.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct Watched<'a> {
+    /// When the counters were read, in milliseconds since 1970-01-01 UTC.
+    time_ms: u64,
+    /// Since they were read before.
+    seconds: f64,
+    ports: Vec<WatchedPort<'a>>,
+    /// Counters of all ports.
+    total: &'a Counters,
+    /// What happened per second, over all ports.
+    rates: &'a Rate,
+}
+
+/// A port with rates.
+#[derive(Serialize, JsonSchema)]
+struct WatchedPort<'a> {
+    #[serde(flatten)]
+    port: &'a PortStats,
+    /// What happened per second.
+    rates: &'a Rate,
 }
 
 /// What happened per second, of each port and of all together.
@@ -137,20 +163,18 @@ impl Rates {
     }
 
     /// The counters, with time and rates.
-    fn as_json(&self, now: &Stats) -> Result<serde_json::Value> {
-        let mut value = serde_json::to_value(now)?;
-        let time_ms = self
-            .time
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_millis();
-        value["time-ms"] = serde_json::Number::from_u128(time_ms).into();
-        value["seconds"] = self.elapsed.as_secs_f64().into();
-        for (at, (_, rate)) in self.ports.iter().enumerate() {
-            value["ports"][at]["rates"] = serde_json::to_value(rate)?;
+    fn with<'a>(&'a self, now: &'a Stats) -> Watched<'a> {
+        let time = self.time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let ports = now.ports.iter().zip(&self.ports);
+        Watched {
+            time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+            seconds: self.elapsed.as_secs_f64(),
+            ports: ports
+                .map(|(port, (_, rates))| WatchedPort { port, rates })
+                .collect(),
+            total: &now.total,
+            rates: &self.total,
         }
-        value["rates"] = serde_json::to_value(&self.total)?;
-        Ok(value)
     }
 }
 
@@ -205,7 +229,7 @@ mod tests {
             lines[2].starts_with("vm2 ") && lines[3].starts_with("(all)"),
             "{text}"
         );
-        let json = rates.as_json(&stats(3000, 4000)).unwrap();
+        let json = serde_json::to_value(rates.with(&stats(3000, 4000))).unwrap();
         assert_eq!(json["ports"][0]["rates"]["received"], 1000.0);
         assert_eq!(json["ports"][1]["rates"]["dropped"]["policy"], 1000.0);
         assert_eq!(json["ports"][1]["counters"]["received"], 4000);

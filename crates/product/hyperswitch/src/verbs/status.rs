@@ -7,8 +7,26 @@
 use super::{Reply, Request, Session, show};
 use crate::output::{self, duration};
 use anyhow::{Result, bail};
-use management::{ClientError, Process, Status, Supervision, supervision};
-use serde_json::json;
+use management::{ClientError, ErrorReport, Process, Status, Supervision, supervision};
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// What is known without the control process, as JSON.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct WithoutControl {
+    /// Of the running supervisor.
+    version: String,
+    /// Run directory.
+    run_dir: PathBuf,
+    /// The supervised processes.
+    processes: Vec<Process>,
+    /// Conditions that need attention.
+    warnings: Vec<String>,
+    #[serde(flatten)]
+    error: ErrorReport,
+}
 
 /// Shows the state of an instance.
 ///
@@ -32,14 +50,13 @@ pub fn run(session: &mut Session<'_>) -> Result<()> {
         (Err(error), Some(supervision)) => {
             let own = complaints(&supervision.processes);
             if session.json {
-                let answer = json!({
-                    "version": supervision.version,
-                    "run-dir": session.instance.run_dir,
-                    "processes": supervision.processes,
-                    "warnings": own,
-                    "error": error.to_string(),
-                });
-                output::json(&answer)?;
+                output::json(&WithoutControl {
+                    version: supervision.version,
+                    run_dir: session.instance.run_dir.to_owned(),
+                    processes: supervision.processes,
+                    warnings: own,
+                    error: error.report(),
+                })?;
             } else {
                 output::print(&without_control(session, &supervision, &own))?;
             }
