@@ -2,7 +2,7 @@
 //!
 //! Errors carry the path to the offending value, which makes sense for a file and for a request alike.
 
-use crate::p4runtime::P4RuntimeConfig;
+use crate::p4runtime::{P4DeviceConfig, P4RuntimeConfig};
 use crate::private_vlan;
 use crate::schema::{Config, HostConfig, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind};
 use crate::value::{IpPrefix, MacAddr, MaxRate, Mtu, Weight};
@@ -137,13 +137,23 @@ fn check_p4runtime(config: &P4RuntimeConfig) -> Result<(), CheckError> {
         if !names.insert(device.name.as_str()) {
             return Err(within("name", "two devices are the same P4 switch"));
         }
-        let ports: BTreeSet<_> = device.ports.iter().map(|place| &place.port).collect();
-        let numbers: BTreeSet<_> = device.ports.iter().map(|place| place.number).collect();
-        if ports.len().min(numbers.len()) < device.ports.len() {
-            return Err(within("ports", "a port has two numbers, or a number two ports"));
-        }
+        check_ports(device).map_err(|(key, message)| within(key, message))?;
     }
     Ok(())
+}
+
+/// Checks that ports and numbers of a device are given once; what is wrong, with its key.
+fn check_ports(device: &P4DeviceConfig) -> Result<(), (&'static str, &'static str)> {
+    let ports: BTreeSet<_> = device.ports.iter().map(|place| &place.port).collect();
+    let numbers: BTreeSet<_> = device.ports.iter().map(|place| place.number).collect();
+    if ports.len().min(numbers.len()) < device.ports.len() {
+        return Err(("ports", "a port has two numbers, or a number two ports"));
+    }
+    match device.cpu_port {
+        Some(511..) => Err(("cpu-port", "ports of a P4 switch are 0 to 510")),
+        Some(port) if numbers.contains(&port) => Err(("cpu-port", "one of `ports` has that number")),
+        _ => Ok(()),
+    }
 }
 
 /// Values that must be unique, with the user of each.

@@ -53,6 +53,9 @@ pub struct P4DeviceConfig {
     /// Ports that are bound to it. Without them, those that the P4 switch has stay.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PlacedPort>,
+    /// Number of the port by which packets go to clients and come from them: 0 to 510, and none of `ports`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_port: Option<u16>,
 }
 
 #[cfg(test)]
@@ -88,9 +91,13 @@ mod tests {
             (device.replace("2=q", "2=p"), "two numbers"),
             (device.replace("2=q", "1=q"), "two ports"),
             (device.replace("2=q", "511=q"), "0 to 510"),
+            (format!("{device}cpu-port = 510\n"), ""),
+            (format!("{device}cpu-port = 511\n"), "0 to 510"),
+            (format!("{device}cpu-port = 2\n"), "has that number"),
         ];
         for (text, expected) in cases {
             let error = error(&text);
+            assert_eq!(error.is_empty(), expected.is_empty(), "{text}: {error}");
             assert!(error.contains(expected), "{text}: {error}");
         }
     }

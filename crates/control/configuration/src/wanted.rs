@@ -159,6 +159,7 @@ const PLAIN: &[(&str, &str, &str)] = &[
         "listen",
         "an address and a port like \"127.0.0.1:9559\"",
     ),
+    ("device", "cpu-port", "a number from 0 to 510"),
     ("device", "ports", "a list like [\"1=web\", \"2=db\"]"),
     (
         "port",

@@ -13,9 +13,12 @@
 //! A version goes on with the registers, counters and meters of the former one where names and types agree,
 //! and with the counts of entries that have the same keys and priority. Nothing that is counted is lost.
 //!
+//! Packets for the port of a P4 switch that its clients have, and digests, go past the controller: over a
+//! socket that it hands on ([`Connect`](P4Request::Connect)), with [`FromP4`] one way and [`ToP4`] the other.
+//!
 //! | refused with | because |
 //! |---|---|
-//! | `ENOENT` | there is no such draft |
+//! | `ENOENT` | there is no such draft, or no such P4 switch |
 //! | `E2BIG` | more bytes than a request, or a version, may have |
 //! | `ENOSPC` | too many P4 switches or drafts, or the program is beyond a limit; the text names it |
 //! | `EINVAL` | the version cannot be read, or the program is not sound; the text says why |
@@ -123,6 +126,30 @@ pub enum P4Request {
         /// As in [`P4Answer::Cells`].
         words: Vec<u64>,
     },
+    /// Joins a P4 switch with the process that serves its clients, in the place of the one before. One
+    /// descriptor: a `SOCK_SEQPACKET` socket, on which the data plane sends [`FromP4`] without waiting and
+    /// receives [`ToP4`]. Ends when its peer is closed, or the P4 switch deleted. Answer: `Done`.
+    Connect {
+        /// The P4 switch.
+        switch: P4Id,
+        /// Number of the port by which packets go to the clients and come from them, below [`P4_PORTS`]; in
+        /// place of a port that is bound there. `None`: there is no such port.
+        cpu_port: Option<u16>,
+    },
+}
+
+/// What a P4 switch sends to its clients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromP4 {
+    /// A packet that the program sent to the clients' port, as it left.
+    PacketIn(#[serde(with = "serde_bytes")] Vec<u8>),
+}
+
+/// What clients send to a P4 switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToP4 {
+    /// A packet that comes by the clients' port, 14 to 65,553 bytes.
+    PacketOut(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
 /// An array of cells, by its number in the program.
@@ -197,6 +224,25 @@ pub struct P4Counts {
     pub busy_us: u64,
     /// Turns at rings of its ports that were passed on to others, as it had more than its share of time.
     pub passed_on: u64,
+    /// What went to its clients and came from them.
+    pub clients: P4ClientCounts,
+}
+
+/// Counts of what a P4 switch and its clients sent each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct P4ClientCounts {
+    /// Packets to clients.
+    pub packets_in: u64,
+    /// Packets to clients that were dropped: too many in a second, or a socket that is not read.
+    pub packets_in_lost: u64,
+    /// Packets of clients that ran.
+    pub packets_out: u64,
+    /// Packets of clients that did not run: no frame, no slot, or no port at the P4 switch.
+    pub packets_out_lost: u64,
+    /// Packets of clients, and copies of them, that the program or a receiver dropped.
+    pub packets_out_dropped: u64,
+    /// Digests that reached no client.
+    pub digests_lost: u64,
 }
 
 #[cfg(test)]
@@ -232,6 +278,14 @@ mod tests {
                 drops: vec![("a-long-reason".into(), u64::MAX); 10],
                 busy_us: u64::MAX,
                 passed_on: u64::MAX,
+                clients: P4ClientCounts {
+                    packets_in: u64::MAX,
+                    packets_in_lost: u64::MAX,
+                    packets_out: u64::MAX,
+                    packets_out_lost: u64::MAX,
+                    packets_out_dropped: u64::MAX,
+                    digests_lost: u64::MAX,
+                },
             },
         };
         let message = FromDataPlane::Answer {

@@ -142,6 +142,9 @@ pub enum Refusal {
     /// A capture came without its socket, or with more than one.
     #[error("a capture needs exactly one socket, sent along with the request")]
     NoCaptureSocket,
+    /// A connection for packets came without such a socket.
+    #[error("packets need exactly one socket of type SOCK_SEQPACKET, sent along with the request")]
+    NoPacketSocket,
     /// A capture came with another kind of socket.
     #[error("a capture needs a socket of type SOCK_SEQPACKET or SOCK_DGRAM")]
     CaptureSocketType,

@@ -20,7 +20,9 @@ use control_protocol::p4::P4Answer;
 use control_protocol::rules::RuleAnswer;
 use controller::Welcome;
 use flow::{Flow, FlowStats, PortId, Stage};
-use management::Request::{P4Devices, P4List, P4Load, P4Program, P4Read, P4Rollback, P4Unload, P4Write};
+use management::Request::{
+    P4Connect, P4Devices, P4List, P4Load, P4Program, P4Read, P4Rollback, P4Unload, P4Write,
+};
 use management::{
     ContestedMacs, Counters, DataPlaneStatus, MAX_CONFIGURATION, MacInfo, P4Cells, PortStats, Process, Reply,
     Request, Response, Stats, Status, SwitchInfo, TraceReport, VersionInfo,
@@ -108,6 +110,7 @@ impl Control {
             Request::PolicyJudged { policy, from } => return self.policy_judged(token, &policy, from),
             Request::PolicyLog { after } => Reply::PolicyLog(self.rule_log.page(after)),
             own @ (P4List
+            | P4Connect { .. }
             | P4Devices
             | P4Load { .. }
             | P4Program { .. }
@@ -149,6 +152,7 @@ impl Control {
                 let done = self.p4_unload(&name)?;
                 self.reply_when_made(token, done)
             }
+            P4Connect { name } => self.p4_connect(token, &name, fds),
             P4Devices => Ok(Some(self.p4_devices())),
             _ => self.p4_list(token),
         }

@@ -106,6 +106,7 @@ impl Kind {
                 | P4Request::Add { .. }
                 | P4Request::Allow { .. }
                 | P4Request::Commit { .. }
+                | P4Request::Connect { .. }
                 | P4Request::Delete { .. }
                 | P4Request::Write { .. },
             ) => Kind::Done,

@@ -163,8 +163,28 @@ pub struct P4Switch {
     pub busy_ms: u64,
     /// Turns of its ports that were passed on to others, as it had more than its share of time.
     pub passed_on: u64,
+    /// What went to clients of P4Runtime and came from them.
+    pub clients: P4Clients,
     /// Packets and copies that the program or its limits ended, by reason.
     pub drops: BTreeMap<String, u64>,
+}
+
+/// What a P4 switch and clients of P4Runtime sent each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct P4Clients {
+    /// Packets to clients.
+    pub packets_in: u64,
+    /// Packets to clients that were dropped: too many in a second, or nobody reads them.
+    pub packets_in_lost: u64,
+    /// Packets of clients that ran.
+    pub packets_out: u64,
+    /// Packets of clients that did not run: no frame, too many under way, or no port to leave by.
+    pub packets_out_lost: u64,
+    /// Packets of clients, and copies of them, that the program or a receiver dropped.
+    pub packets_out_dropped: u64,
+    /// Digests that reached no client.
+    pub digests_lost: u64,
 }
 
 /// Versions.

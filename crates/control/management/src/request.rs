@@ -215,6 +215,14 @@ pub enum Request {
     },
     /// Answer: [`Reply::P4`](crate::Reply::P4).
     P4List,
+    /// Joins the process that serves clients of a device with the data plane, in the place of the connection
+    /// before. One descriptor: a `SOCK_SEQPACKET` socket for
+    /// [`P4Request::Connect`](control_protocol::p4::P4Request::Connect). Answer:
+    /// [`Reply::Done`](crate::Reply::Done).
+    P4Connect {
+        /// Name of the P4 switch.
+        name: String,
+    },
     /// The devices of `[p4runtime]`. Answer: [`Reply::P4Devices`](crate::Reply::P4Devices).
     P4Devices,
     /// Reads the configuration file again. Answer: [`Reply::Reloaded`](crate::Reply::Reloaded).
@@ -312,6 +320,7 @@ impl Request {
             | Request::P4Unload { .. }
             | Request::P4Rollback { .. }
             | Request::P4Write { .. }
+            | Request::P4Connect { .. }
             | Request::MacFlush { .. }
             | Request::FlowFlush { .. }
             | Request::Apply { .. }

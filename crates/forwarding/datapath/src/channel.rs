@@ -7,6 +7,7 @@
 
 use crate::Error;
 use crate::controller::Controller;
+use crate::p4::{P4Key, P4Table};
 use crate::pipeline::Pipeline;
 use crate::requests::{Engine, Serving};
 use crate::state::Datapath;
@@ -16,7 +17,7 @@ use control_protocol::{Channel, ChannelError};
 use flow::ControllerId;
 use placement::{Config, Costs, Cpu, Policy, Topology};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::thread::sched_getaffinity;
 use scheduler::{Placement, Pulse, Rings as _, Scheduler, Stuck, measure_wake_cost, start_all};
 use std::collections::BTreeMap;
@@ -132,6 +133,11 @@ fn map_vm_state(fds: &[OwnedFd]) -> Option<VmState> {
         .ok()
 }
 
+/// A wait until something can be read.
+fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::from_borrowed_fd(fd, PollFlags::IN)
+}
+
 /// The process that is a controller.
 fn role_of(controller: ControllerId) -> Option<Role> {
     match controller {
@@ -154,6 +160,8 @@ struct Ready {
     notices: bool,
     /// Controllers with requests.
     requests: Vec<ControllerId>,
+    /// P4 switches whose clients have sent something.
+    clients: Vec<P4Key>,
 }
 
 impl Server {
@@ -177,6 +185,9 @@ impl Server {
             }
             if controller.has_p4_work() {
                 Serving { controller, engine }.work_on_p4();
+            }
+            if !ready.clients.is_empty() {
+                Serving { controller, engine }.serve_clients(&ready.clients);
             }
             controller.send_news(&engine.datapath);
         }
@@ -204,8 +215,12 @@ impl Server {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut fds = vec![
             PollFd::new(supervisor, PollFlags::IN),
-            PollFd::from_borrowed_fd(datapath.notices.as_fd(), PollFlags::IN),
+            readable(datapath.notices.as_fd()),
         ];
+        let ports = datapath.ports();
+        let clients = ports.p4().into_iter().flat_map(P4Table::clients);
+        let (waiting, polled): (Vec<_>, Vec<_>) = clients.partition(|(_, clients)| clients.waits());
+        fds.extend(polled.iter().map(|(_, clients)| readable(clients.as_fd())));
         let others = fds.len();
         let mut watched = Vec::with_capacity(self.controllers.len());
         for controller in self.controllers.values() {
@@ -223,9 +238,13 @@ impl Server {
         result.map_err(std::io::Error::from)?;
         let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
         let answering = watched.into_iter().zip(&fds[others..]);
+        let sent = polled.iter().zip(&fds[others - polled.len()..]);
+        let sent = sent.filter(|((_, clients), fd)| ready(fd) || clients.has_received());
+        let sent = sent.map(|((key, _), _)| *key);
         Ok(Ready {
             supervisor: ready(&fds[0]),
             notices: ready(&fds[1]),
+            clients: waiting.iter().map(|(key, _)| *key).chain(sent).collect(),
             requests: answering
                 .filter(|(controller, fd)| {
                     !controller.is_blocked() && (controller.has_received() || ready(fd))
@@ -244,7 +263,9 @@ impl Server {
         let now_ms = self.engine.datapath.now_ms();
         let timers = self.engine.scheduler.schedule.next_deadline();
         let news = self.controllers.values().map(|one| one.timeout(now_ms));
-        news.chain([timers]).flatten().min()
+        let ports = self.engine.datapath.ports();
+        let clients = ports.p4().and_then(P4Table::next_turn_of_clients);
+        news.chain([timers, clients]).flatten().min()
     }
 
     fn on_supervisor(&mut self, supervisor: &Channel) -> Result<bool, Error> {

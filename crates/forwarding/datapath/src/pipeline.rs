@@ -26,7 +26,7 @@ use crate::grace::Member;
 use crate::injection::Injection;
 use crate::kept::{Kept, TurnTime};
 use crate::look_up::LookUp;
-use crate::p4::{Diverted, KeptVerdicts, Shares};
+use crate::p4::{Diverted, KeptVerdicts, P4Key, Shares};
 use crate::port::Port;
 use crate::sinks::Forward;
 use crate::state::{Datapath, Ports, port_of, transmit_ring};
@@ -288,6 +288,12 @@ impl Pipeline {
                 Err(_) => forward.dropped(&injected.packet, DropReason::BadActions),
             }
         });
+    }
+
+    /// Runs packets of a P4 switch's clients, likewise.
+    pub fn serve_clients(&mut self, key: P4Key, slots: &mut Injection, schedule: &mut Schedule) {
+        self.refresh();
+        self.in_step(schedule, |walk, step| walk.serve_clients(key, slots, step));
     }
 
     /// Delivers what was [executed](Self::execute): to be called before the thread does anything else with

@@ -4,7 +4,7 @@
 use crate::controller::{Controller, Received};
 use crate::meter::Meters;
 use crate::ownership::foreign_port;
-use crate::p4::P4Refused;
+use crate::p4::{Clients, P4Key, P4Refused};
 use crate::pipeline::{Injected, Pipeline};
 use crate::port::Port;
 use crate::refusal::Refusal;
@@ -17,13 +17,13 @@ use control_protocol::data_plane::{
     Answer, Connection, Detail, Execute, FromDataPlane, PortCounts, PortInfo, PortSpec, Request, ToDataPlane,
     UpcallId, VERSION,
 };
-use control_protocol::p4::P4Binding;
+use control_protocol::p4::{P4Binding, P4Request};
 use control_protocol::work::Misses;
 use control_protocol::{Channel, MAX_MESSAGE, encoded_len};
 use cpu::Deadline;
 use flow::{
-    ControllerId, DropReason, Filters, Flow, FlowId, MAX_MIRRORS, Mirror, PortId, PutMode, RateClass, Stage,
-    SwitchId,
+    ControllerId, DropReason, Filters, Flow, FlowId, MAX_MIRRORS, Mirror, P4Id, PortId, PutMode, RateClass,
+    Stage, SwitchId,
 };
 use rustix::fd::OwnedFd;
 use scheduler::{Account, Scheduler, start_own};
@@ -194,6 +194,9 @@ impl Serving<'_> {
                     None => return self.controller.rule_work.push(serial, request),
                 }
             }
+            Request::P4(P4Request::Connect { switch, cpu_port }) => {
+                self.connect_clients(switch, cpu_port, fds).map(|()| Answer::Done)
+            }
             Request::P4(request) => {
                 let Serving { controller, engine } = &mut *self;
                 let (id, datapath) = (controller.id, &engine.datapath);
@@ -284,6 +287,38 @@ impl Serving<'_> {
         datapath.change_p4(|table| table.bind(port.id(), binding))?;
         port.vnic.set_programmed(binding.is_some());
         Ok(())
+    }
+
+    /// Joins a P4 switch with its clients.
+    fn connect_clients(&self, id: P4Id, cpu_port: Option<u16>, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let fd = fds.into_iter().next().ok_or(Refusal::NoDescriptor("clients"))?;
+        let clients = Clients::new(cpu_port, Channel::from(fd));
+        let key = (self.controller.id, id);
+        let datapath = &self.engine.datapath;
+        Ok(datapath.change_p4(|table| table.connect(key, Arc::new(clients)))?)
+    }
+
+    /// Runs packets that clients of its P4 switches have sent, for those of `keys`.
+    pub fn serve_clients(&mut self, keys: &[P4Key]) {
+        let controller = self.controller.id;
+        for key in keys.iter().filter(|(owner, _)| *owner == controller) {
+            let Engine {
+                datapath,
+                scheduler,
+                work,
+                ..
+            } = &mut *self.engine;
+            let slots = &mut self.controller.injection;
+            scheduler.accounted(work, |Scheduler { rings, schedule }| {
+                rings.serve_clients(*key, slots, schedule);
+                rings.deliver_executed(schedule);
+            });
+            slots.reclaim();
+            let ports = datapath.ports();
+            if ports.p4().is_some_and(|table| table.has_closed_clients(*key)) {
+                datapath.change_p4(|table| table.part(*key));
+            }
+        }
     }
 
     fn change_port(&self, port: PortId, change: impl FnOnce(&Port)) -> Result<Answer, Refusal> {

@@ -20,7 +20,7 @@ pub struct PortCounters {
     /// Additional copies made of this port's packets: a packet with n outputs counts n - 1 here, and each
     /// copy for a mirror one.
     pub copies: u64,
-    /// Packets (and copies) of this port that reached a receiver's ring.
+    /// Packets (and copies) of this port that reached a receiver's ring, or clients of a P4 switch.
     pub delivered: u64,
     /// Packets (and copies) of this port that were dropped, on its own side or on a receiver's.
     pub dropped: DropCounts,

@@ -65,7 +65,7 @@ drop_reasons! {
     NotTracked "not-tracked" "The packet's connection would have to be tracked, which the switch cannot."
     PortDown "port-down" "The receiver is not connected or its driver is not ready."
     PortDisabled "port-disabled" "The port that the packet came from, or that it is for, was taken down."
-    QueueFull "queue-full" "The receiver's internal receive queue is full."
+    QueueFull "queue-full" "The receiver's internal receive queue is full, or clients of a P4 switch take no more packets."
     ReceiverStalled "receiver-stalled" "The receiver posted no buffers for too long."
     MaxRate "max-rate" "Packets for the receiver exceed its `max-rate-to`, and as many wait already as may."
     ReceiverSlow "receiver-slow" "The receiver posts buffers too slowly, and the sender serves others as well."

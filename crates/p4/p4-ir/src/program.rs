@@ -27,9 +27,9 @@ pub struct ControllerHeader {
 pub struct ControllerField {
     /// The name.
     pub name: String,
-    /// The number of P4Info.
+    /// The number of P4Info; 0 if the field only fills a byte, and controllers do not have it.
     pub id: u32,
-    /// Width in bits.
+    /// Width in bits; 0 if controllers have the field in a type of their own.
     pub width: u16,
 }
 

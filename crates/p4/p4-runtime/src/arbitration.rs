@@ -42,6 +42,8 @@ pub enum Scope {
         replicates: bool,
         /// Whether it may set programs.
         sets_pipeline: bool,
+        /// Whether it may send packets, and gets those of the program.
+        has_packets: bool,
     },
 }
 
@@ -82,6 +84,15 @@ impl Scope {
         }
     }
 
+    /// Whether the role may send packets, and gets those of the program.
+    #[must_use]
+    pub fn has_packets(&self) -> bool {
+        match self {
+            Scope::Full => true,
+            Scope::Part { has_packets, .. } => *has_packets,
+        }
+    }
+
     fn of(config: Option<&Any>) -> Done<Scope> {
         let Some(config) = config else {
             return Ok(Scope::Full);
@@ -102,6 +113,7 @@ impl Scope {
             reads: config.read_p4_ids.into_iter().collect(),
             replicates: config.may_replicate,
             sets_pipeline: config.may_set_pipeline,
+            has_packets: config.has_packets,
         })
     }
 }
@@ -240,10 +252,26 @@ impl Arbitration {
         }
     }
 
-    /// Whether the stream is the primary of its role, with what the role may do.
+    /// What the role may do whose primary the stream is.
+    ///
+    /// # Errors
+    /// The stream is primary of no role.
+    pub fn scope_of_primary(&self, stream: StreamId) -> Done<&Scope> {
+        let role = self.roles.values().find(|role| role.primary == Some(stream));
+        let role = role.ok_or_else(|| Failure::denied("the client is not the primary of its role"))?;
+        Ok(&role.scope)
+    }
+
+    /// Primaries of roles that get packets.
+    pub fn receivers(&self) -> impl Iterator<Item = StreamId> {
+        let roles = self.roles.values().filter(|role| role.scope.has_packets());
+        roles.filter_map(|role| role.primary)
+    }
+
+    /// Whether a client is there, primary or not.
     #[must_use]
-    pub fn is_primary(&self, stream: StreamId) -> bool {
-        self.roles.values().any(|role| role.primary == Some(stream))
+    pub fn has_streams(&self) -> bool {
+        self.roles.values().any(|role| !role.elections.is_empty())
     }
 }
 
@@ -357,7 +385,7 @@ mod tests {
             roles.authorise("", None).unwrap_err().code,
             Code::PermissionDenied
         );
-        assert!(!roles.is_primary(A));
+        assert!(roles.scope_of_primary(A).is_err());
     }
 
     #[test]
@@ -426,7 +454,8 @@ mod tests {
         assert_eq!(notices[0].1.role, update.role);
         let scope = roles.authorise("routes", number(5)).unwrap();
         assert!(scope.may_write(7) && !scope.may_write(8) && scope.may_read(8) && !scope.may_read(9));
-        assert!(!scope.may_replicate() && !scope.may_set_pipeline());
+        assert!(!scope.may_replicate() && !scope.may_set_pipeline() && !scope.has_packets());
+        assert_eq!(roles.receivers().count(), 0);
         assert_eq!(roles.scope("").unwrap(), &Scope::Full);
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::failure::{Done, Failure};
 use crate::switches::{DeviceInfo, Switches};
+use control_protocol::Channel;
 use control_protocol::p4::P4Array;
 use management::{Reply, Request, Response};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -180,6 +181,13 @@ impl Switches for ControlLink {
             words,
         };
         self.call(&request, None).map(drop)
+    }
+
+    fn connect(&mut self, name: &str) -> Done<Channel> {
+        let (ours, theirs) = Channel::pair().map_err(Failure::exhausted)?;
+        let request = Request::P4Connect { name: name.into() };
+        self.call(&request, Some(theirs.as_fd()))?;
+        Ok(ours)
     }
 }
 

@@ -3,50 +3,35 @@
 //! A stream that does not read what is sent to it is ended, when its queue is full; nobody waits for it.
 
 use crate::arbitration::StreamId;
+use crate::data_plane::{self, Link};
 use crate::failure::{Done, Failure};
+use crate::jobs::{Answers, Job, ToStream};
 use crate::proto::StreamMessageRequest;
 use crate::service::{Messages, Refused, Service};
 use crate::switches::Switches;
 use crate::wire::Method;
 use prost::Message;
 use std::collections::HashMap;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tonic::{Code, Status};
 
 /// Messages for a stream that it has not read.
 pub const STREAM_QUEUE: usize = 256;
 
-/// What a stream gets.
-pub type ToStream = Result<Vec<u8>, Status>;
+/// Of these, messages that are no packets.
+const RESERVED: usize = 64;
 
-/// Answers to a request, and how it ended.
-pub type Answers = (Vec<Vec<u8>>, Result<(), Status>);
-
-/// Work for the thread.
-#[derive(Debug)]
-pub enum Job {
-    /// A request that is no stream.
-    Request {
-        /// The method.
-        method: Method,
-        /// The message.
-        bytes: Vec<u8>,
-        /// Where the answer goes.
-        reply: oneshot::Sender<Answers>,
-    },
-    /// A stream begins.
-    Open(StreamId, mpsc::Sender<ToStream>),
-    /// A stream's message.
-    Message(StreamId, Vec<u8>),
-    /// A stream has ended.
-    Close(StreamId),
-}
-
-/// Works until nobody can send jobs any more.
-pub fn run(mut service: Service<impl Switches>, mut jobs: mpsc::Receiver<Job>) {
+/// Works until nobody can send jobs any more; `own` is where its threads send theirs.
+pub fn run(mut service: Service<impl Switches>, mut jobs: mpsc::Receiver<Job>, own: &mpsc::WeakSender<Job>) {
     let mut streams = Streams::default();
     while let Some(job) = jobs.blocking_recv() {
         match job {
+            Job::FromDataPlane(device, message) => {
+                streams.offer(service.on_data_plane(device, &message));
+                continue;
+            }
+            Job::Lost(device) => service.on_link(device, Link::Waiting),
+            Job::Again(device) => service.on_link(device, Link::Apart),
             Job::Request { method, bytes, reply } => {
                 // A client that has gone needs no answer.
                 let _ = reply.send(answer(&mut service, method, &bytes));
@@ -62,6 +47,9 @@ pub fn run(mut service: Service<impl Switches>, mut jobs: mpsc::Receiver<Job>) {
             }
             Job::Message(..) => {}
         }
+        for (device, channel) in service.connect() {
+            data_plane::watch(device, channel, own.clone());
+        }
     }
 }
 
@@ -69,9 +57,27 @@ pub fn run(mut service: Service<impl Switches>, mut jobs: mpsc::Receiver<Job>) {
 #[derive(Default)]
 struct Streams {
     open: HashMap<StreamId, mpsc::Sender<ToStream>>,
+    /// Messages of the data plane that were lost.
+    lost: u64,
 }
 
 impl Streams {
+    /// Sends messages of the data plane. Those that a stream has no room for are lost, which ends no stream.
+    fn offer(&mut self, messages: Messages) {
+        for (stream, message) in messages {
+            let to = self.open.get(&stream);
+            let Some(to) = to.filter(|to| to.capacity() > RESERVED) else {
+                self.lost += 1;
+                if self.lost.is_power_of_two() {
+                    log::warn!("{} packets were lost since clients do not read them", self.lost);
+                }
+                continue;
+            };
+            // A stream that ends needs no message.
+            let _ = to.try_send(Ok(message.encode_to_vec()));
+        }
+    }
+
     /// Sends messages. A stream whose queue is full is ended, of which others may have to be told.
     fn send(&mut self, service: &mut Service<impl Switches>, messages: Messages) {
         let mut waiting = messages;

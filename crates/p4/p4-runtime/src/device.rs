@@ -5,12 +5,14 @@
 //! version, which the data plane puts in force at once or not at all; that makes every batch atomic that
 //! touches no cells of counters or registers.
 
-use crate::arbitration::{Arbitration, Scope};
+use crate::arbitration::{Arbitration, Scope, StreamId};
+use crate::data_plane::Link;
 use crate::failure::{Done, Failure};
+use crate::packets;
 use crate::pipeline::Pipeline;
 use crate::proto::{
-    Cookie, Entity, ForwardingPipelineConfig, Kind, SetForwardingPipelineConfigRequest, Update, atomicity,
-    pipeline_action, response_type,
+    Cookie, Entity, ForwardingPipelineConfig, Kind, PacketIn, PacketOut, SetForwardingPipelineConfigRequest,
+    Update, atomicity, pipeline_action, response_type,
 };
 use crate::read::Reader;
 use crate::switches::Switches;
@@ -33,6 +35,8 @@ pub struct Device {
     pub name: String,
     /// Roles of its clients.
     pub arbitration: Arbitration,
+    /// The connection by which packets come and go.
+    pub link: Link,
     held: Option<Held>,
     /// A pipeline that is saved and not committed.
     saved: Option<Pipeline>,
@@ -87,6 +91,37 @@ impl Device {
         let held = self.held.as_ref().and_then(|held| held.pipeline.as_ref());
         let pipeline = self.saved.as_ref().or(held);
         pipeline.ok_or_else(no_pipeline)
+    }
+
+    /// Whether there are clients, and a version, but no connection to the data plane.
+    #[must_use]
+    pub fn needs_link(&self) -> bool {
+        matches!(self.link, Link::Apart) && self.held.is_some() && self.arbitration.has_streams()
+    }
+
+    /// The program in force, if a client has set it.
+    fn program(&self) -> Option<&p4_ir::Program> {
+        let pipeline = self.held.as_ref()?.pipeline.as_ref()?;
+        Some(&pipeline.program)
+    }
+
+    /// Sends a client's packet.
+    ///
+    /// # Errors
+    /// The client may not, the packet is none of this program, or the data plane does not take it now.
+    pub fn send(&self, stream: StreamId, packet: &PacketOut) -> Done<()> {
+        if !self.arbitration.scope_of_primary(stream)?.has_packets() {
+            return Err(Failure::denied("the role may not send packets"));
+        }
+        let program = self.program().ok_or_else(no_pipeline)?;
+        self.link.send(packets::encode(program, packet)?)
+    }
+
+    /// A packet of the program, as clients get it, with those that get it.
+    #[must_use]
+    pub fn receive(&self, frame: &[u8]) -> Option<(PacketIn, Vec<StreamId>)> {
+        let packet = packets::decode(self.program()?, frame)?;
+        Some((packet, self.arbitration.receivers().collect()))
     }
 
     /// Makes a batch of updates.

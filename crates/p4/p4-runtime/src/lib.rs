@@ -6,6 +6,7 @@
 //!
 //! ```text
 //!   clients == HTTP/2 == server == jobs == core_thread { service { device { pipeline } } } == control
+//!                                                 packets == data_plane == data plane
 //! ```
 //!
 //! | module | contents |
@@ -17,8 +18,9 @@
 //! | [`pipeline`] | a program with its entries; what another program takes over from it |
 //! | [`write`], [`read`] | updates and reads of a pipeline |
 //! | [`switches`], [`control`] | the instance, and the connection to its control process |
+//! | [`packets`], [`data_plane`] | packets with metadata; connections by which they come and go |
 //! | [`device`], [`service`] | a P4 switch with its clients; all of them |
-//! | [`wire`], [`core_thread`], [`server`] | paths and bytes; the thread that has the service; transport |
+//! | [`wire`], [`jobs`], [`core_thread`], [`server`] | paths and bytes; the thread that has the service, and work for it; transport |
 //! | [`process`] | the process |
 
 #![forbid(unsafe_code)]
@@ -27,9 +29,12 @@ pub mod arbitration;
 pub mod bytestring;
 pub mod control;
 pub mod core_thread;
+pub mod data_plane;
 pub mod device;
 pub mod entry;
 pub mod failure;
+pub mod jobs;
+pub mod packets;
 pub mod pipeline;
 pub mod process;
 pub mod proto;

@@ -49,8 +49,9 @@ pub enum Error {
 pub fn run(supervisor: Channel, options: Options) -> Result<(), Error> {
     let (to_link, sockets) = mpsc::channel();
     let (jobs, queue) = channel(JOBS);
+    let own = jobs.downgrade();
     let service = spawn("service", move || {
-        core_thread::run(Service::new(ControlLink::new(sockets)), queue);
+        core_thread::run(Service::new(ControlLink::new(sockets)), queue, &own);
     })?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -140,6 +140,7 @@ fn a_role_finds_its_own_objects_only() {
         reads: ids.iter().copied().collect(),
         replicates: false,
         sets_pipeline: false,
+        has_packets: false,
     };
     let (own, other) = (scope(&[routes[0].table_id]), scope(&[1]));
     assert_eq!(read_as(&router, entry(table(0)), &own).unwrap().len(), 3);

@@ -4,7 +4,8 @@
 //! requests, bytes and time, and none waits for another one's half a request.
 
 use crate::arbitration::StreamId;
-use crate::core_thread::{Job, STREAM_QUEUE, ToStream};
+use crate::core_thread::STREAM_QUEUE;
+use crate::jobs::{Answers, Job, ToStream};
 use crate::wire::{Method, Raw};
 use http::{Request as HttpRequest, Response as HttpResponse};
 use std::convert::Infallible;
@@ -187,7 +188,7 @@ impl tower_service::Service<HttpRequest<Body>> for Rpc {
 }
 
 impl Rpc {
-    async fn ask(&self, method: Method, bytes: Vec<u8>) -> Result<crate::core_thread::Answers, Status> {
+    async fn ask(&self, method: Method, bytes: Vec<u8>) -> Result<Answers, Status> {
         let (reply, answer) = oneshot::channel();
         let job = Job::Request { method, bytes, reply };
         self.jobs.send(job).await.map_err(|_| ending())?;

@@ -4,18 +4,22 @@
 //! writes.
 
 use crate::arbitration::{Notices, StreamId};
+use crate::data_plane::Link;
 use crate::device::Device;
 use crate::failure::{Done, Failure};
 use crate::proto::{
     self, CapabilitiesRequest, CapabilitiesResponse, DigestListAckError, Entity,
     GetForwardingPipelineConfigRequest, GetForwardingPipelineConfigResponse, Kind, MasterArbitrationUpdate,
-    PacketOutError, ReadRequest, ReadResponse, SetForwardingPipelineConfigRequest,
+    PacketOut, PacketOutError, ReadRequest, ReadResponse, SetForwardingPipelineConfigRequest,
     SetForwardingPipelineConfigResponse, StreamError, StreamMessageRequest, StreamMessageResponse,
     StreamOtherError, WriteRequest, WriteResponse, stream_error, stream_request, stream_response,
 };
 use crate::switches::Switches;
+use control_protocol::Channel;
+use control_protocol::p4::FromP4;
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use tonic::Code;
 
 /// Version of P4Runtime.
@@ -78,7 +82,9 @@ impl<S: Switches> Service<S> {
         let info = info.ok_or_else(|| Failure::missing(format_args!("there is no device {id}")))?;
         let device = self.devices.entry(id).or_default();
         if device.name != info.name {
+            let link = std::mem::take(&mut device.link).parted();
             *device = Device::new(info.name);
+            device.link = link;
         }
         device.synchronise(info.tag, &mut self.switches)?;
         Ok((device, &mut self.switches))
@@ -173,9 +179,12 @@ impl<S: Switches> Service<S> {
         let error = match update {
             Update::Arbitration(update) => return self.arbitrate(stream, &update),
             Update::Packet(packet_out) => {
+                let Err(failure) = self.send(stream, &packet_out) else {
+                    return Ok(Vec::new());
+                };
                 let packet_out = Some(packet_out).filter(|packet| packet.encoded_len() <= MAX_COPY);
                 let details = stream_error::Details::PacketOut(PacketOutError { packet_out });
-                (self.refuse_packet(stream), details)
+                (failure, details)
             }
             Update::DigestAck(ack) => {
                 let digest_list_ack = Some(ack);
@@ -200,11 +209,43 @@ impl<S: Switches> Service<S> {
         Ok(vec![(stream, StreamMessageResponse { update })])
     }
 
-    fn refuse_packet(&self, stream: StreamId) -> Failure {
+    fn send(&self, stream: StreamId, packet: &PacketOut) -> Done<()> {
         let device = self.streams.get(&stream).and_then(|id| self.devices.get(id));
-        match device.is_some_and(|device| device.arbitration.is_primary(stream)) {
-            true => Failure::unimplemented("packets are not sent for clients"),
-            false => Failure::denied("the client is not the primary of its role"),
+        let device = device.ok_or_else(|| Failure::denied("the stream has asked for no device"))?;
+        device.send(stream, packet)
+    }
+
+    /// Takes a message of the data plane. Messages for clients, any of which may be lost.
+    #[must_use]
+    pub fn on_data_plane(&self, device: u64, message: &FromP4) -> Messages {
+        let FromP4::PacketIn(frame) = message;
+        let received = self.devices.get(&device).and_then(|device| device.receive(frame));
+        let Some((packet, streams)) = received else {
+            return Vec::new();
+        };
+        let message = |stream| {
+            let update = Some(stream_response::Update::Packet(packet.clone()));
+            (stream, StreamMessageResponse { update })
+        };
+        streams.into_iter().map(message).collect()
+    }
+
+    /// Connects devices with the data plane whose clients wait for that; what is to be watched.
+    pub fn connect(&mut self) -> Vec<(u64, Option<Arc<Channel>>)> {
+        let mut begun = Vec::new();
+        for (id, device) in self.devices.iter_mut().filter(|(_, device)| device.needs_link()) {
+            let channel = self.switches.connect(&device.name).map(Arc::new);
+            let channel = channel.inspect_err(|error| log::warn!("packets of device {id}: {error}"));
+            device.link = channel.clone().map_or(Link::Waiting, Link::Joined);
+            begun.push((*id, channel.ok()));
+        }
+        begun
+    }
+
+    /// The connection of a device has ended, or it is time for another one.
+    pub fn on_link(&mut self, device: u64, link: Link) {
+        if let Some(device) = self.devices.get_mut(&device) {
+            device.link = link;
         }
     }
 
@@ -227,12 +268,14 @@ impl<S: Switches> Service<S> {
         let Some(id) = self.streams.remove(&stream) else {
             return Vec::new();
         };
-        let device = self.devices.get_mut(&id);
-        messages(
-            device
-                .map(|device| device.arbitration.remove(stream, id))
-                .unwrap_or_default(),
-        )
+        let Some(device) = self.devices.get_mut(&id) else {
+            return Vec::new();
+        };
+        let notices = device.arbitration.remove(stream, id);
+        if !device.arbitration.has_streams() {
+            device.link = std::mem::take(&mut device.link).parted();
+        }
+        messages(notices)
     }
 }
 

@@ -1,10 +1,12 @@
 use super::*;
 use crate::proto::{
-    Any, Index, P4Data, PacketOut, RegisterEntry, Role, RoleConfig, TableEntry, Uint128, Update, atomicity,
-    pipeline_action, response_type, update_type,
+    Any, Index, P4Data, PacketMetadata, PacketOut, RegisterEntry, Role, RoleConfig, TableEntry, Uint128,
+    Update, atomicity, pipeline_action, response_type, update_type,
 };
 use crate::testing::{self, Shared, route, update};
 use Code::{Aborted, FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unimplemented};
+use control_protocol::ChannelError;
+use control_protocol::p4::ToP4;
 use update_type::{DELETE, INSERT, MODIFY};
 
 const A: StreamId = StreamId(1);
@@ -465,7 +467,13 @@ fn what_a_stream_may_not_send_is_answered_there() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(error(&mut service, A, packet()), Unimplemented);
+    assert_eq!(error(&mut service, A, packet()), InvalidArgument);
+    let whole = PacketOut {
+        payload: vec![0; 60],
+        ..PacketOut::default()
+    };
+    let whole = stream_request::Update::Packet(whole);
+    assert_eq!(error(&mut service, A, whole), Code::Unavailable, "not connected");
     assert_eq!(error(&mut service, B, packet()), PermissionDenied);
     assert_eq!(error(&mut service, StreamId(9), packet()), PermissionDenied);
     let ack = stream_request::Update::DigestAck(Default::default());
@@ -500,4 +508,103 @@ fn a_stream_is_for_one_device_that_exists() {
         .capabilities(CapabilitiesRequest { device_id: 2 })
         .unwrap_err();
     assert_eq!(missing.failure.code, NotFound);
+}
+
+/// Packets of clients have a header of two bytes, and so have those of the program.
+fn with_packets() -> (Service<Shared>, Shared) {
+    let (mut service, instance) = service();
+    let mut set = pipeline("l2_switch", pipeline_action::VERIFY_AND_COMMIT);
+    let p4info = set.config.as_mut().unwrap().p4info.as_mut().unwrap();
+    for (id, name) in [(1, "packet_in"), (2, "packet_out")] {
+        let header = format!(
+            "controller_packet_metadata {{ preamble {{ id: {id} name: \"{name}\" alias: \"{name}\" }} \
+             metadata {{ id: 1 name: \"port\" bitwidth: 9 }} \
+             metadata {{ id: 2 name: \"fill\" annotations: \"@padding\" bitwidth: 7 }} }}\n"
+        );
+        p4info.extend(header.into_bytes());
+    }
+    service.set_pipeline(set).unwrap();
+    (service, instance)
+}
+
+fn packet_out(port: u8) -> StreamMessageRequest {
+    let packet = PacketOut {
+        payload: vec![7; 60],
+        metadata: vec![PacketMetadata {
+            metadata_id: 1,
+            value: vec![port],
+        }],
+    };
+    let update = Some(stream_request::Update::Packet(packet));
+    StreamMessageRequest { update }
+}
+
+/// The streams that a message goes to, and the packet's port.
+fn packets_in(messages: &Messages) -> Vec<(StreamId, Vec<u8>)> {
+    let packet = |(stream, message): &(StreamId, StreamMessageResponse)| match &message.update {
+        Some(stream_response::Update::Packet(packet)) => {
+            assert_eq!((packet.payload.len(), packet.metadata.len()), (60, 1));
+            (*stream, packet.metadata[0].value.clone())
+        }
+        other => panic!("{other:?}"),
+    };
+    messages.iter().map(packet).collect()
+}
+
+#[test]
+fn packets_go_to_the_data_plane_and_come_from_it_for_primaries() {
+    let (mut service, instance) = with_packets();
+    let watched = service.connect();
+    assert_eq!((watched.len(), watched[0].0), (1, 1));
+    assert!(service.connect().is_empty(), "once");
+    assert_eq!(service.on_message(A, packet_out(3)).unwrap(), []);
+    let data_plane = instance.borrow_mut().data_plane.take().unwrap();
+    let ToP4::PacketOut(sent) = data_plane.try_recv().unwrap().0;
+    assert_eq!((&sent[..3], sent.len()), (&[1, 0x80, 7][..], 62));
+    // A backup gets nothing, the primary of a role what its role may have.
+    let role = |has_packets: bool| {
+        let config = RoleConfig {
+            has_packets,
+            ..RoleConfig::default()
+        };
+        Some(Role {
+            name: format!("role {has_packets}"),
+            config: Some(Any {
+                type_url: RoleConfig::TYPE_URL.into(),
+                value: config.encode_to_vec(),
+            }),
+            ..Role::default()
+        })
+    };
+    arbitrate(&mut service, B, 0, None).unwrap();
+    arbitrate(&mut service, StreamId(3), 1, role(true)).unwrap();
+    arbitrate(&mut service, StreamId(4), 1, role(false)).unwrap();
+    let messages = service.on_data_plane(1, &FromP4::PacketIn(sent));
+    assert_eq!(packets_in(&messages), [(A, vec![3]), (StreamId(3), vec![3])]);
+    let refused = service.on_message(StreamId(4), packet_out(3)).unwrap();
+    assert!(matches!(
+        refused[0].1.update,
+        Some(stream_response::Update::Error(StreamError { canonical_code, .. })) if canonical_code == PermissionDenied as i32
+    ));
+}
+
+#[test]
+fn connections_to_the_data_plane_last_as_long_as_there_are_clients() {
+    let (mut service, instance) = with_packets();
+    assert_eq!(service.connect().len(), 1);
+    let data_plane = instance.borrow_mut().data_plane.take().unwrap();
+    // Whatever the data plane sends is no reason to end.
+    assert!(service.on_data_plane(1, &FromP4::PacketIn(vec![1])).is_empty());
+    assert!(
+        service
+            .on_data_plane(2, &FromP4::PacketIn(vec![1; 60]))
+            .is_empty()
+    );
+    // Without clients there is no connection, and the next one takes a moment.
+    service.on_end(A);
+    assert!(matches!(data_plane.try_recv::<ToP4>(), Err(ChannelError::Closed)));
+    arbitrate(&mut service, A, 2, None).unwrap();
+    assert!(service.connect().is_empty());
+    service.on_link(1, Link::Apart);
+    assert_eq!(service.connect().len(), 1);
 }

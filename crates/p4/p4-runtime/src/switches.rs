@@ -1,6 +1,7 @@
 //! The instance as this process sees it: devices, and the versions of their P4 switches.
 
 use crate::failure::Done;
+use control_protocol::Channel;
 use control_protocol::p4::P4Array;
 
 /// A device of the configuration.
@@ -56,4 +57,10 @@ pub trait Switches {
     /// # Errors
     /// As [`cells`](Self::cells).
     fn set_cell(&mut self, version: (&str, u64), array: P4Array, cell: u32, words: Vec<u64>) -> Done<()>;
+
+    /// A connection to the data plane, by which packets of a P4 switch come and go.
+    ///
+    /// # Errors
+    /// There is no such P4 switch, or the instance does not answer.
+    fn connect(&mut self, name: &str) -> Done<Channel>;
 }

@@ -8,6 +8,7 @@ use crate::proto::{
     TableAction, TableActionType, TableEntry, Update,
 };
 use crate::switches::{DeviceInfo, Switches};
+use control_protocol::Channel;
 use control_protocol::p4::P4Array;
 use p4_ir::{Bits, Program, Table};
 use std::cell::RefCell;
@@ -100,6 +101,8 @@ pub struct Instance {
     pub other: Option<Vec<u8>>,
     /// Versions that were put.
     pub puts: u64,
+    /// The data plane's end of the latest connection.
+    pub data_plane: Option<Channel>,
 }
 
 /// An instance that a test holds, too.
@@ -158,5 +161,11 @@ impl Switches for Shared {
         };
         own.cells.insert((number, cell), words);
         Ok(())
+    }
+
+    fn connect(&mut self, _: &str) -> Done<Channel> {
+        let (ours, theirs) = Channel::pair().unwrap();
+        self.borrow_mut().data_plane = Some(theirs);
+        Ok(ours)
     }
 }

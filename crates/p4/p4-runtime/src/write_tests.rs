@@ -312,6 +312,7 @@ fn a_role_writes_its_own_objects_only() {
         reads: Default::default(),
         replicates: false,
         sets_pipeline: false,
+        has_packets: false,
     };
     let other = scope(&[testing::table_id(&router.program, "next_hops")]);
     let own = scope(&[testing::table_id(&router.program, "routes")]);

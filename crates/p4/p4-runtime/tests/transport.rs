@@ -53,13 +53,18 @@ impl Switches for Empty {
     fn set_cell(&mut self, _: (&str, u64), _: P4Array, _: u32, _: Vec<u64>) -> Done<()> {
         Err(Failure::missing("nothing"))
     }
+
+    fn connect(&mut self, _: &str) -> Done<control_protocol::Channel> {
+        Err(Failure::missing("nothing"))
+    }
 }
 
 fn serve(tls: Option<Tls>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (jobs, queue) = mpsc::channel(64);
-    thread::spawn(move || core_thread::run(Service::new(Empty), queue));
+    let own = jobs.downgrade();
+    thread::spawn(move || core_thread::run(Service::new(Empty), queue, &own));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -4,9 +4,16 @@
 //! its own: the configuration says so.
 
 use crate::control::Control;
+use crate::pending::Question;
 use crate::refusal::Refusal;
+use crate::serve::Served;
+use crate::users::Token;
+use control_protocol::data_plane;
+use control_protocol::p4::P4Request;
 use flow::P4Id;
 use management::{P4Device, P4DeviceConfig, P4Place, PlacedPort, Reply, Request};
+use rustix::net::{SocketType, sockopt};
+use std::os::fd::OwnedFd;
 
 impl Control {
     /// A request of the process for P4Runtime, if it may make it, with the ports of the configuration.
@@ -15,6 +22,7 @@ impl Control {
         match &request {
             Request::P4Devices => {}
             Request::P4Program { name, .. }
+            | Request::P4Connect { name }
             | Request::P4Read { name, .. }
             | Request::P4Write { name, .. } => drop(device(name)?),
             Request::P4Load { name, replaces, .. } => {
@@ -33,6 +41,25 @@ impl Control {
     fn device(&self, name: &str) -> Option<&P4DeviceConfig> {
         let mut devices = self.intent.config.p4runtime.devices.iter();
         devices.find(|device| device.name.as_str() == name)
+    }
+
+    /// Hands a connection for a device's packets on to the data plane, with the number of its clients' port.
+    ///
+    /// # Errors
+    /// There is no such device or P4 switch, no data plane, or the descriptor is not such a socket.
+    pub fn p4_connect(&mut self, token: Token, name: &str, mut fds: Vec<OwnedFd>) -> Served {
+        let device = self.device(name).ok_or(Refusal::NoDevice)?;
+        let own = self.intent.p4.get(name);
+        let own = own.ok_or_else(|| Refusal::NoP4(name.into()))?;
+        let request = P4Request::Connect {
+            switch: P4Id(own.number),
+            cpu_port: device.cpu_port,
+        };
+        let is_right = |fd: &OwnedFd| matches!(sockopt::socket_type(fd), Ok(SocketType::SEQPACKET));
+        let fd = fds.pop().filter(|fd| fds.is_empty() && is_right(fd));
+        let fd = fd.ok_or(Refusal::NoPacketSocket)?;
+        let done = Question::Barrier(Reply::Done);
+        self.ask_user(token, data_plane::Request::P4(request), vec![fd], done)
     }
 
     /// Ports that a device is to have; `None`: those that its P4 switch has stay.

@@ -8,7 +8,7 @@ use crate::users::Token;
 use control_protocol::data_plane::Request;
 use control_protocol::p4::{P4Info, P4Request};
 use flow::P4Id;
-use management::{P4Place, P4Switch, Reply};
+use management::{P4Clients, P4Place, P4Switch, Reply};
 
 impl Control {
     /// Asks what P4 switches counted.
@@ -47,6 +47,14 @@ impl Control {
             digests: counts.digests,
             busy_ms: counts.busy_us / 1000,
             passed_on: counts.passed_on,
+            clients: P4Clients {
+                packets_in: counts.clients.packets_in,
+                packets_in_lost: counts.clients.packets_in_lost,
+                packets_out: counts.clients.packets_out,
+                packets_out_lost: counts.clients.packets_out_lost,
+                packets_out_dropped: counts.clients.packets_out_dropped,
+                digests_lost: counts.clients.digests_lost,
+            },
             drops: counts.drops.into_iter().collect(),
         }
     }

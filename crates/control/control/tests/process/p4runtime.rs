@@ -61,7 +61,8 @@ fn the_process_for_p4runtime_reaches_its_devices_only() {
         from: 0,
     };
     // About its device it is answered as any user: there is no program yet, and none came along.
-    for own in [load("mine"), program("mine"), read("mine")] {
+    let connect = |name: &str| Verb::P4Connect { name: name.into() };
+    for own in [load("mine"), program("mine"), read("mine"), connect("mine")] {
         let error = ask(&process, &own).unwrap_err();
         assert!(!error.contains("may ask for"), "{own:?}: {error}");
     }
@@ -69,6 +70,7 @@ fn the_process_for_p4runtime_reaches_its_devices_only() {
         load("other"),
         program("other"),
         read("other"),
+        connect("other"),
         Verb::P4Unload { name: "mine".into() },
         Verb::P4List,
         Verb::Status,

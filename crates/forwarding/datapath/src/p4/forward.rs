@@ -5,26 +5,23 @@
 //! program runs packet by packet. Packets that the program sends to one port, once, are changed in their
 //! slots and handed over from ring to ring. A packet whose verdict is kept need not run.
 
-use super::outputs::{Outputs, Sent};
+use super::clients::FromClients;
+use super::exit::{Behind, Exit, MIN_FRAME};
+use super::outputs::Outputs;
 use super::share::Diverted;
 use super::verdicts::{NONE, Own, Places};
 use super::version::{Lane, Version};
-use super::{Bound, P4Switch};
-use crate::burst::Outgoing;
+use super::{Bound, P4Key, P4Switch};
 use crate::deliver::{Sender, Step, vanished};
+use crate::injection::Injection;
 use crate::mirror::Reach;
 use crate::pipeline::{Walk, record};
 use crate::port::Port;
-use crate::sinks::enqueue;
 use flow::{DropReason, MirrorPoint, PortId};
-use lock_free::{Shared, Unique};
-use p4_interpreter::{Context, Drop, End, NoObserver, Notes, Observer, ReadGuard, Tail, Verdict};
+use lock_free::Unique;
+use p4_interpreter::{Context, End, NoObserver, Notes, Observer, ReadGuard, Verdict};
 use scheduler::Due;
-use std::sync::atomic::Ordering::Relaxed;
-use vnic::{BURST, Fetched, MAX_FRAME, Packet, QueueError, TransmitSide};
-
-/// Shortest frame: an Ethernet header.
-const MIN_FRAME: usize = 14;
+use vnic::{BURST, Fetched, Packet, QueueError, TransmitSide};
 
 impl Walk {
     /// Fetches packets of a port that are not looked up, and forwards or drops them: none is left.
@@ -92,6 +89,76 @@ impl Walk {
         Ok(Diverted::Fetched(end))
     }
 
+    /// Runs packets of a P4 switch's clients, up to their receivers' queues.
+    pub fn serve_clients(&mut self, key: P4Key, slots: &mut Injection, step: &mut Step<'_>) {
+        let Some(table) = step.ports.p4() else {
+            return;
+        };
+        let Some(from) = table.of_clients(key, step.ports) else {
+            return table.discard_of_clients(key);
+        };
+        let (version, counts, begin_ns) = (&from.switch.version, &from.switch.counts, cpu::now_ns());
+        let turns = (key, version.length_of_turn());
+        let load = (step.schedule.waiting(), step.schedule.progress.packets);
+        let must_wait =
+            self.shares.wait_ns(turns, begin_ns).is_some() || self.shares.pass_on(key, begin_ns, load);
+        let lane = (!must_wait).then(|| version.try_lane().zip(version.state.try_read()));
+        let lane = lane.flatten();
+        from.clients.set_waits(lane.is_none());
+        let Some((mut lane, guard)) = lane else {
+            return counts.add_passed_on();
+        };
+        slots.reclaim();
+        from.receive(slots, &mut self.burst.packets);
+        lane.with(|lane| self.run_of_clients(&from, &guard, lane, slots, step));
+        let now_ns = cpu::now_ns();
+        let took_ns = now_ns.saturating_sub(begin_ns);
+        counts.add_time(took_ns);
+        self.shares.charge(turns, took_ns, now_ns);
+    }
+
+    fn run_of_clients(
+        &mut self,
+        from: &FromClients<'_>,
+        guard: &ReadGuard<'_>,
+        lane: &mut Lane,
+        slots: &mut Injection,
+        step: &mut Step<'_>,
+    ) {
+        let Lane { context, outputs } = lane;
+        let (version, counts, before) = (&from.switch.version, &from.switch.counts, *context.counts());
+        context.set_spare_passes(version.spare_passes());
+        let mut run = Run {
+            bound: &from.bound,
+            version,
+            guard,
+            context,
+            outputs,
+            now: version.now(),
+            own: self.verdicts.of(from.bound.key, version.number),
+        };
+        let mut exit = Exit {
+            bound: &from.bound,
+            counts,
+            port: from.port,
+            is_copied: false,
+            reach: Reach {
+                ports: step.ports,
+                receivers: &mut *step.receivers,
+                now_ms: step.time.now_ms,
+            },
+            outgoing: &mut self.burst.outgoing,
+            spare: || slots.take(from.port.id()),
+        };
+        for packet in self.burst.packets.drain(..) {
+            run.outputs.clear();
+            run.run(&packet, &mut NoObserver);
+            exit.send(packet, run.outputs);
+        }
+        exit.queue_outgoing();
+        counts.add(&before, run.context.counts());
+    }
+
     fn deliver_outgoing(&mut self, sender: &mut Sender<'_>, step: &mut Step<'_>) {
         let outgoing = &mut self.burst.outgoing;
         let used = std::mem::take(&mut outgoing.used);
@@ -111,9 +178,8 @@ impl Walk {
         sender: &mut Sender<'_>,
         step: &mut Step<'_>,
     ) {
-        let version = &switch.version;
         let Lane { context, outputs } = lane;
-        let before = *context.counts();
+        let (version, before) = (&switch.version, *context.counts());
         context.set_spare_passes(version.spare_passes());
         let mut run = Run {
             bound,
@@ -132,15 +198,16 @@ impl Walk {
             run.repeat_all(packets, &places);
             step.hand_over(sender, to, packets);
         } else {
-            let reach = Reach {
-                ports: step.ports,
-                receivers: &mut *step.receivers,
-                now_ms: step.time.now_ms,
-            };
             let mut exit = Exit {
                 bound,
+                counts: &switch.counts,
                 port: sender.port,
-                reach,
+                is_copied: sender.port.is_copied(),
+                reach: Reach {
+                    ports: step.ports,
+                    receivers: &mut *step.receivers,
+                    now_ms: step.time.now_ms,
+                },
                 outgoing: &mut self.burst.outgoing,
                 spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
             };
@@ -218,7 +285,7 @@ impl Run<'_> {
         S: FnMut() -> Option<Unique<Packet>>,
     {
         let mut made = None;
-        let may_have = self.version.engine.may_have_verdicts() && !exit.port.is_copied();
+        let may_have = self.version.engine.may_have_verdicts() && !exit.is_copied;
         let mut may_make = may_have && self.own.account.may_make();
         let mut is_timed = false;
         for (packet, place) in packets.drain(..).zip(places) {
@@ -229,7 +296,7 @@ impl Run<'_> {
                 exit.send_again(packet, verdict);
                 continue;
             }
-            if exit.port.is_copied() {
+            if exit.is_copied {
                 exit.port.mirror(&packet, MirrorPoint::From, &mut exit.reach);
                 record(exit.port, &packet, None);
             }
@@ -281,176 +348,5 @@ impl Run<'_> {
             self.outputs,
             observer,
         );
-    }
-}
-
-/// The bytes of a packet behind its head, which may lie in its guest's memory.
-struct Behind<'a>(&'a Packet);
-
-impl Tail for Behind<'_> {
-    fn len(&self) -> usize {
-        self.0.tail_len()
-    }
-
-    fn read(&self, offset: usize, to: &mut [u8]) {
-        self.0.read_tail(offset, to);
-    }
-}
-
-/// Where packets go that a program has run.
-struct Exit<'a, S> {
-    bound: &'a Bound<'a>,
-    port: &'a Port,
-    reach: Reach<'a>,
-    outgoing: &'a mut Outgoing,
-    spare: S,
-}
-
-impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
-    /// Ends a packet as its verdict says.
-    fn send_again(&mut self, mut packet: Unique<Packet>, verdict: &Verdict) {
-        let port = match verdict.end() {
-            End::Leaves(port) => port,
-            End::Dropped(reason) => return packet.account.dropped(reason_of(reason), 1),
-        };
-        let Some(to) = self.bound.port_of(port) else {
-            return packet.account.dropped(DropReason::NoSuchPort, 1);
-        };
-        if !verdict.is_plain() && packet.rewrite_front(|head| verdict.edit(head)).is_err() {
-            return packet.account.dropped(DropReason::BadOffload, 1);
-        }
-        self.outgoing.add(to, packet);
-    }
-
-    /// Ends a packet as the program says. Each end is a delivery or a drop.
-    fn send(&mut self, packet: Unique<Packet>, outputs: &Outputs) {
-        if outputs.sent.is_empty() && self.port.is_copied() {
-            self.port
-                .mirror(&packet, MirrorPoint::DroppedFrom, &mut self.reach);
-        }
-        let account = packet.account.clone();
-        for reason in &outputs.ended {
-            account.dropped(reason_of(*reason), 1);
-        }
-        if outputs.lost > 0 {
-            account.dropped(DropReason::TooDeep, outputs.lost);
-        }
-        match outputs.ends() {
-            0 => account.dropped(DropReason::Policy, 1),
-            ends => drop(account.copies.fetch_add(ends - 1, Relaxed)),
-        }
-        let result = match &outputs.sent[..] {
-            [] => Ok(()),
-            [sent] => self.send_one(packet, sent, outputs.head(sent)),
-            several => {
-                self.send_copies(&packet.share(), several, outputs);
-                Ok(())
-            }
-        };
-        if let Err(reason) = result {
-            account.dropped(reason, 1);
-        }
-    }
-
-    fn send_one(&mut self, mut packet: Unique<Packet>, sent: &Sent, head: &[u8]) -> Result<(), DropReason> {
-        let to = self.receiver(sent, head)?;
-        let is_whole = sent.offset + sent.length >= packet.frame_len();
-        if is_whole
-            && packet
-                .replace_front(head, sent.offset)
-                .map_err(|_| DropReason::BadOffload)?
-        {
-            self.outgoing.add(to, packet);
-            return Ok(());
-        }
-        let copy = self.copy(&packet, sent, head)?;
-        self.outgoing.add(to, copy);
-        Ok(())
-    }
-
-    /// Sends packets that share the payload of the received one. They go through the receivers' queues, and
-    /// so do those that were to leave before them.
-    fn send_copies(&mut self, packet: &Shared<Packet>, several: &[Sent], outputs: &Outputs) {
-        let used = std::mem::take(&mut self.outgoing.used);
-        for (to, packets) in &mut self.outgoing.groups[..used] {
-            for packet in packets.drain(..) {
-                enqueue(packet.share(), self.port, *to, &mut self.reach);
-            }
-        }
-        for sent in several {
-            match self.shared_copy(packet, sent, outputs.head(sent)) {
-                Ok((to, copy)) => enqueue(copy.share(), self.port, to, &mut self.reach),
-                Err(reason) => packet.account.dropped(reason, 1),
-            }
-        }
-    }
-
-    fn shared_copy(
-        &mut self,
-        packet: &Shared<Packet>,
-        sent: &Sent,
-        head: &[u8],
-    ) -> Result<(PortId, Unique<Packet>), DropReason> {
-        let to = self.receiver(sent, head)?;
-        let mut spare = (self.spare)().ok_or(DropReason::QueueFull)?;
-        spare.fill_from(packet);
-        let is_whole = sent.offset + sent.length >= packet.frame_len();
-        if is_whole
-            && spare
-                .replace_front(head, sent.offset)
-                .map_err(|_| DropReason::BadOffload)?
-        {
-            return Ok((to, spare));
-        }
-        drop(spare);
-        Ok((to, self.copy(packet, sent, head)?))
-    }
-
-    /// The port that a packet leaves by, if it can.
-    fn receiver(&self, sent: &Sent, head: &[u8]) -> Result<PortId, DropReason> {
-        match head.len() + sent.length {
-            ..MIN_FRAME => return Err(DropReason::NoHeader),
-            len if len > MAX_FRAME as usize => return Err(DropReason::OversizedFrame),
-            _ => {}
-        }
-        self.bound.port_of(sent.port).ok_or(DropReason::NoSuchPort)
-    }
-
-    /// A copy in our memory, payload and all, as it leaves: cut, or with more bytes in front than a slot has
-    /// room for. The number of those is bounded.
-    fn copy(&mut self, packet: &Packet, sent: &Sent, head: &[u8]) -> Result<Unique<Packet>, DropReason> {
-        if !self.port.admit_header_copy(self.reach.now_ms) {
-            return Err(DropReason::DeepHeaders);
-        }
-        let mut spare = (self.spare)().ok_or(DropReason::QueueFull)?;
-        let frame_len = packet.frame_len();
-        let mut frame = head.to_vec();
-        frame.resize(head.len() + sent.length, 0);
-        let received = p4_interpreter::Packet {
-            port: 0,
-            head: packet.head.bytes(),
-            tail: &Behind(packet),
-        };
-        received.read(sent.offset, &mut frame[head.len()..]);
-        packet.account.copied_in.fetch_add(sent.length as u64, Relaxed);
-        let is_cut = sent.offset + sent.length < frame_len;
-        let header = if is_cut {
-            Ok(wire::VnetHeader::default())
-        } else {
-            packet.moved_header(frame_len, frame.len())
-        };
-        spare.fill(packet.origin, packet.account.clone(), frame);
-        spare.header = header.map_err(|_| DropReason::BadOffload)?.to_bytes();
-        spare.parse_flow_key()?;
-        Ok(spare)
-    }
-}
-
-/// What users are told of why a program, or a limit of it, ended a packet.
-fn reason_of(reason: Drop) -> DropReason {
-    match reason {
-        Drop::Ingress | Drop::Egress => DropReason::Policy,
-        Drop::NoReplica => DropReason::NoDestination,
-        Drop::Passes | Drop::Copies | Drop::Grown | Drop::LoopTurns => DropReason::TooDeep,
     }
 }

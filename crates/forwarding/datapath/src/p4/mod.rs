@@ -17,15 +17,19 @@
 //! |---|---|
 //! | `version` | a program that is ready to run, what it costs, and its limits |
 //! | `forward` | a port's ring through its program |
+//! | `exit` | where packets go that a program has run |
 //! | `outputs` | packets as a program sends them: in place, or as copies |
 //! | `requests` | a controller's requests, and the thread that makes versions ready |
+//! | `clients` | packets to clients of P4Runtime and from them |
 //! | `cells` | what a controller reads and sets of arrays while packets flow |
 //! | `verdicts` | verdicts that a thread keeps, and when it makes one |
 //! | `share` | time of forwarding threads, charged to P4 switches |
 
 mod cells;
+mod clients;
 #[cfg(test)]
 mod cycles;
+mod exit;
 mod forward;
 mod outputs;
 mod requests;
@@ -33,6 +37,7 @@ mod share;
 mod verdicts;
 mod version;
 
+pub(crate) use clients::Clients;
 pub(crate) use requests::P4Work;
 pub(crate) use share::{Diverted, Shares};
 pub(crate) use verdicts::KeptVerdicts;
@@ -54,6 +59,7 @@ pub(crate) struct P4Table {
     /// Ports by their place at a P4 switch.
     ports: BTreeMap<(P4Key, u16), PortId>,
     switches: BTreeMap<P4Key, Arc<P4Switch>>,
+    clients: BTreeMap<P4Key, Arc<Clients>>,
 }
 
 /// A P4 switch as packets meet it.
@@ -71,6 +77,7 @@ struct Bound<'a> {
     port: u16,
     /// `None`: it is missing.
     switch: Option<&'a P4Switch>,
+    clients: Option<&'a Clients>,
 }
 
 /// Whether a data plane with so many forwarding threads would take a version that may have so many operations
@@ -92,6 +99,7 @@ impl P4Table {
             key,
             port: binding.port,
             switch: self.switches.get(&key).map(|switch| &**switch),
+            clients: self.clients.get(&key).map(|clients| &**clients),
         })
     }
 
@@ -133,8 +141,17 @@ impl P4Table {
 }
 
 impl Bound<'_> {
+    /// The clients, if that is the number of their port.
+    fn clients_at(&self, port: u32) -> Option<&Clients> {
+        let clients = self.clients?;
+        (clients.cpu_port.map(u32::from) == Some(port)).then_some(clients)
+    }
+
     /// The port behind a number that the program knows.
     fn port_of(&self, port: u32) -> Option<PortId> {
+        if self.clients_at(port).is_some() {
+            return None;
+        }
         let port = u16::try_from(port).ok()?;
         self.table.ports.get(&(self.key, port)).copied()
     }

@@ -130,6 +130,8 @@ impl P4Work {
                 self.waiting.push_back((serial, Change::Delete(switch)));
                 return None;
             }
+            // Served where descriptors are.
+            P4Request::Connect { switch, .. } => Err(P4Refused::NoSwitch(switch)),
             P4Request::List => return Some(Ok(Answer::P4(list(owner, datapath)))),
             P4Request::Read {
                 switch,
@@ -322,7 +324,10 @@ impl P4Work {
         let versions = former.zip(switch.clone()).map(<[_; 2]>::from);
         datapath.change_p4(|table| match switch {
             Some(switch) => drop(table.switches.insert(key, switch)),
-            None => drop(table.switches.remove(&key)),
+            None => {
+                table.switches.remove(&key);
+                table.part(key);
+            }
         });
         self.published.push_back(Published {
             serial: Some(serial),

@@ -6,16 +6,17 @@
 //! refused with the figure.
 
 use super::outputs::Outputs;
-use control_protocol::p4::{P4_PORTS, P4Array, P4Binding, P4Counts};
+use control_protocol::p4::{P4_PORTS, P4Array, P4Binding, P4ClientCounts, P4Counts};
 use flow::PortId;
 use lock_free::{Claim, Guard};
 use p4_interpreter::{CloneSession, Context, Drop, Engine, KeyMasks, Replica, State, StateLimits};
 use p4_ir::setup::{self, Lineage, MeterRates, Setup};
 use p4_ir::{Block, CalculationInput, Checked, KeyMatch, MatchKind, Table};
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use vnic::BURST;
+use vnic::{BURST, Counters};
 
 /// Operations of the first passes of the packets that are taken from a ring at a time, and again of further
 /// passes and of copies.
@@ -122,6 +123,13 @@ pub(super) struct Counts {
     busy_ns: AtomicU64,
     /// Turns at rings that were passed on, as the share of time was used up.
     passed_on: AtomicU64,
+    packets_in: AtomicU64,
+    packets_in_lost: AtomicU64,
+    packets_out: AtomicU64,
+    packets_out_lost: AtomicU64,
+    digests_lost: AtomicU64,
+    /// The account of clients' packets.
+    pub of_clients: Arc<Counters>,
 }
 
 impl Version {
@@ -250,6 +258,28 @@ impl Counts {
         self.busy_ns.fetch_add(took_ns, Ordering::Relaxed);
     }
 
+    /// Counts a packet for clients, which reached them or was dropped.
+    pub fn add_packet_in(&self, is_sent: bool) {
+        let count = if is_sent {
+            &self.packets_in
+        } else {
+            &self.packets_in_lost
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a packet of clients, which runs or is lost.
+    pub fn add_packet_out(&self, runs: bool) {
+        let count = if runs {
+            &self.packets_out
+        } else {
+            &self.packets_out_lost
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        let injected = &self.of_clients.injected;
+        injected.fetch_add(runs.into(), Ordering::Relaxed);
+    }
+
     pub fn add_passed_on(&self) {
         self.passed_on.fetch_add(1, Ordering::Relaxed);
     }
@@ -267,6 +297,14 @@ impl Counts {
             drops: drops.filter(|(_, count)| *count > 0).collect(),
             busy_us: load(&self.busy_ns) / 1000,
             passed_on: load(&self.passed_on),
+            clients: P4ClientCounts {
+                packets_in: load(&self.packets_in),
+                packets_in_lost: load(&self.packets_in_lost),
+                packets_out: load(&self.packets_out),
+                packets_out_lost: load(&self.packets_out_lost),
+                packets_out_dropped: self.of_clients.read().dropped.total(),
+                digests_lost: load(&self.digests_lost),
+            },
         }
     }
 }

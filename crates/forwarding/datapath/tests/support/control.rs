@@ -66,7 +66,7 @@ pub struct Controller {
     /// Upcalls ended by `Execute`, per port.
     executed: HashMap<PortId, u64>,
     /// Ports were removed, and their counters with them.
-    removed: bool,
+    pub removed: bool,
 }
 
 /// Waits for something to read; false when the time is up.

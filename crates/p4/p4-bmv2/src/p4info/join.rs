@@ -222,11 +222,17 @@ impl P4Info {
     fn controller_headers(&self, program: &mut Program) {
         let field = |part: &Part| ControllerField {
             name: part.name.clone(),
-            id: part.id,
-            width: u16::try_from(part.width).unwrap_or(u16::MAX),
+            id: if part.padding { 0 } else { part.id },
+            width: match part.translated {
+                true => 0,
+                false => u16::try_from(part.width).unwrap_or(u16::MAX),
+            },
         };
         let header = |object: &Object| {
-            let mut identity = Identity::default();
+            let mut identity = Identity {
+                name: object.preamble.name.clone(),
+                ..Identity::default()
+            };
             set(&mut identity, &object.preamble);
             ControllerHeader {
                 identity,

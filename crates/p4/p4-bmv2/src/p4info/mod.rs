@@ -102,6 +102,8 @@ pub struct Part {
     pub kind: String,
     /// The width is that of a controller's own type (`@p4runtime_translation`), not the program's.
     pub translated: bool,
+    /// A field of packet-in or packet-out that is only there to fill a byte (`@padding`).
+    pub padding: bool,
 }
 
 /// A table, as controllers see it.
@@ -263,5 +265,8 @@ fn part(part: &Message) -> Read<Part> {
         width: part.number("bitwidth")?,
         kind: part.text("match_type").to_owned(),
         translated: part.messages("type_name").next().is_some(),
+        padding: part
+            .all("annotations")
+            .any(|one| matches!(one, Field::Text(text) if text.starts_with("@padding"))),
     })
 }

@@ -77,7 +77,14 @@ const VALUE_SET: Schema = &[
     (2, "match", M(MATCH)),
     (3, "size", N),
 ];
-const PACKET: Schema = &[(1, "preamble", M(PREAMBLE)), (2, "metadata", M(PARAM))];
+const METADATA: Schema = &[
+    (1, "id", N),
+    (2, "name", T),
+    (3, "annotations", T),
+    (4, "bitwidth", N),
+    (5, "type_name", M(&[])),
+];
+const PACKET: Schema = &[(1, "preamble", M(PREAMBLE)), (2, "metadata", M(METADATA))];
 const P4INFO: Schema = &[
     (2, "tables", M(TABLE)),
     (3, "actions", M(ACTION)),

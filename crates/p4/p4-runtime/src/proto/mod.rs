@@ -102,6 +102,9 @@ pub struct RoleConfig {
     /// Whether the role may set programs.
     #[prost(bool, tag = "4")]
     pub may_set_pipeline: bool,
+    /// Whether the role may send packets, and gets those of the program.
+    #[prost(bool, tag = "5")]
+    pub has_packets: bool,
 }
 
 impl RoleConfig {

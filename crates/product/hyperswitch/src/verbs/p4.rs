@@ -1,7 +1,7 @@
 //! P4 switches of a running instance, as text.
 
 use crate::output::{Table, counts, or_dash};
-use management::P4Switch;
+use management::{P4Clients, P4Switch};
 
 /// All P4 switches.
 pub fn switches(switches: &[P4Switch]) -> String {
@@ -35,5 +35,29 @@ pub fn switches(switches: &[P4Switch]) -> String {
             or_dash((!switch.drops.is_empty()).then(|| counts(&switch.drops))),
         ]);
     }
-    table.to_string()
+    let clients = switches
+        .iter()
+        .filter(|switch| switch.clients != P4Clients::default());
+    let clients: String = clients.map(of_clients).collect();
+    table.to_string() + &clients
+}
+
+/// What a P4 switch and its clients sent each other, in a line.
+fn of_clients(switch: &P4Switch) -> String {
+    let clients = &switch.clients;
+    let lost = |count: u64| match count {
+        0 => String::new(),
+        count => format!(" ({count} lost)"),
+    };
+    format!(
+        "{}: {} packets to clients{}, {} from clients{}, {} of them dropped, {} digests{}\n",
+        switch.name,
+        clients.packets_in,
+        lost(clients.packets_in_lost),
+        clients.packets_out,
+        lost(clients.packets_out_lost),
+        clients.packets_out_dropped,
+        switch.digests,
+        lost(clients.digests_lost),
+    )
 }

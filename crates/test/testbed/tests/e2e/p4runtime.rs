@@ -70,16 +70,24 @@ fn python() -> Option<String> {
         .then_some(python)
 }
 
+fn programs() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../p4/p4-bmv2/programs")
+}
+
 /// Runs lines of p4runtime-shell as a client with an election number.
 fn client((switch, python): (&Switch, &str), election: u32, pipeline: bool, lines: &str) -> Result<()> {
-    let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../p4/p4-bmv2/programs/router");
     let config = match pipeline {
         true => format!(
             "sh.FwdPipeConfig('{0}/router.p4info.txtpb', '{0}/router.json')",
-            program.display()
+            programs().join("router").display()
         ),
         false => "None".into(),
     };
+    client_with((switch, python), election, &config, lines)
+}
+
+/// Runs lines of p4runtime-shell as a client that sets a pipeline, or `None`.
+fn client_with((switch, python): (&Switch, &str), election: u32, config: &str, lines: &str) -> Result<()> {
     // A failure would leave a thread of the client behind that waits for ever.
     let script = format!(
         "import os, traceback\nimport p4runtime_sh.shell as sh\n\
@@ -136,5 +144,87 @@ fn containers_talk_through_a_router_that_p4runtime_shell_has_filled() -> Result<
     switch.wait_replaced(Role::Control, old)?;
     client((&switch, &python), 4, true, FILL).context("the third client")?;
     reaches(&one, OTHER)?;
+    finish(switch, []).map(drop)
+}
+
+/// Fields of packets to and from clients, beside what the switch's P4Info has. Two bytes in front of a frame
+/// are the first ones of its receiver's address.
+const PACKET_HEADERS: &str = "
+controller_packet_metadata {
+  preamble { id: 81826293 name: 'packet_in' alias: 'packet_in' }
+  metadata { id: 1 name: 'first' bitwidth: 16 }
+}
+controller_packet_metadata {
+  preamble { id: 76689799 name: 'packet_out' alias: 'packet_out' }
+  metadata { id: 1 name: 'first' bitwidth: 16 }
+}
+";
+
+/// A client that is station 02:..:09 of a switch, asks for a container's address, and is answered.
+const ASK: &str = "
+group = sh.MulticastGroupEntry(256)
+group.add(1, 1).add(2, 2)
+group.insert()
+te = sh.TableEntry('SwitchIngress.dmac')(action='SwitchIngress.forward')
+te.match['hdr.ethernet.dst'] = '02:00:00:00:00:09'
+te.action['port'] = '255'
+te.insert()
+received = sh.PacketIn()
+own = bytes.fromhex('020000000009')
+address = bytes([10, 1, 0, 9])
+question = bytes.fromhex('08060001080006040001') + own + address + bytes(6) + bytes([10, 1, 0, 1])
+answer = None
+for attempt in range(100):
+    out = sh.PacketOut(payload=(bytes([255] * 4) + own + question).ljust(60, bytes(1)))
+    out.metadata['first'] = '0xffff'
+    out.send()
+    try:
+        answer = received.packet_in_queue.get(timeout=0.2).packet
+        break
+    except Exception:
+        pass
+assert answer, 'nobody answers'
+assert answer.metadata[0].value == bytes([2, 0]), answer
+assert answer.payload[:4] == own[2:], answer
+assert answer.payload[10:12] == bytes.fromhex('0806'), answer
+assert answer.payload[26:30] == bytes([10, 1, 0, 1]), answer
+";
+
+#[test]
+fn a_client_sends_packets_to_a_container_and_gets_its_answers() -> Result<()> {
+    let Some(_lab) = Lab::enter("a_client_sends_packets_to_a_container_and_gets_its_answers") else {
+        return Ok(());
+    };
+    let Some(python) = python() else {
+        eprintln!("left out: no python3 has p4runtime-shell (HYPERSWITCH_P4RUNTIME_PYTHON names one)");
+        return Ok(());
+    };
+    let [one, other] = [Namespace::new("one")?, Namespace::new("other")?];
+    let (a, b) = (routed("a", &one, 1), routed("b", &other, 2));
+    let switch = Switch::start(&format!(
+        "[p4runtime]\nlisten = \"{ADDRESS}\"\n[[p4runtime.device]]\nid = 1\nname = \"l2\"\n\
+         ports = [\"1=a\", \"2=b\"]\ncpu-port = 255\n[[switch]]\nname = \"lan\"\n{a}{b}"
+    ))?;
+    for name in ["a", "b"] {
+        switch.wait_port(name, "running")?;
+    }
+    switch.host().must("ip link set lo up")?;
+    let program = programs().join("l2_switch");
+    let p4info = switch.run_dir().join("l2.p4info.txtpb");
+    let text = std::fs::read_to_string(program.join("l2_switch.p4info.txtpb"))?;
+    std::fs::write(&p4info, text + PACKET_HEADERS)?;
+    let (p4info, json) = (p4info.display(), program.join("l2_switch.json"));
+    let config = format!("sh.FwdPipeConfig('{p4info}', '{}')", json.display());
+    client_with((&switch, &python), 1, &config, ASK)?;
+    // So it is for the next processes.
+    for role in [Role::P4Runtime, Role::Control, Role::DataPlane] {
+        let old = switch.kill(role)?;
+        switch.wait_replaced(role, old)?;
+        let (until, mut election) = (Instant::now() + Duration::from_secs(30), 2);
+        while let Err(error) = client_with((&switch, &python), election, &config, ASK) {
+            ensure!(Instant::now() < until, "after the end of {role:?}: {error:#}");
+            election += 1;
+        }
+    }
     finish(switch, []).map(drop)
 }

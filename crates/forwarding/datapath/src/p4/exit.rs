@@ -1,0 +1,249 @@
+//! Where packets go that a program has run: to a port, once, changed in their slots; to several, as copies
+//! that share payload; to the clients of the P4 switch; or nowhere, for a reason that is counted.
+
+use super::Bound;
+use super::outputs::{Outputs, Sent};
+use super::version::Counts;
+use crate::burst::Outgoing;
+use crate::mirror::Reach;
+use crate::port::Port;
+use crate::sinks::enqueue;
+use flow::{DropReason, MirrorPoint, PortId};
+use lock_free::{Shared, Unique};
+use p4_interpreter::{Drop, End, Tail, Verdict};
+use std::sync::atomic::Ordering::Relaxed;
+use vnic::{MAX_FRAME, Packet};
+use wire::VnetHeader;
+
+/// Shortest frame: an Ethernet header.
+pub(super) const MIN_FRAME: usize = 14;
+
+/// The bytes of a packet behind its head, which may lie in its guest's memory.
+pub(super) struct Behind<'a>(pub &'a Packet);
+
+impl Tail for Behind<'_> {
+    fn len(&self) -> usize {
+        self.0.tail_len()
+    }
+
+    fn read(&self, offset: usize, to: &mut [u8]) {
+        self.0.read_tail(offset, to);
+    }
+}
+
+/// Where packets go that a program has run.
+pub(super) struct Exit<'a, S> {
+    pub bound: &'a Bound<'a>,
+    pub counts: &'a Counts,
+    /// The port that packets came by, or for those of clients another one that is bound.
+    pub port: &'a Port,
+    /// A capture or mirror copies packets that come.
+    pub is_copied: bool,
+    pub reach: Reach<'a>,
+    pub outgoing: &'a mut Outgoing,
+    pub spare: S,
+}
+
+impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
+    /// Ends a packet as its verdict says.
+    pub fn send_again(&mut self, mut packet: Unique<Packet>, verdict: &Verdict) {
+        let port = match verdict.end() {
+            End::Leaves(port) => port,
+            End::Dropped(reason) => return packet.account.dropped(reason_of(reason), 1),
+        };
+        if !verdict.is_plain() && packet.rewrite_front(|head| verdict.edit(head)).is_err() {
+            return packet.account.dropped(DropReason::BadOffload, 1);
+        }
+        if self.bound.clients_at(port).is_some() {
+            let header = *packet.offload.header();
+            let sent = self.send_in(&packet, packet.to_bytes(usize::MAX), &header);
+            return sent.unwrap_or_else(|reason| packet.account.dropped(reason, 1));
+        }
+        match self.bound.port_of(port) {
+            Some(to) => self.outgoing.add(to, packet),
+            None => packet.account.dropped(DropReason::NoSuchPort, 1),
+        }
+    }
+
+    /// Ends a packet as the program says. Each end is a delivery or a drop.
+    pub fn send(&mut self, packet: Unique<Packet>, outputs: &Outputs) {
+        if outputs.sent.is_empty() && self.is_copied {
+            self.port
+                .mirror(&packet, MirrorPoint::DroppedFrom, &mut self.reach);
+        }
+        let account = packet.account.clone();
+        for reason in &outputs.ended {
+            account.dropped(reason_of(*reason), 1);
+        }
+        if outputs.lost > 0 {
+            account.dropped(DropReason::TooDeep, outputs.lost);
+        }
+        match outputs.ends() {
+            0 => account.dropped(DropReason::Policy, 1),
+            ends => drop(account.copies.fetch_add(ends - 1, Relaxed)),
+        }
+        let result = match &outputs.sent[..] {
+            [] => Ok(()),
+            [sent] => self.send_one(packet, sent, outputs.head(sent)),
+            several => {
+                self.send_copies(&packet.share(), several, outputs);
+                Ok(())
+            }
+        };
+        if let Err(reason) = result {
+            account.dropped(reason, 1);
+        }
+    }
+
+    fn send_one(&mut self, mut packet: Unique<Packet>, sent: &Sent, head: &[u8]) -> Result<(), DropReason> {
+        let Receiver::Port(to) = self.receiver(sent, head)? else {
+            return self.send_to_clients(&packet, sent, head);
+        };
+        let is_whole = sent.offset + sent.length >= packet.frame_len();
+        if is_whole
+            && packet
+                .replace_front(head, sent.offset)
+                .map_err(|_| DropReason::BadOffload)?
+        {
+            self.outgoing.add(to, packet);
+            return Ok(());
+        }
+        let copy = self.copy(&packet, sent, head)?;
+        self.outgoing.add(to, copy);
+        Ok(())
+    }
+
+    /// Has packets leave that were to be handed over, through their receivers' queues.
+    pub fn queue_outgoing(&mut self) {
+        let used = std::mem::take(&mut self.outgoing.used);
+        for (to, packets) in &mut self.outgoing.groups[..used] {
+            for packet in packets.drain(..) {
+                enqueue(packet.share(), self.port, *to, &mut self.reach);
+            }
+        }
+    }
+
+    /// Sends packets that share the payload of the received one. They go through the receivers' queues, and
+    /// so do those that were to leave before them.
+    fn send_copies(&mut self, packet: &Shared<Packet>, several: &[Sent], outputs: &Outputs) {
+        self.queue_outgoing();
+        for sent in several {
+            let head = outputs.head(sent);
+            let left = match self.receiver(sent, head) {
+                Ok(Receiver::Clients) => self.send_to_clients(packet, sent, head),
+                Ok(Receiver::Port(to)) => self.shared_copy(packet, sent, head).map(|copy| {
+                    enqueue(copy.share(), self.port, to, &mut self.reach);
+                }),
+                Err(reason) => Err(reason),
+            };
+            if let Err(reason) = left {
+                packet.account.dropped(reason, 1);
+            }
+        }
+    }
+
+    fn shared_copy(
+        &mut self,
+        packet: &Shared<Packet>,
+        sent: &Sent,
+        head: &[u8],
+    ) -> Result<Unique<Packet>, DropReason> {
+        let mut spare = (self.spare)().ok_or(DropReason::QueueFull)?;
+        spare.fill_from(packet);
+        let is_whole = sent.offset + sent.length >= packet.frame_len();
+        if is_whole
+            && spare
+                .replace_front(head, sent.offset)
+                .map_err(|_| DropReason::BadOffload)?
+        {
+            return Ok(spare);
+        }
+        drop(spare);
+        self.copy(packet, sent, head)
+    }
+
+    /// Where a packet leaves to, if it can.
+    fn receiver(&self, sent: &Sent, head: &[u8]) -> Result<Receiver, DropReason> {
+        match head.len() + sent.length {
+            ..MIN_FRAME => return Err(DropReason::NoHeader),
+            len if len > MAX_FRAME as usize => return Err(DropReason::OversizedFrame),
+            _ => {}
+        }
+        if self.bound.clients_at(sent.port).is_some() {
+            return Ok(Receiver::Clients);
+        }
+        let to = self.bound.port_of(sent.port).ok_or(DropReason::NoSuchPort)?;
+        Ok(Receiver::Port(to))
+    }
+
+    fn send_to_clients(&mut self, packet: &Packet, sent: &Sent, head: &[u8]) -> Result<(), DropReason> {
+        let frame = frame_of(packet, sent, head);
+        let header = header_of(packet, sent, frame.len())?;
+        self.send_in(packet, frame, &header)
+    }
+
+    /// Sends a frame made of a packet to the clients, and counts it.
+    fn send_in(&mut self, packet: &Packet, frame: Vec<u8>, header: &VnetHeader) -> Result<(), DropReason> {
+        let clients = self.bound.clients.ok_or(DropReason::NoSuchPort)?;
+        let length = frame.len() as u64;
+        let result = clients.send_in(frame, header, self.reach.now_ms);
+        self.counts.add_packet_in(result.is_ok());
+        result?;
+        packet.account.delivered.fetch_add(1, Relaxed);
+        packet.account.copied_up.fetch_add(length, Relaxed);
+        Ok(())
+    }
+
+    /// A copy in our memory, payload and all, as it leaves: cut, or with more bytes in front than a slot has
+    /// room for. The number of those is bounded.
+    fn copy(&mut self, packet: &Packet, sent: &Sent, head: &[u8]) -> Result<Unique<Packet>, DropReason> {
+        if !self.port.admit_header_copy(self.reach.now_ms) {
+            return Err(DropReason::DeepHeaders);
+        }
+        let mut spare = (self.spare)().ok_or(DropReason::QueueFull)?;
+        let frame = frame_of(packet, sent, head);
+        packet.account.copied_in.fetch_add(sent.length as u64, Relaxed);
+        let header = header_of(packet, sent, frame.len());
+        spare.fill(packet.origin, packet.account.clone(), frame);
+        spare.header = header?.to_bytes();
+        spare.parse_flow_key()?;
+        Ok(spare)
+    }
+}
+
+/// Where a packet leaves to.
+enum Receiver {
+    Port(PortId),
+    Clients,
+}
+
+/// The bytes of a packet as it leaves.
+fn frame_of(packet: &Packet, sent: &Sent, head: &[u8]) -> Vec<u8> {
+    let mut frame = head.to_vec();
+    frame.resize(head.len() + sent.length, 0);
+    let received = p4_interpreter::Packet {
+        port: 0,
+        head: packet.head.bytes(),
+        tail: &Behind(packet),
+    };
+    received.read(sent.offset, &mut frame[head.len()..]);
+    frame
+}
+
+/// What is still to be done for a packet that leaves with so many bytes; of one that is cut, nothing.
+fn header_of(packet: &Packet, sent: &Sent, length: usize) -> Result<VnetHeader, DropReason> {
+    if sent.offset + sent.length < packet.frame_len() {
+        return Ok(VnetHeader::default());
+    }
+    let header = packet.moved_header(packet.frame_len(), length);
+    header.map_err(|_| DropReason::BadOffload)
+}
+
+/// What users are told of why a program, or a limit of it, ended a packet.
+fn reason_of(reason: Drop) -> DropReason {
+    match reason {
+        Drop::Ingress | Drop::Egress => DropReason::Policy,
+        Drop::NoReplica => DropReason::NoDestination,
+        Drop::Passes | Drop::Copies | Drop::Grown | Drop::LoopTurns => DropReason::TooDeep,
+    }
+}
