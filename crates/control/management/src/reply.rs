@@ -170,7 +170,7 @@ pub struct P4Switch {
 }
 
 /// What a P4 switch and clients of P4Runtime sent each other.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct P4Clients {
     /// Packets to clients.
