@@ -176,7 +176,7 @@ impl Refusal {
             R::Contradiction(_) | R::Configuration(_) | R::Unreadable { .. } => ErrorCode::Configuration,
             R::Port { .. } => ErrorCode::Port,
             R::Malformed(_) | R::NoProgram | R::NoText => ErrorCode::Malformed,
-            R::NoCaptureSocket | R::CaptureSocketType => ErrorCode::Malformed,
+            R::NoCaptureSocket | R::CaptureSocketType | R::NoPacketSocket => ErrorCode::Malformed,
             R::Unsaved { .. } | R::WrongAnswer | R::DataPlane(_) => ErrorCode::Failed,
         }
     }
