@@ -227,7 +227,7 @@ impl Users {
         self.served = token;
         connection.deadline_ms = Some(now_ms + connection.timeout_ms);
         let request =
-            serde_json::from_slice(&connection.input[connection.taken..end]).map_err(Refusal::Malformed);
+            Request::from_json(&connection.input[connection.taken..end]).map_err(Refusal::Malformed);
         connection.taken = end + 1;
         Some(Incoming {
             token,
@@ -250,7 +250,7 @@ impl Users {
             return;
         };
         connection.deadline_ms = None;
-        match serde_json::to_vec(response) {
+        match response.to_json() {
             Ok(line) => connection.output.extend(line),
             Err(error) => log::error!("answer not sent: {error}"),
         }

@@ -31,6 +31,14 @@ impl Response {
     pub fn from_json(line: &[u8]) -> Result<Response, serde_json::Error> {
         serde_json::from_slice(line)
     }
+
+    /// The answer without the end of its line.
+    ///
+    /// # Errors
+    /// When a path in it is no Unicode text.
+    pub fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(self)
+    }
 }
 
 /// What a request yields.

@@ -262,6 +262,14 @@ pub enum Request {
 }
 
 impl Request {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// When `line` is none.
+    pub fn from_json(line: &[u8]) -> Result<Request, serde_json::Error> {
+        serde_json::from_slice(line)
+    }
+
     /// The request as it is sent: one line of JSON.
     ///
     /// # Errors
