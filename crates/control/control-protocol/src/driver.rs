@@ -138,6 +138,8 @@ pub struct InterfaceAddresses {
     pub mac: Option<[u8; 6]>,
     /// Addresses of wider than link-local scope, with prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
+    /// Other devices that have a device of the host, as `bridge br0`.
+    pub users: Vec<String>,
 }
 
 /// A device of the host, as the kernel has it.

@@ -87,6 +87,7 @@ pub use refusal::{Problem, Refusal};
 pub use reload::check;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+pub use warnings::users_warning;
 
 /// How to run.
 #[derive(Clone, Debug)]

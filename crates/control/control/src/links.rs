@@ -174,7 +174,7 @@ impl Control {
                 Ok(Some(DriverEvent::Listed)) => self.compare_interfaces(),
                 Ok(Some(DriverEvent::State(port, state))) => self.interface_state(port, state),
                 Ok(Some(DriverEvent::Addresses(port))) => {
-                    if let Some(warning) = self.uplink_warning(port) {
+                    for warning in self.uplink_warnings(port) {
                         log::warn!("{warning}");
                     }
                 }

@@ -17,28 +17,48 @@ impl Control {
             .collect();
         warnings.extend(self.view.problem().map(str::to_owned));
         let ports = self.ports.values().filter_map(|run| run.id);
-        warnings.extend(ports.filter_map(|port| self.uplink_warning(port)));
+        warnings.extend(ports.flat_map(|port| self.uplink_warnings(port)));
         warnings
     }
 
-    /// An uplink with addresses of its own, on which the host's stack hears nothing.
-    pub fn uplink_warning(&self, port: PortId) -> Option<String> {
-        let name = self.names.get(&port)?;
-        let Link::Interface(spec) = &self.ports.get(name)?.wanted.link else {
-            return None;
+    /// An uplink with addresses of its own, on which the host's stack hears nothing, or that another device
+    /// has.
+    pub fn uplink_warnings(&self, port: PortId) -> Vec<String> {
+        let uplink = || {
+            let name = self.names.get(&port)?;
+            match &self.ports.get(name)?.wanted.link {
+                Link::Interface(spec) if spec.kind == InterfaceKind::Uplink => Some((name, &spec.name)),
+                _ => None,
+            }
         };
-        let found = self.driver.addresses(port)?;
-        if spec.kind != InterfaceKind::Uplink || found.addresses.is_empty() {
-            return None;
-        }
+        let (Some((name, uplink)), Some(found)) = (uplink(), self.driver.addresses(port)) else {
+            return Vec::new();
+        };
         let addresses: Vec<String> = found.addresses.iter().map(with_prefix).collect();
-        Some(format!(
-            "port {name}: the uplink {} carries addresses ({}), which the host does not hear, as the uplink is the switch's; \
-             move them to the host's interface of the switch",
-            spec.name,
-            addresses.join(", ")
-        ))
+        let carries = (!addresses.is_empty()).then(|| {
+            format!(
+                "the uplink {uplink} carries addresses ({}), which the host does not hear, as the uplink is the switch's; \
+                 move them to the host's interface of the switch",
+                addresses.join(", ")
+            )
+        });
+        let warnings = [carries, users_warning(uplink, &found.users)].into_iter();
+        warnings
+            .flatten()
+            .map(|warning| format!("port {name}: {warning}"))
+            .collect()
     }
+}
+
+/// An uplink that other devices have, as `bridge br0`.
+pub fn users_warning(uplink: &str, users: &[String]) -> Option<String> {
+    (!users.is_empty()).then(|| {
+        format!(
+            "the uplink {uplink} also belongs to {}, which gets no frames from it, or the same as the switch; \
+             take it away there, or give the switch a device of its own",
+            users.join(" and ")
+        )
+    })
 }
 
 /// Groups of sockets that do not exist.

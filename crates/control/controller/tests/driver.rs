@@ -65,6 +65,7 @@ fn the_addresses_of_own_ports_are_known_until_they_are_detached() {
     let addresses = InterfaceAddresses {
         mac: Some([2; 6]),
         addresses: Vec::new(),
+        users: vec!["bridge br0".into()],
     };
     let say = |port| {
         let addresses = addresses.clone();

@@ -14,6 +14,8 @@ pub struct Addresses {
     pub mac: Option<[u8; 6]>,
     /// Addresses of wider than link-local scope, with prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
+    /// Of a device of the host: other devices that have it ([`users_of`](crate::users_of)).
+    pub users: Vec<String>,
 }
 
 /// Reads those of an interface in the calling thread's namespace.
@@ -31,6 +33,7 @@ pub fn addresses_of(name: &str) -> Result<Addresses, NicError> {
         index: link.index,
         mac: link.mac,
         addresses: netlink.addresses(link.index)?,
+        users: Vec::new(),
     })
 }
 

@@ -14,7 +14,7 @@
 //! | `hiding` | keeping what arrives at a device from the host's stack |
 //! | `placeholder`, `owner` | TAPs that stand for ports at the host; whose a device is |
 //! | `watch`, `addresses`, `device_state` | changes of interfaces; their addresses; what has passed through |
-//! | `routes` | routes through an interface |
+//! | `routes`, `users` | routes through an interface; other devices that have it |
 //! | `netlink`, `namespace` | requests of route netlink; a function in another namespace |
 //!
 //! Interfaces are set up through route netlink, with the few messages that it takes built by hand.
@@ -34,6 +34,7 @@ mod routes;
 mod settings;
 mod tap;
 mod uplink;
+mod users;
 mod vlan_tag;
 mod watch;
 
@@ -46,6 +47,7 @@ pub use receive_ring::{Front, ReceiveRing};
 pub use routes::{Route, add_routes, routes};
 pub use tap::{Offloads, Tap, TapSpec, set_tap_offloads};
 pub use uplink::{CONTROL_LEN, PacketSocket, Uplink, vlan_tag};
+pub use users::users_of;
 pub use vlan_tag::VlanTag;
 pub use watch::{LinkEvent, LinkState, LinkWatch};
 

@@ -41,6 +41,8 @@ pub struct Link {
     pub queues: u32,
     /// Index of the device that it is a port of; 0 if of none.
     pub master: u32,
+    /// Index of the device of the same namespace on which it lies, or of its peer.
+    pub lower: Option<u32>,
     /// Whether the other end of its cable is there.
     pub carrier: bool,
     /// The first words of `struct rtnl_link_stats64`; zeros if they are missing.
@@ -329,6 +331,8 @@ pub fn parse_link(body: &[u8]) -> Link {
             libc::IFLA_NEW_NETNSID => link.moved_to = number(value).map(u32::cast_signed),
             libc::IFLA_NEW_IFINDEX => link.new_index = number(value),
             libc::IFLA_MASTER => link.master = number(value).unwrap_or_default(),
+            libc::IFLA_LINK => link.lower = number(value),
+            libc::IFLA_LINK_NETNSID => link.lower = None,
             libc::IFLA_CARRIER => link.carrier = value.first() == Some(&1),
             libc::IFLA_STATS64 => {
                 let words = value.chunks_exact(8).filter_map(|word| word.first_chunk());

@@ -362,6 +362,7 @@ impl Broker {
                     addresses: InterfaceAddresses {
                         mac: addresses.mac,
                         addresses: addresses.addresses,
+                        users: addresses.users,
                     },
                 };
                 if !controller.send(&message) {

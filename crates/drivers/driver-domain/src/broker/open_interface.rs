@@ -4,6 +4,7 @@ use control_protocol::driver::{InterfaceKind, InterfaceSpec};
 use control_protocol::forwarder::{self, Device, OpenInterface, Opened};
 use nic_packet::{
     Addresses, Hiding, NicError, Otherwise, Owner, Tap, TapSpec, Uplink, VNET_HEADER_LEN, addresses_of,
+    users_of,
 };
 use std::io;
 use std::net::IpAddr;
@@ -134,7 +135,7 @@ impl Interface {
     pub fn addresses(&self, spec: &InterfaceSpec) -> Option<Result<Addresses, NicError>> {
         match (self, &spec.kind) {
             (Interface::Tap(tap), InterfaceKind::Tap { .. }) => Some(tap.addresses()),
-            (Interface::Uplink(..), InterfaceKind::Uplink) => Some(addresses_of(&spec.name)),
+            (Interface::Uplink(..), InterfaceKind::Uplink) => Some(of_device(&spec.name)),
             _ => None,
         }
     }
@@ -178,6 +179,14 @@ pub fn device(opened: &Opened) -> Device {
 
 fn header_len(uplink: &Uplink) -> u8 {
     u8::try_from(uplink.header_len()).unwrap_or(VNET_HEADER_LEN as u8)
+}
+
+/// The addresses of a device of the host, and other devices that have it.
+fn of_device(name: &str) -> Result<Addresses, NicError> {
+    Ok(Addresses {
+        users: users_of(name)?,
+        ..addresses_of(name)?
+    })
 }
 
 fn tap_spec(spec: &InterfaceSpec) -> Option<TapSpec> {

@@ -2,6 +2,7 @@
 
 use crate::output;
 use anyhow::Result;
+use management::{Config, InterfaceName};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::Path;
@@ -35,7 +36,7 @@ pub fn run(file: &Path, run_dir: &Path, json: bool) -> Result<ExitCode> {
         cores: cores.usable().map(|core| core.0).collect(),
         p4: crate::p4::FILES,
     };
-    let (config, warnings) = match control::check(file, &options) {
+    let (config, mut warnings) = match control::check(file, &options) {
         Ok(checked) => checked,
         Err(refusal) => {
             let report = refusal.report();
@@ -46,6 +47,7 @@ pub fn run(file: &Path, run_dir: &Path, json: bool) -> Result<ExitCode> {
             return Ok(ExitCode::from(UNUSABLE));
         }
     };
+    warnings.extend(uplink_warnings(&config));
     let switches = config.switches.len();
     let ports: usize = config.switches.iter().map(|switch| switch.ports.len()).sum();
     if json {
@@ -60,4 +62,15 @@ pub fn run(file: &Path, run_dir: &Path, json: bool) -> Result<ExitCode> {
         output::print(&format!("{warnings}{name}: {switches} switches, {ports} ports\n"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Uplinks of this host that other devices have. A file may be meant for another host, so one that is not
+/// here is no reason to warn.
+fn uplink_warnings(config: &Config) -> Vec<String> {
+    let uplinks = config.switches.iter().filter_map(|switch| switch.uplink.as_ref());
+    let warning = |uplink: &InterfaceName| {
+        let users = nic_packet::users_of(uplink.as_str()).unwrap_or_default();
+        control::users_warning(uplink.as_str(), &users)
+    };
+    uplinks.filter_map(warning).collect()
 }
