@@ -143,6 +143,16 @@ pub enum P4Request {
 pub enum FromP4 {
     /// A packet that the program sent to the clients' port, as it left.
     PacketIn(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// A digest.
+    Digest {
+        /// The number of the program's lineage, as its version has it.
+        lineage: u64,
+        /// The number of the digest in the program.
+        digest: u16,
+        /// Values of its items, one behind the other, the last byte filled with zeros.
+        #[serde(with = "serde_bytes")]
+        values: Vec<u8>,
+    },
 }
 
 /// What clients send to a P4 switch.
@@ -216,7 +226,7 @@ pub struct P4Counts {
     pub outputs: u64,
     /// Parsers that ended with an error.
     pub parser_errors: u64,
-    /// Digests, for which there is no receiver yet.
+    /// Digests that the program has sent.
     pub digests: u64,
     /// Packets and copies that the program or its limits ended, by the names of the reasons.
     pub drops: Vec<(String, u64)>,

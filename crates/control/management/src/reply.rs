@@ -165,7 +165,7 @@ pub struct P4Switch {
     pub outputs: u64,
     /// Parsers that ended with an error.
     pub parser_errors: u64,
-    /// Digests, which nobody receives yet.
+    /// Digests that the program has sent.
     pub digests: u64,
     /// Time that forwarding threads took for packets of its ports, in milliseconds.
     pub busy_ms: u64,

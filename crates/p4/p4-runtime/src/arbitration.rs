@@ -262,10 +262,10 @@ impl Arbitration {
         Ok(&role.scope)
     }
 
-    /// Primaries of roles that get packets.
-    pub fn receivers(&self) -> impl Iterator<Item = StreamId> {
-        let roles = self.roles.values().filter(|role| role.scope.has_packets());
-        roles.filter_map(|role| role.primary)
+    /// Primaries of roles that may have something.
+    pub fn receivers(&self, may_have: impl Fn(&Scope) -> bool) -> Vec<StreamId> {
+        let roles = self.roles.values().filter(|role| may_have(&role.scope));
+        roles.filter_map(|role| role.primary).collect()
     }
 
     /// Whether a client is there, primary or not.
@@ -455,7 +455,7 @@ mod tests {
         let scope = roles.authorise("routes", number(5)).unwrap();
         assert!(scope.may_write(7) && !scope.may_write(8) && scope.may_read(8) && !scope.may_read(9));
         assert!(!scope.may_replicate() && !scope.may_set_pipeline() && !scope.has_packets());
-        assert_eq!(roles.receivers().count(), 0);
+        assert!(roles.receivers(Scope::has_packets).is_empty());
         assert_eq!(roles.scope("").unwrap(), &Scope::Full);
     }
 }

@@ -12,7 +12,9 @@ use crate::switches::Switches;
 use crate::wire::Method;
 use prost::Message;
 use std::collections::HashMap;
+use tokio::runtime::Builder;
 use tokio::sync::mpsc;
+use tokio::time::timeout_at;
 use tonic::{Code, Status};
 
 /// Messages for a stream that it has not read.
@@ -24,10 +26,25 @@ const RESERVED: usize = 64;
 /// Works until nobody can send jobs any more; `own` is where its threads send theirs.
 pub fn run(mut service: Service<impl Switches>, mut jobs: mpsc::Receiver<Job>, own: &mpsc::WeakSender<Job>) {
     let mut streams = Streams::default();
-    while let Some(job) = jobs.blocking_recv() {
+    let clock = match Builder::new_current_thread().enable_time().build() {
+        Ok(clock) => clock,
+        Err(error) => return log::error!("the service has no clock: {error}"),
+    };
+    loop {
+        let job = match service.next_list() {
+            Some(due) => match clock.block_on(async { timeout_at(due.into(), jobs.recv()).await }) {
+                Ok(job) => job,
+                Err(_) => {
+                    streams.offer(service.lists());
+                    continue;
+                }
+            },
+            None => jobs.blocking_recv(),
+        };
+        let Some(job) = job else { return };
         match job {
             Job::FromDataPlane(device, message) => {
-                streams.offer(service.on_data_plane(device, &message));
+                streams.offer(service.on_data_plane(device, message));
                 continue;
             }
             Job::Lost(device) => service.on_link(device, Link::Waiting),
@@ -69,7 +86,10 @@ impl Streams {
             let Some(to) = to.filter(|to| to.capacity() > RESERVED) else {
                 self.lost += 1;
                 if self.lost.is_power_of_two() {
-                    log::warn!("{} packets were lost since clients do not read them", self.lost);
+                    log::warn!(
+                        "{} packets or lists of digests were lost since clients do not read them",
+                        self.lost
+                    );
                 }
                 continue;
             };

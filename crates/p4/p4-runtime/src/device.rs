@@ -7,12 +7,13 @@
 
 use crate::arbitration::{Arbitration, Scope, StreamId};
 use crate::data_plane::Link;
+use crate::digests::{self, Digests};
 use crate::failure::{Done, Failure};
 use crate::packets;
 use crate::pipeline::Pipeline;
 use crate::proto::{
-    Cookie, Entity, ForwardingPipelineConfig, Kind, PacketIn, PacketOut, SetForwardingPipelineConfigRequest,
-    Update, atomicity, pipeline_action, response_type,
+    Cookie, DigestList, DigestListAck, Entity, ForwardingPipelineConfig, Kind, PacketIn, PacketOut,
+    SetForwardingPipelineConfigRequest, Update, atomicity, pipeline_action, response_type,
 };
 use crate::read::Reader;
 use crate::switches::Switches;
@@ -20,6 +21,7 @@ use crate::write::CellWrite;
 use control_protocol::p4::P4Array;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
+use std::time::Instant;
 use tonic::Code;
 
 /// Most cells of counters and registers that a batch may set.
@@ -37,6 +39,7 @@ pub struct Device {
     pub arbitration: Arbitration,
     /// The connection by which packets come and go.
     pub link: Link,
+    digests: Digests,
     held: Option<Held>,
     /// A pipeline that is saved and not committed.
     saved: Option<Pipeline>,
@@ -121,7 +124,76 @@ impl Device {
     #[must_use]
     pub fn receive(&self, frame: &[u8]) -> Option<(PacketIn, Vec<StreamId>)> {
         let packet = packets::decode(self.program()?, frame)?;
-        Some((packet, self.arbitration.receivers().collect()))
+        Some((packet, self.arbitration.receivers(Scope::has_packets)))
+    }
+
+    /// The pipeline in force, with what clients want of its digests.
+    fn digesting(&mut self) -> Option<(&Pipeline, &mut Digests)> {
+        let pipeline = self.held.as_ref()?.pipeline.as_ref()?;
+        Some((pipeline, &mut self.digests))
+    }
+
+    /// Takes a digest of the program; a list, if one is to be sent now.
+    pub fn digest(
+        &mut self,
+        (lineage, number): (u64, u16),
+        values: Vec<u8>,
+        now: Instant,
+    ) -> Option<DigestList> {
+        let (pipeline, digests) = self.digesting()?;
+        let digest = pipeline.program.digests.get(usize::from(number))?;
+        let id = digest.identity.id?;
+        let config = pipeline.notes.digests.get(&id)?;
+        if pipeline.lineage() != lineage || !digests.add(id, config, values, now) {
+            return None;
+        }
+        digests.take(id, &pipeline.program, now)
+    }
+
+    /// Lists of digests that are due.
+    pub fn lists(&mut self, now: Instant) -> Vec<DigestList> {
+        let Some((pipeline, digests)) = self.digesting() else {
+            return Vec::new();
+        };
+        let configs = &pipeline.notes.digests;
+        digests.retain(|id| configs.contains_key(&id));
+        let due = digests.due(configs).filter(|(_, due)| *due <= now);
+        let due: Vec<u32> = due.map(|(id, _)| id).collect();
+        due.into_iter()
+            .filter_map(|id| digests.take(id, &pipeline.program, now))
+            .collect()
+    }
+
+    /// When the next list of digests is due.
+    #[must_use]
+    pub fn next_list(&self) -> Option<Instant> {
+        let pipeline = self.held.as_ref()?.pipeline.as_ref()?;
+        let due = self.digests.due(&pipeline.notes.digests);
+        due.map(|(_, due)| due).min()
+    }
+
+    /// Clients that get lists of a digest.
+    #[must_use]
+    pub fn receivers_of(&self, digest: u32) -> Vec<StreamId> {
+        self.arbitration.receivers(|scope| scope.may_read(digest))
+    }
+
+    /// A client has acknowledged a list.
+    ///
+    /// # Errors
+    /// The client may not, or there is no such digest.
+    pub fn acknowledge(&mut self, stream: StreamId, ack: DigestListAck) -> Done<()> {
+        let scope = self.arbitration.scope_of_primary(stream)?;
+        if !scope.may_read(ack.digest_id) {
+            return Err(Failure::denied("the role may not read this digest"));
+        }
+        let program = self.program().ok_or_else(no_pipeline)?;
+        if digests::widths(program, ack.digest_id).is_none() {
+            let text = format_args!("there is no digest {}", ack.digest_id);
+            return Err(Failure::invalid(text));
+        }
+        self.digests.acknowledge(ack.digest_id, ack.list_id);
+        Ok(())
     }
 
     /// Makes a batch of updates.
@@ -340,6 +412,7 @@ impl Device {
         let tag = tag.ok_or_else(|| Failure::new(Code::Aborted, "the P4 switch was removed"))?;
         let pipeline = Some(pipeline);
         self.held = Some(Held { tag, bytes, pipeline });
+        self.digests.retain(|_| false);
         (self.saved, self.saved_json) = (None, None);
         self.json = json;
         Ok(())

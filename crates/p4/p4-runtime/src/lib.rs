@@ -18,7 +18,7 @@
 //! | [`pipeline`] | a program with its entries; what another program takes over from it |
 //! | [`write`], [`read`] | updates and reads of a pipeline |
 //! | [`switches`], [`control`] | the instance, and the connection to its control process |
-//! | [`packets`], [`data_plane`] | packets with metadata; connections by which they come and go |
+//! | [`packets`], [`digests`], [`data_plane`] | packets with metadata; lists of digests; connections by which both come |
 //! | [`device`], [`service`] | a P4 switch with its clients; all of them |
 //! | [`wire`], [`jobs`], [`core_thread`], [`server`] | paths and bytes; the thread that has the service, and work for it; transport |
 //! | [`process`] | the process |
@@ -31,6 +31,7 @@ pub mod control;
 pub mod core_thread;
 pub mod data_plane;
 pub mod device;
+pub mod digests;
 pub mod entry;
 pub mod failure;
 pub mod jobs;

@@ -117,7 +117,7 @@ fn put(bytes: &mut [u8], at: usize, value: &Bits) {
 }
 
 /// Reads a number from a bit on.
-fn get(bytes: &[u8], at: usize, width: u16) -> Bits {
+pub(crate) fn get(bytes: &[u8], at: usize, width: u16) -> Bits {
     let mut number = vec![0; usize::from(width).div_ceil(8)];
     let spare = number.len() * 8 - usize::from(width);
     for place in spare..number.len() * 8 {

@@ -4,13 +4,14 @@
 //! entries and the program's own defaults, which only clients want back, travel in it as notes. So the
 //! version is all there is: whoever starts anew finds everything there.
 
+use crate::digests;
 use crate::entry::EntryKey;
 use crate::failure::{Done, Failure};
-use crate::proto::ForwardingPipelineConfig;
+use crate::proto::{DigestConfig, ForwardingPipelineConfig};
 use p4_ir::setup::{self, Lineage, Setup};
 use p4_ir::{Checked, DefaultEntry, Identity, Program, Table};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use tonic::Code;
 
 /// See the module's description.
@@ -40,6 +41,8 @@ pub(crate) struct Notes {
     pub entries: Vec<HashMap<EntryKey, EntryNote>>,
     /// Remarks about multicast groups.
     pub groups: HashMap<u64, Vec<u8>>,
+    /// What clients get of digests, by the numbers of P4Info.
+    pub digests: BTreeMap<u32, DigestConfig>,
 }
 
 /// A client's remark about an entry.
@@ -73,6 +76,7 @@ impl Pipeline {
             defaults: program.tables.iter().map(|table| table.default.clone()).collect(),
             entries: vec![HashMap::new(); program.tables.len()],
             groups: HashMap::new(),
+            digests: BTreeMap::new(),
         };
         let setup = Setup::default();
         Ok(Pipeline::new(program, setup, notes))
@@ -189,6 +193,9 @@ impl Pipeline {
         self.setup.sessions.clone_from(&former.setup.sessions);
         self.setup.lineage = former.setup.lineage;
         self.notes.groups.clone_from(&former.notes.groups);
+        let digests = former.notes.digests.iter();
+        let own = digests.filter(|(id, _)| digests::widths(&self.program, **id).is_some());
+        self.notes.digests = own.map(|(id, config)| (*id, *config)).collect();
         self.changed = true;
         Ok(())
     }

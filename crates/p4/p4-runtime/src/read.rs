@@ -9,8 +9,9 @@ use crate::entry::{self, EntryKey};
 use crate::failure::{Done, Failure};
 use crate::pipeline::{Pipeline, find};
 use crate::proto::{
-    CounterData, CounterEntry, DirectCounterEntry, Entity, Index, Kind, MeterConfig, MeterEntry, P4Data,
-    PacketReplicationEngineEntry, RegisterEntry, Replication, TableAction, TableActionType, TableEntry,
+    CounterData, CounterEntry, DigestEntry, DirectCounterEntry, Entity, Index, Kind, MeterConfig, MeterEntry,
+    P4Data, PacketReplicationEngineEntry, RegisterEntry, Replication, TableAction, TableActionType,
+    TableEntry,
 };
 use crate::replication;
 use crate::write::{cells, position};
@@ -48,14 +49,26 @@ impl Pipeline {
             Kind::RegisterEntry(given) => self.read_registers(given, scope, reader),
             Kind::MeterEntry(given) => self.read_meters(given, scope, reader),
             Kind::Replication(given) => self.read_replication(given, reader),
+            Kind::Digest(given) => self.read_digests(given, scope, reader),
             // Of these there are none, so a request for all finds none.
             Kind::ActionProfileMember(_)
             | Kind::ActionProfileGroup(_)
             | Kind::ValueSet(_)
-            | Kind::Digest(_)
             | Kind::DirectMeterEntry(_) => Ok(()),
             Kind::Extern(_) => Err(Failure::unimplemented("there are no externs of other kinds")),
         }
+    }
+
+    fn read_digests(&self, given: &DigestEntry, scope: &Scope, reader: &mut dyn Reader) -> Done<()> {
+        let all = self.program.digests.iter().map(|digest| &digest.identity);
+        for number in self.meant("digest", all, given.digest_id, scope)? {
+            let id = self.program.digests[number].identity.id.unwrap_or(0);
+            if let Some(config) = self.notes.digests.get(&id) {
+                let (digest_id, config) = (id, Some(*config));
+                reader.found(Kind::Digest(DigestEntry { digest_id, config }))?;
+            }
+        }
+        Ok(())
     }
 
     /// Tables that a request means.
@@ -276,7 +289,10 @@ impl Pipeline {
                 reader.found(Kind::RegisterEntry(Box::new(RegisterEntry {
                     register_id: register.identity.id.unwrap_or(0),
                     index: Some(Index { index: cell.into() }),
-                    data: Some(P4Data { bitstring }),
+                    data: Some(P4Data {
+                        bitstring,
+                        r#struct: None,
+                    }),
                 })))?;
             }
         }

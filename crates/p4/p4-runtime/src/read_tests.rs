@@ -170,6 +170,7 @@ fn cells_are_read_one_or_all() {
         index: Some(Index { index: 1 }),
         data: Some(P4Data {
             bitstring: Some(vec![1]),
+            r#struct: None,
         }),
     };
     assert_eq!(one, [Kind::RegisterEntry(Box::new(expected))]);

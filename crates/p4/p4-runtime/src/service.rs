@@ -8,7 +8,7 @@ use crate::data_plane::Link;
 use crate::device::Device;
 use crate::failure::{Done, Failure};
 use crate::proto::{
-    self, CapabilitiesRequest, CapabilitiesResponse, DigestListAckError, Entity,
+    self, CapabilitiesRequest, CapabilitiesResponse, DigestList, DigestListAck, DigestListAckError, Entity,
     GetForwardingPipelineConfigRequest, GetForwardingPipelineConfigResponse, Kind, MasterArbitrationUpdate,
     PacketOut, PacketOutError, ReadRequest, ReadResponse, SetForwardingPipelineConfigRequest,
     SetForwardingPipelineConfigResponse, StreamError, StreamMessageRequest, StreamMessageResponse,
@@ -20,6 +20,7 @@ use control_protocol::p4::FromP4;
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Instant;
 use tonic::Code;
 
 /// Version of P4Runtime.
@@ -187,9 +188,12 @@ impl<S: Switches> Service<S> {
                 (failure, details)
             }
             Update::DigestAck(ack) => {
+                let Err(failure) = self.acknowledge(stream, ack) else {
+                    return Ok(Vec::new());
+                };
                 let digest_list_ack = Some(ack);
                 let details = stream_error::Details::DigestListAck(DigestListAckError { digest_list_ack });
-                (Failure::invalid("no digests are sent"), details)
+                (failure, details)
             }
             Update::Other(other) => {
                 let other = Some(other).filter(|other| other.encoded_len() <= MAX_COPY);
@@ -217,10 +221,22 @@ impl<S: Switches> Service<S> {
 
     /// Takes a message of the data plane. Messages for clients, any of which may be lost.
     #[must_use]
-    pub fn on_data_plane(&self, device: u64, message: &FromP4) -> Messages {
-        let FromP4::PacketIn(frame) = message;
-        let received = self.devices.get(&device).and_then(|device| device.receive(frame));
-        let Some((packet, streams)) = received else {
+    pub fn on_data_plane(&mut self, device: u64, message: FromP4) -> Messages {
+        let Some(device) = self.devices.get_mut(&device) else {
+            return Vec::new();
+        };
+        let frame = match message {
+            FromP4::PacketIn(frame) => frame,
+            FromP4::Digest {
+                lineage,
+                digest,
+                values,
+            } => {
+                let list = device.digest((lineage, digest), values, Instant::now());
+                return list.map_or_else(Vec::new, |list| list_for_clients(device, &list));
+            }
+        };
+        let Some((packet, streams)) = device.receive(&frame) else {
             return Vec::new();
         };
         let message = |stream| {
@@ -228,6 +244,31 @@ impl<S: Switches> Service<S> {
             (stream, StreamMessageResponse { update })
         };
         streams.into_iter().map(message).collect()
+    }
+
+    fn acknowledge(&mut self, stream: StreamId, ack: DigestListAck) -> Done<()> {
+        let device = self.streams.get(&stream);
+        let device = device.and_then(|id| self.devices.get_mut(id));
+        let device = device.ok_or_else(|| Failure::denied("the stream has asked for no device"))?;
+        device.acknowledge(stream, ack)
+    }
+
+    /// When lists of digests are due next.
+    #[must_use]
+    pub fn next_list(&self) -> Option<Instant> {
+        self.devices.values().filter_map(Device::next_list).min()
+    }
+
+    /// Lists of digests that are due, for clients.
+    #[must_use]
+    pub fn lists(&mut self) -> Messages {
+        let now = Instant::now();
+        let lists = self.devices.values_mut().flat_map(|device| {
+            let lists = device.lists(now);
+            let messages = lists.iter().flat_map(|list| list_for_clients(device, list));
+            messages.collect::<Vec<_>>()
+        });
+        lists.collect()
     }
 
     /// Connects devices with the data plane whose clients wait for that; what is to be watched.
@@ -277,6 +318,16 @@ impl<S: Switches> Service<S> {
         }
         messages(notices)
     }
+}
+
+/// A list of digests, for each client that gets it.
+fn list_for_clients(device: &Device, list: &DigestList) -> Messages {
+    let message = |stream| {
+        let update = Some(stream_response::Update::Digest(list.clone()));
+        (stream, StreamMessageResponse { update })
+    };
+    let receivers = device.receivers_of(list.digest_id);
+    receivers.into_iter().map(message).collect()
 }
 
 fn messages(notices: Notices) -> Messages {

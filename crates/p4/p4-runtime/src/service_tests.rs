@@ -1,7 +1,7 @@
 use super::*;
 use crate::proto::{
-    Any, Index, P4Data, PacketMetadata, PacketOut, RegisterEntry, Role, RoleConfig, TableEntry, Uint128,
-    Update, atomicity, pipeline_action, response_type, update_type,
+    Any, DigestConfig, DigestEntry, DigestListAck, Index, P4Data, PacketMetadata, PacketOut, RegisterEntry,
+    Role, RoleConfig, TableEntry, Uint128, Update, atomicity, pipeline_action, response_type, update_type,
 };
 use crate::testing::{self, Shared, route, update};
 use Code::{Aborted, FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unimplemented};
@@ -346,6 +346,7 @@ fn cells_are_set_and_read() {
             index: Some(Index { index }),
             data: Some(P4Data {
                 bitstring: Some(value.to_vec()),
+                r#struct: None,
             }),
         }))
     };
@@ -579,7 +580,7 @@ fn packets_go_to_the_data_plane_and_come_from_it_for_primaries() {
     arbitrate(&mut service, B, 0, None).unwrap();
     arbitrate(&mut service, StreamId(3), 1, role(true)).unwrap();
     arbitrate(&mut service, StreamId(4), 1, role(false)).unwrap();
-    let messages = service.on_data_plane(1, &FromP4::PacketIn(sent));
+    let messages = service.on_data_plane(1, FromP4::PacketIn(sent));
     assert_eq!(packets_in(&messages), [(A, vec![3]), (StreamId(3), vec![3])]);
     let refused = service.on_message(StreamId(4), packet_out(3)).unwrap();
     assert!(matches!(
@@ -594,12 +595,8 @@ fn connections_to_the_data_plane_last_as_long_as_there_are_clients() {
     assert_eq!(service.connect().len(), 1);
     let data_plane = instance.borrow_mut().data_plane.take().unwrap();
     // Whatever the data plane sends is no reason to end.
-    assert!(service.on_data_plane(1, &FromP4::PacketIn(vec![1])).is_empty());
-    assert!(
-        service
-            .on_data_plane(2, &FromP4::PacketIn(vec![1; 60]))
-            .is_empty()
-    );
+    assert!(service.on_data_plane(1, FromP4::PacketIn(vec![1])).is_empty());
+    assert!(service.on_data_plane(2, FromP4::PacketIn(vec![1; 60])).is_empty());
     // Without clients there is no connection, and the next one takes a moment.
     service.on_end(A);
     assert!(matches!(data_plane.try_recv::<ToP4>(), Err(ChannelError::Closed)));
@@ -607,4 +604,101 @@ fn connections_to_the_data_plane_last_as_long_as_there_are_clients() {
     assert!(service.connect().is_empty());
     service.on_link(1, Link::Apart);
     assert_eq!(service.connect().len(), 1);
+}
+
+/// The number of the switch's digest, and its entry.
+fn digest(verb: i32, max_list_size: i32) -> (u32, Update) {
+    let (_, program) = testing::program("l2_switch");
+    let digest_id = program.digests[0].identity.id.unwrap();
+    let config = Some(DigestConfig {
+        max_timeout_ns: 1_000_000_000_000,
+        max_list_size,
+        ack_timeout_ns: 1_000_000_000_000,
+    });
+    let entry = DigestEntry { digest_id, config };
+    (digest_id, update(verb, Kind::Digest(entry)))
+}
+
+/// A digest of the data plane: a station at port 1. With another number, that of another program.
+fn digest_of(instance: &Shared, other: u64, station: u8) -> FromP4 {
+    let bytes = instance.borrow().version.clone().unwrap().1;
+    let lineage = p4_ir::setup::decode(&bytes).unwrap().1.lineage.0;
+    FromP4::Digest {
+        lineage: lineage ^ other,
+        digest: 0,
+        values: vec![2, 0, 0, 0, 0, station, 0, 0x80],
+    }
+}
+
+#[test]
+fn digests_come_in_lists_that_clients_acknowledge() {
+    let (mut service, instance) = running("l2_switch");
+    let seen = |station| digest_of(&instance, 0, station);
+    assert!(service.on_data_plane(1, seen(1)).is_empty(), "nobody has asked");
+    let (id, entry) = digest(INSERT, 2);
+    service.write(&batch(vec![entry], 0)).unwrap();
+    assert!(service.on_data_plane(1, seen(1)).is_empty());
+    assert!(
+        service.next_list().is_some() && service.lists().is_empty(),
+        "not yet"
+    );
+    assert!(service.on_data_plane(1, seen(1)).is_empty(), "known");
+    let messages = service.on_data_plane(1, seen(2));
+    let [
+        (
+            A,
+            StreamMessageResponse {
+                update: Some(stream_response::Update::Digest(list)),
+            },
+        ),
+    ] = &messages[..]
+    else {
+        panic!("{messages:?}")
+    };
+    assert_eq!((list.digest_id, list.list_id, list.data.len()), (id, 1, 2));
+    assert!(service.next_list().is_none());
+    let ack = |digest_id| {
+        let ack = DigestListAck {
+            digest_id,
+            list_id: 1,
+        };
+        let update = Some(stream_request::Update::DigestAck(ack));
+        StreamMessageRequest { update }
+    };
+    assert!(service.on_message(A, ack(id)).unwrap().is_empty());
+    assert_eq!(service.on_message(A, ack(id + 1)).unwrap().len(), 1, "an error");
+    assert!(service.on_data_plane(1, seen(1)).is_empty());
+    assert!(service.next_list().is_some(), "acknowledged, and so news again");
+}
+
+#[test]
+fn entries_of_digests_are_read_changed_and_deleted() {
+    let (mut service, instance) = running("l2_switch");
+    let (_, entry) = digest(INSERT, 2);
+    service.write(&batch(vec![entry], 0)).unwrap();
+    // A digest of another program is nothing.
+    let other = digest_of(&instance, 1, 1);
+    assert!(service.on_data_plane(1, other).is_empty() && service.next_list().is_none());
+    let own = digest_of(&instance, 0, 1);
+    assert!(service.on_data_plane(1, own).is_empty() && service.next_list().is_some());
+    let asked = ReadRequest {
+        device_id: 1,
+        entities: vec![Entity {
+            kind: Some(Kind::Digest(DigestEntry::default())),
+        }],
+        ..ReadRequest::default()
+    };
+    assert_eq!(service.read(&asked).0.len(), 1);
+    let wrong = vec![
+        digest(INSERT, 1).1,
+        digest(MODIFY, -1).1,
+        digest(DELETE, 0).1,
+        digest(DELETE, 0).1,
+    ];
+    let refused = service.write(&batch(wrong, 0)).unwrap_err();
+    assert_eq!(
+        codes(&refused),
+        [Code::AlreadyExists, InvalidArgument, Code::Ok, NotFound]
+    );
+    assert!(service.read(&asked).0.is_empty() && service.next_list().is_none());
 }

@@ -9,7 +9,7 @@ use crate::entry::{self, EntryKey};
 use crate::failure::{Done, Failure};
 use crate::pipeline::{EntryNote, Pipeline, find};
 use crate::proto::{
-    CloneSessionEntry, CounterData, CounterEntry, Entity, Index, Kind, MeterConfig, MeterEntry,
+    CloneSessionEntry, CounterData, CounterEntry, DigestEntry, Entity, Index, Kind, MeterConfig, MeterEntry,
     MulticastGroupEntry, P4Data, PacketReplicationEngineEntry, RegisterEntry, Replication, TableActionType,
     TableEntry, Update, update_type,
 };
@@ -74,6 +74,7 @@ impl Pipeline {
                 self.write_replication(verb, given).map(|()| None)
             }
             (Kind::Replication(_), _) => Err(Failure::denied("the role may not write groups and sessions")),
+            (Kind::Digest(given), _) => self.write_digest(verb, given).map(|()| None),
             (Kind::CounterEntry(given), Verb::Modify) => self.write_counter(given),
             (Kind::RegisterEntry(given), Verb::Modify) => self.write_register(given),
             (Kind::MeterEntry(given), Verb::Modify) => self.write_meter(given).map(|()| None),
@@ -82,6 +83,32 @@ impl Pipeline {
             }
             _ => Err(Failure::unimplemented("entities of this kind are not offered")),
         }
+    }
+
+    fn write_digest(&mut self, verb: Verb, given: &DigestEntry) -> Done<()> {
+        let id = given.digest_id;
+        find(
+            "digest",
+            self.program.digests.iter().map(|digest| &digest.identity),
+            id,
+        )?;
+        let configs = &mut self.notes.digests;
+        match (verb, configs.contains_key(&id)) {
+            (Verb::Insert, true) => {
+                return Err(Failure::new(Code::AlreadyExists, "there is such an entry"));
+            }
+            (Verb::Modify | Verb::Delete, false) => return Err(Failure::missing("there is no such entry")),
+            (Verb::Delete, true) => drop(configs.remove(&id)),
+            (Verb::Insert, false) | (Verb::Modify, true) => {
+                let config = given.config.unwrap_or_default();
+                if config.max_timeout_ns < 0 || config.max_list_size < 0 || config.ack_timeout_ns < 0 {
+                    return Err(Failure::invalid("times and sizes are not below 0"));
+                }
+                configs.insert(id, config);
+            }
+        }
+        self.changed = true;
+        Ok(())
     }
 
     fn write_entry(&mut self, verb: Verb, given: &TableEntry) -> Done<()> {
@@ -300,6 +327,7 @@ impl Pipeline {
         let cells = cells(given.index, register.size)?;
         let Some(P4Data {
             bitstring: Some(value),
+            ..
         }) = &given.data
         else {
             return Err(Failure::invalid("the register's value is no bit string"));
@@ -362,6 +390,7 @@ fn number_of(entity: &Kind) -> Option<u32> {
         Kind::CounterEntry(given) => Some(given.counter_id),
         Kind::DirectCounterEntry(given) => Some(table(&given.table_entry)),
         Kind::RegisterEntry(given) => Some(given.register_id),
+        Kind::Digest(given) => Some(given.digest_id),
         _ => None,
     }
 }

@@ -218,7 +218,10 @@ fn cells_are_named_and_their_values_fit() {
         Kind::RegisterEntry(Box::new(RegisterEntry {
             register_id,
             index: index.map(|index| Index { index }),
-            data: Some(P4Data { bitstring }),
+            data: Some(P4Data {
+                bitstring,
+                r#struct: None,
+            }),
         }))
     };
     let made = firewall

@@ -6,6 +6,7 @@
 //! | behaviour | bound |
 //! |---|---|
 //! | the program sends everything to its clients | [`PACKETS_IN`] a second leave; further ones are dropped, and counted |
+//! | the program sends digests without end | [`DIGESTS`] a second leave; further ones are lost, and counted |
 //! | the process does not read | what its socket holds; further ones are dropped, and counted |
 //! | clients flood | [`PACKETS_OUT`] a turn of the channel thread, within the P4 switch's share of time |
 //! | receivers of clients' packets are slow | a share of the slots for packets that do not come from rings |
@@ -21,6 +22,7 @@ use control_protocol::p4::{FromP4, P4_PORTS, ToP4};
 use control_protocol::{Channel, ChannelError};
 use flow::DropReason;
 use lock_free::Unique;
+use p4_ir::DigestId;
 use pacing::TokenBucket;
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -34,6 +36,10 @@ use wire::VnetHeader;
 const PACKETS_IN: u32 = 10_000;
 const PACKETS_IN_AT_ONCE: u32 = 1_000;
 
+/// Digests that a P4 switch sends to its clients per second, and at once.
+const DIGESTS: u32 = 10_000;
+const DIGESTS_AT_ONCE: u32 = 1_000;
+
 /// Packets of clients in one turn of the channel thread.
 const PACKETS_OUT: usize = 16;
 
@@ -46,6 +52,7 @@ pub(crate) struct Clients {
     pub cpu_port: Option<u16>,
     channel: Channel,
     rate: Mutex<TokenBucket>,
+    digest_rate: Mutex<TokenBucket>,
     /// Packets of clients could not run yet: the socket is looked at again without being polled.
     waits: AtomicBool,
     /// The socket has been closed.
@@ -58,6 +65,7 @@ impl Clients {
             cpu_port,
             channel,
             rate: Mutex::new(TokenBucket::new(PACKETS_IN, PACKETS_IN_AT_ONCE)),
+            digest_rate: Mutex::new(TokenBucket::new(DIGESTS, DIGESTS_AT_ONCE)),
             waits: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
         }
@@ -104,6 +112,19 @@ impl Clients {
             Err(ChannelError::WouldBlock) => Err(DropReason::QueueFull),
             Err(_) => Err(DropReason::NoSuchPort),
         }
+    }
+
+    /// Sends a digest of a lineage; whether it has left.
+    pub fn send_digest(&self, (lineage, digest): (u64, DigestId), values: &[u8], now_ms: u64) -> bool {
+        if self.is_closed() || !self.digest_rate.lock().take(Duration::from_millis(now_ms)) {
+            return false;
+        }
+        let message = FromP4::Digest {
+            lineage,
+            digest: digest.0,
+            values: values.to_vec(),
+        };
+        self.channel.try_send(&message, &[]).is_ok()
     }
 
     /// The next packet of clients; `Some(None)` if it is none.

@@ -65,8 +65,25 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
         }
     }
 
+    /// Sends digests to the clients, and counts those that are lost.
+    #[cold]
+    fn send_digests(&self, outputs: &Outputs) {
+        let mut lost = outputs.digests_lost;
+        for (digest, values) in outputs.digests() {
+            let version = self.bound.switch.map(|switch| &switch.version);
+            let sent = self.bound.clients.zip(version).is_some_and(|(clients, version)| {
+                clients.send_digest((version.lineage.0, digest), values, self.reach.now_ms)
+            });
+            lost += u64::from(!sent);
+        }
+        self.counts.add_digests_lost(lost);
+    }
+
     /// Ends a packet as the program says. Each end is a delivery or a drop.
     pub fn send(&mut self, packet: Unique<Packet>, outputs: &Outputs) {
+        if outputs.has_digests() {
+            self.send_digests(outputs);
+        }
         if outputs.sent.is_empty() && self.is_copied {
             self.port
                 .mirror(&packet, MirrorPoint::DroppedFrom, &mut self.reach);

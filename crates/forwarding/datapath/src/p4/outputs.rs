@@ -2,6 +2,7 @@
 //! packet or several, and the received packet is needed until then.
 
 use p4_interpreter::{Drop, Output, Sink};
+use p4_ir::DigestId;
 use std::ops::Range;
 
 /// Most packets that leave for one that came; further ones are dropped.
@@ -9,6 +10,9 @@ const MAX_OUTPUTS: usize = 32;
 
 /// Bytes of the heads of them, together.
 const HEADS: usize = 16 * 1024;
+
+/// Most digests of one packet; further ones are lost.
+const MAX_DIGESTS: usize = 8;
 
 /// A packet that leaves: bytes of its own, and a range of the received packet behind them.
 #[derive(Clone, Debug)]
@@ -30,6 +34,9 @@ pub(super) struct Outputs {
     pub ended: Vec<Drop>,
     /// Further ends.
     pub lost: u64,
+    digests: Vec<(DigestId, Range<usize>)>,
+    /// Further digests.
+    pub digests_lost: u64,
 }
 
 impl Outputs {
@@ -39,6 +46,8 @@ impl Outputs {
             sent: Vec::with_capacity(MAX_OUTPUTS),
             ended: Vec::with_capacity(MAX_OUTPUTS),
             lost: 0,
+            digests: Vec::with_capacity(MAX_DIGESTS),
+            digests_lost: 0,
         }
     }
 
@@ -47,6 +56,19 @@ impl Outputs {
         self.sent.clear();
         self.ended.clear();
         self.lost = 0;
+        self.digests.clear();
+        self.digests_lost = 0;
+    }
+
+    /// Digests with their values.
+    pub fn digests(&self) -> impl Iterator<Item = (DigestId, &[u8])> {
+        let digests = self.digests.iter();
+        digests.map(|(digest, values)| (*digest, &self.heads[values.clone()]))
+    }
+
+    /// Whether the packet has sent digests.
+    pub fn has_digests(&self) -> bool {
+        !self.digests.is_empty() || self.digests_lost > 0
     }
 
     /// The bytes of its own that a packet leaves with.
@@ -61,7 +83,8 @@ impl Outputs {
 
     pub fn memory(&self) -> usize {
         let sent = self.sent.capacity() * size_of::<Sent>();
-        self.heads.capacity() + sent + self.ended.capacity() * size_of::<Drop>()
+        let digests = self.digests.capacity() * size_of::<(DigestId, Range<usize>)>();
+        self.heads.capacity() + sent + digests + self.ended.capacity() * size_of::<Drop>()
     }
 }
 
@@ -79,6 +102,16 @@ impl Sink for Outputs {
             offset: output.offset,
             length: output.length,
         });
+    }
+
+    fn digest(&mut self, digest: DigestId, values: &[u8]) {
+        let begin = self.heads.len();
+        if self.digests.len() == MAX_DIGESTS || HEADS - begin < values.len() {
+            self.digests_lost += 1;
+            return;
+        }
+        self.heads.extend_from_slice(values);
+        self.digests.push((digest, begin..self.heads.len()));
     }
 
     fn dropped(&mut self, reason: Drop) {

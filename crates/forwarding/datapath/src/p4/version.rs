@@ -98,7 +98,7 @@ pub(super) struct Version {
     pub memory: u64,
     /// Rates of meters, as given.
     meters: Vec<MeterRates>,
-    lineage: Lineage,
+    pub lineage: Lineage,
     /// The beginning of the program's clock, of the first version.
     began: Instant,
 }
@@ -278,6 +278,10 @@ impl Counts {
         count.fetch_add(1, Ordering::Relaxed);
         let injected = &self.of_clients.injected;
         injected.fetch_add(runs.into(), Ordering::Relaxed);
+    }
+
+    pub fn add_digests_lost(&self, digests: u64) {
+        self.digests_lost.fetch_add(digests, Ordering::Relaxed);
     }
 
     pub fn add_passed_on(&self) {

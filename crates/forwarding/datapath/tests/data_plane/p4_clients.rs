@@ -18,6 +18,7 @@ const CPU: u16 = 255;
 
 /// A switch whose station 9 is behind the clients' port; unknown receivers are behind ports 1 and 2.
 const STATIONS: &str = "
+setdefault smac NoAction()
 mc_mgrp_create 256
 mc_node_create 0 1 2
 mc_node_associate 256 0
@@ -225,5 +226,42 @@ fn connections_that_cannot_be_are_refused() {
     switch.ask_with(request, &[file.as_fd()]).unwrap();
     guests.get_mut(&1).unwrap().send(&frame(2, 1, 60));
     guests.get_mut(&2).unwrap().expect_plain(&frame(2, 1, 60));
+    switch.finish();
+}
+
+#[test]
+fn digests_reach_clients_and_are_lost_without() {
+    let stations = STATIONS.replace("setdefault smac NoAction()", "");
+    let (mut switch, mut guests) = bound(2, &version("l2_switch", &commands(&stations)));
+    let lost = |counts: &P4ClientCounts| counts.digests_lost;
+    let sent = frame(8, 1, 60);
+    guests.get_mut(&1).unwrap().send(&sent);
+    switch.until_clients(|counts| lost(counts) == 1);
+    let clients = switch.connect_clients(P4, CPU).unwrap();
+    guests.get_mut(&1).unwrap().send(&sent);
+    let expected = FromP4::Digest {
+        lineage: 0,
+        digest: 0,
+        values: [&mac(1)[..], &[0, 0x80]].concat(),
+    };
+    assert_eq!(clients.recv::<FromP4>().unwrap().0, expected);
+    // Nobody reads: the socket is full at some time, and packets go on.
+    let (many, other) = (3000, frame(2, 1, 100));
+    for number in 1..=many {
+        guests.get_mut(&1).unwrap().send(&sent);
+        if number % 100 == 0 {
+            guests.get_mut(&1).unwrap().send(&other);
+            guests.get_mut(&2).unwrap().expect_plain(&other);
+        }
+    }
+    let counts = switch.until_clients(|counts| lost(counts) > 100);
+    assert_eq!((counts.packets_in, counts.packets_in_lost), (0, 0));
+    let mut received = 0;
+    while let Ok((FromP4::Digest { .. }, _)) = clients.try_recv() {
+        received += 1;
+    }
+    let all = switch.p4_switches()[0].counts.digests;
+    assert_eq!(all, 2 + many + many / 100);
+    assert_eq!(received + 1 + switch.client_counts().digests_lost, all);
     switch.finish();
 }

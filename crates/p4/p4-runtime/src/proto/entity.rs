@@ -2,6 +2,7 @@
 
 use super::Uint128;
 use prost::{Message, Oneof};
+use serde::{Deserialize, Serialize};
 
 /// Values of `Update.type`.
 pub mod update_type {
@@ -92,7 +93,27 @@ pub enum Kind {
     #[prost(message, boxed, tag = "11")]
     RegisterEntry(Box<RegisterEntry>),
     #[prost(message, tag = "12")]
-    Digest(Ignored),
+    Digest(DigestEntry),
+}
+
+/// What a client gets of a digest.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct DigestEntry {
+    #[prost(uint32, tag = "1")]
+    pub digest_id: u32,
+    #[prost(message, optional, tag = "2")]
+    pub config: Option<DigestConfig>,
+}
+
+/// How digests are gathered in lists.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Message, Serialize, Deserialize)]
+pub struct DigestConfig {
+    #[prost(int64, tag = "1")]
+    pub max_timeout_ns: i64,
+    #[prost(int32, tag = "2")]
+    pub max_list_size: i32,
+    #[prost(int64, tag = "3")]
+    pub ack_timeout_ns: i64,
 }
 
 /// A message that nothing here reads.
@@ -361,9 +382,18 @@ pub struct RegisterEntry {
     pub data: Option<P4Data>,
 }
 
-/// A value. Only bit strings are read: others are what programs have no registers of.
+/// A value. Only bit strings are read: others are what programs have no registers of. Digests are structs.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct P4Data {
     #[prost(bytes = "vec", optional, tag = "1")]
     pub bitstring: Option<Vec<u8>>,
+    #[prost(message, optional, tag = "5")]
+    pub r#struct: Option<P4StructLike>,
+}
+
+/// Members of a struct, in its order.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct P4StructLike {
+    #[prost(message, repeated, tag = "1")]
+    pub members: Vec<P4Data>,
 }

@@ -1,6 +1,6 @@
 //! What travels on a stream.
 
-use super::{Any, Status, Uint128};
+use super::{Any, P4Data, Status, Uint128};
 use prost::{Message, Oneof};
 
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -27,7 +27,7 @@ pub mod stream_request {
 
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct StreamMessageResponse {
-    #[prost(oneof = "stream_response::Update", tags = "1, 2, 6")]
+    #[prost(oneof = "stream_response::Update", tags = "1, 2, 3, 6")]
     pub update: Option<stream_response::Update>,
 }
 
@@ -40,6 +40,8 @@ pub mod stream_response {
         Arbitration(MasterArbitrationUpdate),
         #[prost(message, tag = "2")]
         Packet(PacketIn),
+        #[prost(message, tag = "3")]
+        Digest(DigestList),
         #[prost(message, tag = "6")]
         Error(StreamError),
     }
@@ -89,6 +91,18 @@ pub struct PacketMetadata {
     pub metadata_id: u32,
     #[prost(bytes = "vec", tag = "2")]
     pub value: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct DigestList {
+    #[prost(uint32, tag = "1")]
+    pub digest_id: u32,
+    #[prost(uint64, tag = "2")]
+    pub list_id: u64,
+    #[prost(message, repeated, tag = "3")]
+    pub data: Vec<P4Data>,
+    #[prost(int64, tag = "4")]
+    pub timestamp: i64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]

@@ -160,7 +160,8 @@ controller_packet_metadata {
 }
 ";
 
-/// A client that is station 02:..:09 of a switch, asks for a container's address, and is answered.
+/// A client that is station 02:..:09 of a switch, asks for a container's address, and is answered. The switch
+/// tells it of stations, of which it is one.
 const ASK: &str = "
 group = sh.MulticastGroupEntry(256)
 group.add(1, 1).add(2, 2)
@@ -169,6 +170,11 @@ te = sh.TableEntry('SwitchIngress.dmac')(action='SwitchIngress.forward')
 te.match['hdr.ethernet.dst'] = '02:00:00:00:00:09'
 te.action['port'] = '255'
 te.insert()
+digest = sh.DigestEntry('sighting_t')
+digest.max_list_size = 1
+digest.insert()
+assert len(list(sh.DigestEntry('sighting_t').read())) == 1
+lists = sh.DigestList()
 received = sh.PacketIn()
 own = bytes.fromhex('020000000009')
 address = bytes([10, 1, 0, 9])
@@ -188,6 +194,10 @@ assert answer.metadata[0].value == bytes([2, 0]), answer
 assert answer.payload[:4] == own[2:], answer
 assert answer.payload[10:12] == bytes.fromhex('0806'), answer
 assert answer.payload[26:30] == bytes([10, 1, 0, 1]), answer
+seen = None
+while seen != [own, bytes([255])]:
+    one = lists.digest_list_queue.get(timeout=20).digest.data[0]
+    seen = [member.bitstring for member in one.struct.members]
 ";
 
 #[test]
