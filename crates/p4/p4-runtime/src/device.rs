@@ -314,6 +314,10 @@ impl Device {
             Failure::exhausted(format_args!("a batch sets {MAX_CELL_WRITES} cells at most"))
         })?;
         let mut cells = write.cells.clone();
+        if let (Some(row), Some(pipeline)) = (&write.row, &held.pipeline) {
+            let cell = pipeline.cell_of(row)?;
+            cells = cell..cell + 1;
+        }
         cells.try_for_each(|cell| {
             switches.set_cell((&self.name, held.tag), write.array, cell, write.words.clone())
         })
@@ -485,7 +489,10 @@ impl Reader for Reading<'_> {
 
 fn is_about_cells(update: &Update) -> bool {
     let kind = update.entity.as_ref().and_then(|entity| entity.kind.as_ref());
-    matches!(kind, Some(Kind::CounterEntry(_) | Kind::RegisterEntry(_)))
+    matches!(
+        kind,
+        Some(Kind::CounterEntry(_) | Kind::DirectCounterEntry(_) | Kind::RegisterEntry(_))
+    )
 }
 
 fn no_pipeline() -> Failure {

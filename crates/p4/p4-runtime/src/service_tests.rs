@@ -1,7 +1,8 @@
 use super::*;
 use crate::proto::{
-    Any, DigestConfig, DigestEntry, DigestListAck, Index, P4Data, PacketMetadata, PacketOut, RegisterEntry,
-    Role, RoleConfig, TableEntry, Uint128, Update, atomicity, pipeline_action, response_type, update_type,
+    Any, CounterData, DigestConfig, DigestEntry, DigestListAck, DirectCounterEntry, ExactMatch, FieldMatch,
+    FieldMatchType, Index, P4Data, PacketMetadata, PacketOut, RegisterEntry, Role, RoleConfig, TableEntry,
+    Uint128, Update, atomicity, pipeline_action, response_type, update_type,
 };
 use crate::testing::{self, Shared, route, update};
 use Code::{Aborted, FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unimplemented};
@@ -701,4 +702,75 @@ fn entries_of_digests_are_read_changed_and_deleted() {
         [Code::AlreadyExists, InvalidArgument, Code::Ok, NotFound]
     );
     assert!(service.read(&asked).0.is_empty() && service.next_list().is_none());
+}
+
+/// An entry of the firewall's services, for a port of TCP.
+fn service_entry(port: u8) -> TableEntry {
+    let (_, program) = testing::program("firewall");
+    let exact = |field_id, value| FieldMatch {
+        field_id,
+        field_match_type: Some(FieldMatchType::Exact(ExactMatch { value })),
+    };
+    TableEntry {
+        table_id: testing::table_id(&program, "services"),
+        r#match: vec![exact(1, vec![6]), exact(2, vec![port])],
+        action: Some(testing::direct(testing::action(&program, "service_deny"), vec![])),
+        ..TableEntry::default()
+    }
+}
+
+#[test]
+fn counts_of_entries_are_set_wherever_a_batch_moves_them() {
+    let (mut service, instance) = running("firewall");
+    let entry = |verb, port| update(verb, Kind::TableEntry(Box::new(service_entry(port))));
+    let insert = (1..=3).map(|port| entry(INSERT, port)).collect();
+    service.write(&batch(insert, 0)).unwrap();
+    let count = |table_entry, packet_count| {
+        let data = Some(CounterData {
+            packet_count,
+            byte_count: 7,
+        });
+        let entry = DirectCounterEntry { table_entry, data };
+        update(MODIFY, Kind::DirectCounterEntry(Box::new(entry)))
+    };
+    let default = TableEntry {
+        r#match: vec![],
+        is_default_action: true,
+        ..service_entry(0)
+    };
+    let updates = vec![
+        count(Some(service_entry(3)), 5),
+        entry(DELETE, 1),
+        count(Some(default), 6),
+        count(Some(service_entry(2)), -1),
+        count(Some(service_entry(9)), 1),
+        count(None, 1),
+    ];
+    let refused = service.write(&batch(updates, 0)).unwrap_err();
+    let ends = [
+        Code::Ok,
+        Code::Ok,
+        Code::Ok,
+        InvalidArgument,
+        NotFound,
+        InvalidArgument,
+    ];
+    assert_eq!(codes(&refused), ends);
+    let bytes = instance.borrow().version.clone().unwrap().1;
+    let (program, _) = p4_ir::setup::decode(&bytes).unwrap();
+    let table = program
+        .tables
+        .iter()
+        .position(|table| table.identity.alias == "services")
+        .unwrap();
+    let number = u16::try_from(table).unwrap();
+    let is_third =
+        |entry: &p4_ir::Entry| entry.keys[1] == p4_ir::KeyMatch::Exact(p4_ir::Bits::from_bytes(16, &[3]));
+    let third = program.tables[table].entries.iter().position(is_third).unwrap() as u32;
+    let cells = &instance.borrow().cells;
+    assert_eq!((cells.len(), program.tables[table].entries.len()), (2, 2));
+    assert_eq!(
+        (&cells[&(number, third)], &cells[&(number, 2)]),
+        (&vec![5, 7], &vec![6, 7])
+    );
 }

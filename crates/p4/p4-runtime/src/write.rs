@@ -9,9 +9,9 @@ use crate::entry::{self, EntryKey};
 use crate::failure::{Done, Failure};
 use crate::pipeline::{EntryNote, Pipeline, find};
 use crate::proto::{
-    CloneSessionEntry, CounterData, CounterEntry, DigestEntry, Entity, Index, Kind, MeterConfig, MeterEntry,
-    MulticastGroupEntry, P4Data, PacketReplicationEngineEntry, RegisterEntry, Replication, TableActionType,
-    TableEntry, Update, update_type,
+    CloneSessionEntry, CounterData, CounterEntry, DigestEntry, DirectCounterEntry, Entity, Index, Kind,
+    MeterConfig, MeterEntry, MulticastGroupEntry, P4Data, PacketReplicationEngineEntry, RegisterEntry,
+    Replication, TableActionType, TableEntry, Update, update_type,
 };
 use crate::replication;
 use control_protocol::p4::P4Array;
@@ -28,10 +28,21 @@ const MAX_METADATA: usize = 4096;
 pub struct CellWrite {
     /// The array.
     pub array: P4Array,
-    /// The cells.
+    /// The cells; of an entry, where it was when the update was read.
     pub cells: Range<u32>,
+    /// The entry whose counts are set: other updates of the batch may have moved it.
+    pub row: Option<Row>,
     /// The value, as [`control_protocol::p4::P4Answer::Cells`] has it.
     pub words: Vec<u64>,
+}
+
+/// An entry of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Position of the table.
+    pub table: usize,
+    /// `None`: the default.
+    pub key: Option<EntryKey>,
 }
 
 /// What is done with an entity.
@@ -76,11 +87,16 @@ impl Pipeline {
             (Kind::Replication(_), _) => Err(Failure::denied("the role may not write groups and sessions")),
             (Kind::Digest(given), _) => self.write_digest(verb, given).map(|()| None),
             (Kind::CounterEntry(given), Verb::Modify) => self.write_counter(given),
+            (Kind::DirectCounterEntry(given), Verb::Modify) => self.write_direct_counter(given),
             (Kind::RegisterEntry(given), Verb::Modify) => self.write_register(given),
             (Kind::MeterEntry(given), Verb::Modify) => self.write_meter(given).map(|()| None),
-            (Kind::CounterEntry(_) | Kind::RegisterEntry(_) | Kind::MeterEntry(_), _) => {
-                Err(Failure::invalid("cells of arrays are modified only"))
-            }
+            (
+                Kind::CounterEntry(_)
+                | Kind::DirectCounterEntry(_)
+                | Kind::RegisterEntry(_)
+                | Kind::MeterEntry(_),
+                _,
+            ) => Err(Failure::invalid("cells of arrays are modified only")),
             _ => Err(Failure::unimplemented("entities of this kind are not offered")),
         }
     }
@@ -301,19 +317,53 @@ impl Pipeline {
         )?;
         let counter = &self.program.counters[number];
         let cells = cells(given.index, counter.size)?;
-        let Some(CounterData {
-            byte_count,
-            packet_count,
-        }) = given.data
-        else {
+        let Some(data) = given.data else {
             return Ok(None);
         };
-        let count = |count: i64| u64::try_from(count).map_err(|_| Failure::invalid("a count is negative"));
         Ok(Some(CellWrite {
             array: P4Array::Counter(position(number)?),
             cells,
-            words: vec![count(packet_count)?, count(byte_count)?],
+            row: None,
+            words: counts(data)?,
         }))
+    }
+
+    fn write_direct_counter(&self, given: &DirectCounterEntry) -> Done<Option<CellWrite>> {
+        let entry = given.table_entry.as_ref();
+        let entry = entry.ok_or_else(|| Failure::invalid("table_entry is missing"))?;
+        let number = self.table(entry.table_id)?;
+        let table = &self.program.tables[number];
+        if table.counter.is_none() {
+            return Err(Failure::invalid("the table does not count"));
+        }
+        let key = match entry.is_default_action {
+            true => None,
+            false => Some(entry::read_key(table, &entry.r#match, entry.priority)?),
+        };
+        let row = Row { table: number, key };
+        let cell = self.cell_of(&row)?;
+        let Some(data) = given.data else {
+            return Ok(None);
+        };
+        Ok(Some(CellWrite {
+            array: P4Array::Entries(position(number)?),
+            cells: cell..cell + 1,
+            row: Some(row),
+            words: counts(data)?,
+        }))
+    }
+
+    /// The cell of an entry among those of its table.
+    ///
+    /// # Errors
+    /// There is no such entry.
+    pub fn cell_of(&self, row: &Row) -> Done<u32> {
+        let missing = || Failure::missing("there is no such entry");
+        let at = match &row.key {
+            Some(key) => self.positions[row.table].get(key).copied().ok_or_else(missing)?,
+            None => self.program.tables[row.table].entries.len(),
+        };
+        u32::try_from(at).map_err(Failure::exhausted)
     }
 
     fn write_register(&self, given: &RegisterEntry) -> Done<Option<CellWrite>> {
@@ -338,6 +388,7 @@ impl Pipeline {
         Ok(Some(CellWrite {
             array: P4Array::Register(position(number)?),
             cells,
+            row: None,
             words: value.bytes().rchunks(8).map(word).collect(),
         }))
     }
@@ -413,8 +464,16 @@ fn check_extras(given: &TableEntry) -> Done<()> {
             byte_count: 0,
             packet_count: 0,
         }) => Ok(()),
-        Some(_) => Err(Failure::unimplemented("counts of entries are not set")),
+        Some(_) => Err(Failure::unimplemented(
+            "counts of entries are set by DirectCounterEntry",
+        )),
     }
+}
+
+/// Counts as a cell has them.
+fn counts(data: CounterData) -> Done<Vec<u64>> {
+    let count = |count: i64| u64::try_from(count).map_err(|_| Failure::invalid("a count is negative"));
+    Ok(vec![count(data.packet_count)?, count(data.byte_count)?])
 }
 
 fn check_metadata(metadata: &[u8]) -> Done<()> {

@@ -231,6 +231,7 @@ fn cells_are_named_and_their_values_fit() {
     let expected = CellWrite {
         array: P4Array::Register(0),
         cells: 3..4,
+        row: None,
         words: vec![1],
     };
     assert_eq!(made, expected);
