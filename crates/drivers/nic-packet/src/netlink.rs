@@ -133,25 +133,7 @@ impl Netlink {
 
     /// Changes an interface.
     pub fn change(&mut self, index: u32, change: Change<'_>) -> io::Result<()> {
-        let (mut flags, mut changed) = (0, 0);
-        for (wanted, flag) in [(change.up, libc::IFF_UP), (change.no_arp, libc::IFF_NOARP)] {
-            let flag = flag.cast_unsigned();
-            changed |= wanted.map_or(0, |_| flag);
-            flags |= if wanted == Some(true) { flag } else { 0 };
-        }
-        let mut body = link_body_with(index, flags, changed);
-        if let Some(mac) = change.mac {
-            attribute(&mut body, libc::IFLA_ADDRESS, &mac);
-        }
-        if let Some(mtu) = change.mtu {
-            attribute(&mut body, libc::IFLA_MTU, &u32::from(mtu).to_ne_bytes());
-        }
-        if let Some(alias) = change.alias {
-            attribute(&mut body, libc::IFLA_IFALIAS, alias.as_bytes());
-        }
-        if let Some(master) = change.master {
-            attribute(&mut body, libc::IFLA_MASTER, &master.to_ne_bytes());
-        }
+        let body = change_body(index, change);
         self.request(libc::RTM_SETLINK, 0, &body).map(drop)
     }
 
@@ -404,6 +386,30 @@ fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(&value[..end]).into_owned()
 }
 
+/// The body of a message that changes an interface.
+fn change_body(index: u32, change: Change<'_>) -> Vec<u8> {
+    let (mut flags, mut changed) = (0, 0);
+    for (wanted, flag) in [(change.up, libc::IFF_UP), (change.no_arp, libc::IFF_NOARP)] {
+        let flag = flag.cast_unsigned();
+        changed |= wanted.map_or(0, |_| flag);
+        flags |= if wanted == Some(true) { flag } else { 0 };
+    }
+    let mut body = link_body_with(index, flags, changed);
+    if let Some(mac) = change.mac {
+        attribute(&mut body, libc::IFLA_ADDRESS, &mac);
+    }
+    if let Some(mtu) = change.mtu {
+        attribute(&mut body, libc::IFLA_MTU, &u32::from(mtu).to_ne_bytes());
+    }
+    if let Some(alias) = change.alias {
+        attribute(&mut body, libc::IFLA_IFALIAS, alias.as_bytes());
+    }
+    if let Some(master) = change.master {
+        attribute(&mut body, libc::IFLA_MASTER, &master.to_ne_bytes());
+    }
+    body
+}
+
 fn nul_terminated(name: &str) -> Vec<u8> {
     let mut bytes = name.as_bytes().to_vec();
     bytes.push(0);
@@ -421,6 +427,41 @@ mod tests {
         assert_eq!((link.index, link.tap, link.queues), (1, false, 0));
         assert!(netlink.links().unwrap().contains(&link));
         assert_eq!(netlink.link("no-such-thing").unwrap(), None);
+    }
+
+    /// Another author's library reads what the kernel is told.
+    #[test]
+    fn changes_are_encoded_as_others_decode_them() {
+        use netlink_packet_core::{NetlinkDeserializable, NetlinkHeader};
+        use netlink_packet_route::RouteNetlinkMessage;
+        use netlink_packet_route::link::{LinkAttribute, LinkFlags};
+
+        let body = change_body(
+            7,
+            Change {
+                mac: Some([2, 0, 0, 0, 0, 9]),
+                mtu: Some(9000),
+                alias: Some("someone"),
+                up: Some(true),
+                no_arp: Some(false),
+                master: Some(3),
+            },
+        );
+        let mut header = NetlinkHeader::default();
+        header.message_type = libc::RTM_SETLINK;
+        let RouteNetlinkMessage::SetLink(read) = RouteNetlinkMessage::deserialize(&header, &body).unwrap()
+        else {
+            panic!("another message");
+        };
+        assert_eq!((read.header.index, read.header.flags), (7, LinkFlags::Up));
+        assert_eq!(read.header.change_mask, LinkFlags::Up | LinkFlags::Noarp);
+        let expected = [
+            LinkAttribute::Address(vec![2, 0, 0, 0, 0, 9]),
+            LinkAttribute::Mtu(9000),
+            LinkAttribute::IfAlias("someone".into()),
+            LinkAttribute::Controller(3),
+        ];
+        assert_eq!(read.attributes, expected);
     }
 
     #[test]
