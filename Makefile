@@ -42,6 +42,7 @@ install: ## Install program, what joins Open vSwitch to it, manual pages, comple
 	$(BINARY) man $(DESTDIR)$(PREFIX)/share/man/man1
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man5 packaging/man/hyperswitch.toml.5
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man7 packaging/man/hyperswitch.7
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 packaging/man/hyperswitch-cni.8 packaging/man/hyperswitch-netavark.8
 	install -d $(COMPLETIONS)/bash-completion/completions $(COMPLETIONS)/zsh/site-functions \
 		$(COMPLETIONS)/fish/vendor_completions.d
 	set -e; directory=$$(mktemp -d); trap "rm -rf $$directory" EXIT; \

@@ -177,6 +177,8 @@ fn make_install_installs_and_keeps_a_configuration() {
         "usr/share/man/man1/hyperswitch-run.1",
         "usr/share/man/man5/hyperswitch.toml.5",
         "usr/share/man/man7/hyperswitch.7",
+        "usr/share/man/man8/hyperswitch-cni.8",
+        "usr/share/man/man8/hyperswitch-netavark.8",
         "usr/share/bash-completion/completions/hyperswitch",
         "usr/share/zsh/site-functions/_hyperswitch",
         "usr/share/fish/vendor_completions.d/hyperswitch.fish",

@@ -1,7 +1,7 @@
-//! The manual pages that are no verb's: `hyperswitch.toml(5)`, made from `docs/configuration.md`, and
-//! `hyperswitch(7)`.
+//! The manual pages that are no verb's: `hyperswitch.toml(5)` and `hyperswitch-cni(8)`, made from documents,
+//! and `hyperswitch(7)`.
 //!
-//! `HYPERSWITCH_UPDATE=1 cargo test -p hyperswitch --test pages` writes the former anew.
+//! `HYPERSWITCH_UPDATE=1 cargo test -p hyperswitch --test pages` writes those that are made.
 
 #![allow(clippy::unwrap_used)]
 
@@ -162,32 +162,78 @@ fn roff(document: &str) -> String {
     text.strip_prefix(".PP\n").unwrap_or(&text).to_owned()
 }
 
-#[test]
-fn the_page_about_the_configuration_is_its_document() {
-    let document = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
-    let text = format!(
-        ".\\\" Made from docs/configuration.md by\n\
-         .\\\" HYPERSWITCH_UPDATE=1 cargo test -p hyperswitch --test pages\n\
-         .TH hyperswitch.toml 5 \"\" hyperswitch\n.SH NAME\nhyperswitch.toml \\- configuration of a virtual switch\n\
-         .SH DESCRIPTION\n{}.SH \"SEE ALSO\"\n\
-         .BR hyperswitch (1),\n.BR hyperswitch\\-check (1),\n.BR hyperswitch\\-apply (1),\n.BR hyperswitch (7)\n",
-        roff(&document)
-    );
-    let path = root().join("packaging/man/hyperswitch.toml.5");
-    if std::env::var_os("HYPERSWITCH_UPDATE").is_some() {
-        return std::fs::write(path, text).unwrap();
+/// A page that is made from a document.
+struct Page {
+    document: &'static str,
+    name: &'static str,
+    section: u8,
+    about: &'static str,
+    see_also: &'static str,
+}
+
+const PAGES: [Page; 2] = [
+    Page {
+        document: "configuration.md",
+        name: "hyperswitch.toml",
+        section: 5,
+        about: "configuration of a virtual switch",
+        see_also: ".BR hyperswitch (1),\n.BR hyperswitch\\-check (1),\n.BR hyperswitch\\-apply (1),\n.BR hyperswitch (7)\n",
+    },
+    Page {
+        document: "cni.md",
+        name: "hyperswitch-cni",
+        section: 8,
+        about: "containers at a virtual switch, by CNI and netavark",
+        see_also: ".BR hyperswitch (1),\n.BR hyperswitch.toml (5),\n.BR hyperswitch (7)\n",
+    },
+];
+
+impl Page {
+    fn file(&self) -> String {
+        format!("{}.{}", self.name, self.section)
     }
-    let found = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(
-        found == text,
-        "packaging/man/hyperswitch.toml.5 is out of date; run: HYPERSWITCH_UPDATE=1 cargo test -p hyperswitch --test pages"
-    );
+
+    fn text(&self) -> String {
+        let Page {
+            document,
+            name,
+            section,
+            about,
+            see_also,
+        } = self;
+        let text = std::fs::read_to_string(root().join("docs").join(document)).unwrap();
+        let title = name.replace('-', "\\-");
+        format!(
+            ".\\\" Made from docs/{document} by\n\
+             .\\\" HYPERSWITCH_UPDATE=1 cargo test -p hyperswitch --test pages\n\
+             .TH {name} {section} \"\" hyperswitch\n.SH NAME\n{title} \\- {about}\n\
+             .SH DESCRIPTION\n{}.SH \"SEE ALSO\"\n{see_also}",
+            roff(&text)
+        )
+    }
+}
+
+#[test]
+fn pages_are_their_documents() {
+    for page in PAGES {
+        let (file, text) = (page.file(), page.text());
+        let path = root().join("packaging/man").join(&file);
+        if std::env::var_os("HYPERSWITCH_UPDATE").is_some() {
+            std::fs::write(path, text).unwrap();
+            continue;
+        }
+        let found = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            found == text,
+            "packaging/man/{file} is out of date; run: HYPERSWITCH_UPDATE=1 cargo test -p hyperswitch --test pages"
+        );
+    }
 }
 
 /// Requests that troff knows, so that no word of a document has become one.
 #[test]
 fn pages_are_well_formed() {
-    for name in ["hyperswitch.toml.5", "hyperswitch.7"] {
+    for name in ["hyperswitch.toml.5", "hyperswitch.7", "hyperswitch-cni.8"] {
         let text = std::fs::read_to_string(root().join("packaging/man").join(name)).unwrap();
         for line in text.lines().filter(|line| line.starts_with(['.', '\''])) {
             let request = line.split([' ', '\n']).next().unwrap();
