@@ -205,8 +205,9 @@ impl MegaflowTable {
                 self.exchange(&[entry], Some(Arc::new(again)));
             }
         }
-        // No decision relies on the former filters any more, nor on what was forgotten with them.
-        if before.has_egress_rules() && !filters.has_egress_rules() {
+        // No decision relies on the former filters any more, nor on what was forgotten with them. An egress
+        // list of any port concerns what comes from all.
+        if before.has_egress_rules() && !self.stages.read().meets_rules(None) {
             self.narrow(None);
         } else if before.ingress != filters.ingress {
             self.narrow(Some(port.0));
@@ -223,7 +224,7 @@ impl MegaflowTable {
         {
             own.mask_union.forget_lists();
         }
-        if before.has_egress_rules() {
+        if before.has_egress_rules() && !lists.meets_rules(None) {
             let meets_none = |(port, _): &(&u32, &Arc<SharedList>)| !lists.meets_rules(Some(**port));
             let ports = self.ports.iter().filter(meets_none);
             ports.for_each(|(_, list)| list.mask_union.forget_lists());
@@ -238,7 +239,8 @@ impl MegaflowTable {
             list.mask_union.forbid_unknown(&fields);
             list.mask_union.add_kinds();
         };
-        if filters.has_egress_rules() {
+        // Packets from all ports may come to an egress list, and from the first such list on they may.
+        if filters.has_egress_rules() && !self.stages.read().meets_rules(None) {
             self.ports.values().for_each(|list| prepare(list));
         }
         if filters.has_ingress_rules() && port.0 < PortId::LIMIT {

@@ -11,6 +11,7 @@ use rule_list::{
 };
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const OWNER: ControllerId = ControllerId(0);
@@ -135,7 +136,7 @@ impl Setup {
         }
         let (made, _) = list.compile().finish().unwrap();
         rules.put(LIST, made, 0, None).unwrap().finish();
-        let mut table = MegaflowTable::with_rules(1000, 10, rules.clone());
+        let mut table = MegaflowTable::with_rules(2000, 10, rules.clone());
         let mut mask = FlowMask::ANY;
         mask.0.set_in_port(u32::MAX);
         mask.0.set_eth_dst(u64::MAX);
@@ -388,4 +389,62 @@ fn speed_of_changes() {
         "decisions are dropped: {} ns each",
         begin.elapsed().as_nanos() / u128::from(COUNT)
     );
+}
+
+/// The longest of the walks that a thread does one after the other while `change` is made, and how long that
+/// takes.
+fn longest_walk(flows: &PortFlows, change: impl FnOnce()) -> (Duration, Duration) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let walking = scope.spawn(|| {
+            let (mut walker, mut longest) = (Walker::default(), Duration::ZERO);
+            for number in (0..).take_while(|_| !done.load(Ordering::Relaxed)) {
+                let key = key(address(number % 1000), 80);
+                let begin = Instant::now();
+                let reading = flows.read();
+                let walked = reading.walk(Hint::default(), &key, &Context::NONE, &mut walker);
+                drop(walked);
+                drop(reading);
+                longest = longest.max(begin.elapsed());
+            }
+            longest
+        });
+        let begin = Instant::now();
+        change();
+        let elapsed = begin.elapsed();
+        done.store(true, Ordering::Relaxed);
+        (walking.join().unwrap(), elapsed)
+    })
+}
+
+/// What a thread that looks up waits for is locks that changes hold. The threads need a core each.
+///
+/// `cargo test --release -p classifier --test rule_changes -- --ignored --nocapture`
+#[test]
+#[ignore = "measures"]
+fn longest_stop_while_a_policy_is_applied_to_many_ports() {
+    const PORTS: u32 = 1000;
+    let Setup { mut table, flows, .. } = Setup::with_list(1000, firewall(1000));
+    let mut mask = FlowMask::ANY;
+    mask.0.set_in_port(u32::MAX);
+    mask.0.set_eth_dst(u64::MAX);
+    for port in 3..PORTS + 3 {
+        let mut key = key(0, 0);
+        key.set_in_port(port);
+        key.set_eth_dst((port - 1).into());
+        let actions = vec![Action::Output(PortId(port - 1))];
+        let flow = Flow::new(FlowId(port.into()), SwitchId(1), key, mask, actions);
+        table.insert(flow).unwrap();
+    }
+    let mut filters = Filters::default();
+    (filters.ingress[2], filters.egress[2]) = (Filter::Rules(LIST), Filter::Rules(LIST));
+    for round in 0..5 {
+        for (what, filters) in [("comes", filters), ("goes", Filters::default())] {
+            let (longest, elapsed) = longest_walk(&flows, || {
+                (3..PORTS + 3).for_each(|port| table.set_filters(PortId(port), filters));
+            });
+            let (usual, _) = longest_walk(&flows, || std::thread::sleep(elapsed));
+            println!("{round}: a policy {what} in {elapsed:?}; longest walk {longest:?}, without {usual:?}");
+        }
+    }
 }
