@@ -15,7 +15,7 @@ mod forwarding;
 
 pub use controller::{CONTROLLER, Controller};
 pub use driven::{Driven, PROGRAM};
-pub use forwarding::Forwarding;
+pub use forwarding::{Forwarding, learning_by_ports};
 
 use crate::huge_pages::HugePages;
 use crate::namespace::Namespace;

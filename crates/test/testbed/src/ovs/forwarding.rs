@@ -30,6 +30,8 @@ pub enum Forwarding {
     /// A meter that nobody exceeds, and a group that chooses one of two buckets by the packet's addresses and
     /// ports.
     SelectGroup,
+    /// These flows, as `ovs-ofctl add-flows` reads them.
+    Given(&'static [String]),
 }
 
 /// Looks at both UDP ports, and leaves no trace of that in what comes after.
@@ -100,6 +102,7 @@ impl Forwarding {
             Forwarding::IndirectGroup | Forwarding::SelectGroup => joined(ports)
                 .map(|(from, to)| format!("udp,in_port={from},actions=meter:1,{LOOK_AT_PORTS},group:{to}"))
                 .collect(),
+            Forwarding::Given(flows) => flows.to_vec(),
         }
     }
 
@@ -137,7 +140,8 @@ fn pair(from: usize, to: usize) -> String {
     format!("in_port={from},actions=output:{to}")
 }
 
-fn learning_by_ports() -> Vec<String> {
+/// The flows of [`Forwarding::LearningByPorts`].
+pub fn learning_by_ports() -> Vec<String> {
     vec![
         "priority=0,actions=normal".into(),
         format!("priority=1,udp,actions={LOOK_AT_PORTS},normal"),

@@ -85,6 +85,7 @@ pub const ALL: &[Case] = &[
     attack::DRIVEN,
     dump::CASE,
     deaths::CASE,
+    policies::packets::CASE,
     policies::CASE,
     full::GUESTS,
     full::CLASSES,

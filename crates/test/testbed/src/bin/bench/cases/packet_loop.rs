@@ -175,7 +175,7 @@ pub(super) fn sweep(
 }
 
 /// Million packets per second, and busy and awake cycles per packet.
-fn measure(
+pub(super) fn measure(
     effort: &Effort,
     network: &Network,
     guest: &mut PollingGuest,

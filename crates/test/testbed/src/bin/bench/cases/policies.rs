@@ -6,12 +6,14 @@
 //!   connections  TCP connections per second
 //!   ports        a policy for 1,000 ports at once
 //!   scan         a guest that scans ports beside others
+//!   packets      what packets cost, beside Open vSwitch
 //!   lists, text  the rules, as the data plane gets them, and as users write them
 //! ```
 
 mod changes;
 mod connections;
 mod lists;
+pub mod packets;
 mod ports;
 mod scan;
 mod text;
