@@ -30,7 +30,7 @@ pub enum Forwarding {
     /// A meter that nobody exceeds, and a group that chooses one of two buckets by the packet's addresses and
     /// ports.
     SelectGroup,
-    /// These flows, as `ovs-ofctl add-flows` reads them.
+    /// Flows of a case, as `ovs-ofctl add-flows` reads them.
     Given(&'static [String]),
 }
 

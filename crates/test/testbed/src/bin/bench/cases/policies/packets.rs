@@ -1,5 +1,5 @@
-//! What packets cost under policies: guards and 1,000 rules at both ports, and the same rules for Open vSwitch
-//! with its caches as suits it best.
+//! What packets cost under policies: guards and 1,000 rules at both ports, and the same rules for Open
+//! vSwitch with its caches as suits it best.
 
 use super::text::{PORT, flows, policies};
 use crate::Effort;

@@ -8,7 +8,7 @@ const RULES: u32 = 1000;
 
 struct Rule {
     side: &'static str,
-    /// The same for Open vSwitch.
+    /// Name of the same field for Open vSwitch.
     field: &'static str,
     port: u32,
     protocol: &'static str,
@@ -47,7 +47,7 @@ pub fn policies() -> String {
     text + "]\n"
 }
 
-/// The same rules and guards for Open vSwitch, in front of a learning switch.
+/// Rules and guards in the words of `ovs-ofctl`, in front of a learning switch.
 pub fn flows() -> Vec<String> {
     let guards = [
         "udp,tp_src=67",
