@@ -208,6 +208,23 @@ mod tests {
         assert!(learned.is_empty());
     }
 
+    /// Each address of a flood is looked at once and leaves nothing, and those that the port has stay.
+    #[test]
+    fn a_million_source_addresses_leave_as_many_as_the_port_may_have() {
+        const LIMIT: usize = 64;
+        let mut learned = BTreeMap::new();
+        for number in 0..1_000_000u32 {
+            let address = IpAddr::from((0x0a00_0000 + number).to_be_bytes());
+            let new = LearnedAddress { address, until: None };
+            let added = add(&mut learned, "web", new, LIMIT);
+            assert_eq!(added.is_ok(), number < LIMIT as u32);
+        }
+        assert_eq!(learned["web"].len(), LIMIT);
+        assert!(learned["web"].capacity() <= 2 * LIMIT);
+        let first = learned["web"][0].address;
+        assert_eq!(first, IpAddr::from([10, 0, 0, 0]));
+    }
+
     #[test]
     fn policies_are_made_anew_for_a_tenth_of_the_time() {
         let mut learning = Learning::default();

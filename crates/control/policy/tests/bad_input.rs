@@ -189,3 +189,47 @@ fn of_rules_with_one_priority_the_first_decides() {
         assert!(!differs(first) && differs(second), "{first} {second}");
     }
 }
+
+/// Rules of one priority, contradictions, an empty range and a prefix of the wrong family in one list: what
+/// cannot be is refused with its line, and what can be is reported with its own.
+#[test]
+fn what_is_wrong_in_one_list_is_named_line_by_line() {
+    const EMPTY: &str =
+        "{ action = \"drop\", protocol = \"tcp\", destination-port = \"30-20\", priority = 5 }";
+    const FAMILY: &str =
+        "{ action = \"drop\", ethernet-type = \"ipv6\", source = \"10.0.0.0/8\", priority = 5 }";
+    let rule = |action: &str, ports: &str| {
+        format!(
+            "{{ action = \"{action}\", protocol = \"tcp\", destination-port = \"{ports}\", priority = 5 }}"
+        )
+    };
+    let text = |wrong: &[&str]| {
+        let [first, second, third] = [("allow", "20-30"), ("drop", "25"), ("reject", "20-30")]
+            .map(|(action, ports)| rule(action, ports));
+        let rules = [&first[..], &second]
+            .into_iter()
+            .chain(wrong.iter().copied())
+            .chain([&third[..]]);
+        let rules: String = rules.map(|rule| format!("  {rule},\n")).collect();
+        format!("[[acl]]\nname = \"a\"\ndefault = \"drop\"\nrule = [\n{rules}]\n")
+    };
+    for (wrong, place, what) in [
+        (&[EMPTY][..], "x.toml:7:", "the smaller number first"),
+        (&[FAMILY], "x.toml:7:", "`source` is of IPv4"),
+        (&[EMPTY, FAMILY], "x.toml:7:", "the smaller number first"),
+    ] {
+        let said = refused(&text(wrong));
+        assert!(said.starts_with(place) && said.contains(what), "{said}");
+    }
+    let text = text(&[]);
+    let config = parse(&text, "x.toml").unwrap();
+    let found: Vec<String> = findings(&config, &text, "x.toml")
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(found.len(), 2, "{found:?}");
+    for (found, line) in found.iter().zip([6, 7]) {
+        let expected = format!("x.toml:{line}:3: the rule never matches: rule 1");
+        assert!(found.starts_with(&expected), "{found}");
+    }
+}

@@ -1,6 +1,7 @@
 //! What a change of each key does to a port: it changes in place, or is replaced, and which is said before.
 
 use crate::rig::{Rig, wait};
+use crate::{running, two_ports};
 use control_protocol::Channel;
 use control_protocol::driver::{FromDriver, InterfaceSpec, InterfaceState, ToDriver};
 use flow::PortId;
@@ -178,4 +179,53 @@ fn an_interface_that_was_to_change_when_the_process_died_changes_in_place() {
     };
     assert_eq!(port, web);
     assert_eq!(spec.addresses(), [("10.1.2.5".parse().unwrap(), 24)]);
+}
+
+/// What is right in a file half of which is wrong, before the fault and behind it, changes nothing either.
+#[test]
+fn a_file_half_of_which_is_wrong_changes_nothing() {
+    const SWITCH: &str = "[[switch]]\nname = \"s\"\n";
+    const RIGHT: &str =
+        "[[switch.port]]\nname = \"a\"\nmax-rate-to = \"100M\"\nmtu = 4000\nstorm-control = 5\n";
+    const NEW: &str = "[[switch.port]]\nname = \"new\"\n";
+    let (rig, a, b) = two_ports();
+    running(&rig, 2);
+    let file = rig.config.clone().unwrap();
+    let changes = || {
+        let plane = rig.plane.lock().unwrap();
+        let state = (plane.rates.clone(), plane.meters.clone());
+        let specs: Vec<_> = plane.ports.values().map(|info| info.spec.clone()).collect();
+        (specs, state)
+    };
+    let before = changes();
+    for wrong in [
+        "acl-to = \"nobody\"",
+        "security-groups = [\"web\"]",
+        "max-rate-from = \"1\"",
+        "guards = [\"spoof\"]\nmac = \"none\"",
+        "vlan = { access = 4095 }",
+        "colour = 1",
+        "max-rate-to = ",
+    ] {
+        let wrong = format!("[[switch.port]]\nname = \"b\"\n{wrong}\n");
+        for ports in [[RIGHT, &wrong, NEW], [NEW, &wrong, RIGHT]] {
+            std::fs::write(&file, [&[SWITCH][..], &ports].concat().concat()).unwrap();
+            let said = rig.refused(Verb::Reload);
+            assert!(said.contains("config.toml:"), "{said}");
+            assert_eq!(changes(), before, "{wrong}");
+        }
+    }
+    // Without the fault the rest is changed.
+    std::fs::write(
+        &file,
+        [SWITCH, RIGHT, "[[switch.port]]\nname = \"b\"\n", NEW].concat(),
+    )
+    .unwrap();
+    assert_eq!(reload(&rig, Verb::Reload).changes.len(), 2);
+    assert_eq!((rig.number("a"), rig.number("b")), (a, b));
+    rig.number("new");
+    wait("the changes", || {
+        let plane = rig.plane.lock().unwrap();
+        (plane.rates.contains_key(&a) && plane.port("a")?.spec.mtu == 4000).then_some(())
+    });
 }

@@ -4,6 +4,7 @@
 
 mod frames;
 mod judge;
+mod odd_frames;
 
 use configuration::{Guard, PortConfig, PortKind};
 use flow::PortId;
@@ -30,10 +31,10 @@ fn port(guards: &[Guard]) -> PortConfig {
     port
 }
 
-fn policies(guards: &[Guard]) -> Policies {
+fn policies(port: PortConfig) -> Policies {
     let mut switch =
         configuration::SwitchConfig::new("sw0".parse().unwrap(), configuration::SwitchKind::Private);
-    switch.ports.push(port(guards));
+    switch.ports.push(port);
     compile(&configuration::Config {
         switches: vec![switch],
         ..Default::default()
@@ -49,7 +50,11 @@ struct Guarded {
 
 impl Guarded {
     fn new(guards: &[Guard]) -> Guarded {
-        let policies = policies(guards);
+        Guarded::of(port(guards))
+    }
+
+    fn of(port: PortConfig) -> Guarded {
+        let policies = policies(port);
         let mut lists = RuleLists::default();
         for (number, set) in &policies.sets {
             let SetMembers::Addresses(members) = &set.members else {

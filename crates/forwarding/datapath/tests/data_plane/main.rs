@@ -12,7 +12,7 @@
 //! * `controllers`: several of them, each with ports and flows of its own;
 //! * `ownership`: the same at random, beside sets;
 //! * `bad_rings`, `bad_memory`, `bad_messages`, `bad_descriptors`: guests that break rules cost nobody but
-//!   themselves;
+//!   themselves; `bad_policies`: rules, sets, rates and senders that nobody should have;
 //! * `events`: ports that connect, run and stop all the time;
 //! * `known_failures`: what other switches got wrong, by CVE;
 //! * `costly`: descriptors that cost those who use them more than they should;
@@ -40,6 +40,7 @@ mod support;
 mod bad_descriptors;
 mod bad_memory;
 mod bad_messages;
+mod bad_policies;
 mod bad_rings;
 mod bandwidth;
 mod control_lost;
