@@ -263,6 +263,7 @@ impl Compiler<'_> {
             };
             default = verdict(stated.1.default);
             add_acl(&mut rules, stated, direction, &mut self.names)?;
+            rules.drop_headless();
         }
         if self.is_limited(port, direction) {
             default = Verdict::Drop;

@@ -3,10 +3,14 @@
 use crate::mirrors::PortMirror;
 use configuration::{Guard, Name};
 use flow::NamedPolicy;
-use rule_list::{IpPrefix, ListId, MacPrefix, Match, Rule, SetId, Verdict};
+use rule_list::{IpPrefix, ListId, MacPrefix, Match, Range, Rule, SetId, Transport, Verdict};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::{Hash, Hasher};
+
+/// TCP and SCTP, whose headers are longer than the 8 bytes that a first fragment has at least. A later
+/// fragment brings the rest (RFC 1858, 3).
+const LONG_HEADERS: [u8; 2] = [6, 132];
 
 /// Lists and sets, and which port has which lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -102,7 +106,7 @@ pub enum Origin {
     Member,
     /// A guard.
     Guard(Guard),
-    /// Guards do not see what the packet holds.
+    /// Guards, or an access control list's rules about ports, do not see what the packet holds.
     Hidden,
     /// Marks of a port that is not trusted.
     Mark,
@@ -213,6 +217,36 @@ impl Rules {
         };
         self.all.push(ListRule { rule, origin });
         &mut self.all.last_mut().expect("a rule was pushed").rule
+    }
+
+    /// Has first fragments dropped whose headers are too short for rules that drop by ports or flags, behind
+    /// the first of these rules. Missing ports count as 0, which is no connection's.
+    pub fn drop_headless(&mut self) {
+        for protocol in LONG_HEADERS {
+            let matches = Match {
+                ip_proto: Some(protocol),
+                transport: Some(Transport::Ports {
+                    source: Range::ALL,
+                    destination: Range::one(0),
+                }),
+                ..Match::default()
+            };
+            let found = self.all.iter().position(|rule| {
+                let Rule {
+                    matches,
+                    verdict,
+                    trial,
+                    ..
+                } = &rule.rule;
+                let needs_header = matches.transport.is_some() || matches.tcp_flags.is_some();
+                matches.ip_proto == Some(protocol) && needs_header && !verdict.passes() && !trial
+            });
+            if let Some(place) = found {
+                let Rule { priority, log, .. } = self.all[place].rule;
+                self.add(priority, matches, Verdict::Drop, Origin::Hidden).log = log;
+                self.all[place + 1..].rotate_right(1);
+            }
+        }
     }
 
     /// Has all that is dropped logged, also by the default of the list.

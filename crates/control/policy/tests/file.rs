@@ -96,11 +96,12 @@ fn a_file_becomes_lists_sets_and_what_ports_have_of_them() {
         .map(|rule| format!("{}: {}", rule.origin, policies.text(&rule.rule.matches)))
         .collect();
     assert_eq!(
-        texts[..6],
+        texts[..7],
         [
             "acl no-smtp rule 3: source-mac=<macs phones>(00:11:22:00:00:00/24) vlan=tagged",
             "acl no-smtp rule 1: destination=192.0.2.25 protocol=tcp destination-port=25",
             "acl no-smtp rule 2: protocol=tcp destination-port=25",
+            "guard headers-hidden: protocol=tcp destination-port=0",
             "group web from rule 1: destination=<addresses of group db>(10.0.0.2,fd00::2) protocol=tcp destination-port=5432",
             "group web replies to to rule 1: protocol=tcp source-port=443-444 tcp-flags=ack",
             "group web replies to to rule 2: destination=<addresses office>(192.0.2.0/24,2001:db8::/32) protocol=icmp icmp-type=0",

@@ -54,7 +54,10 @@ impl Guarded {
     }
 
     fn of(port: PortConfig) -> Guarded {
-        let policies = policies(port);
+        Guarded::by(policies(port))
+    }
+
+    fn by(policies: Policies) -> Guarded {
         let mut lists = RuleLists::default();
         for (number, set) in &policies.sets {
             let SetMembers::Addresses(members) = &set.members else {
@@ -81,7 +84,7 @@ impl Guarded {
     /// Whether a frame passes; or the origin of the rule that drops it.
     fn judge(&self, frame: &[u8]) -> Result<(), String> {
         let parsed = wire::parse(frame, frame.len(), PortId(1));
-        let number = self.policies.ports["vm1"].guards.unwrap();
+        let number = self.policies.ports["vm1"].all().next().unwrap();
         let answer = self.lists.look_up(number, &parsed.key, parsed.unseen).unwrap();
         let list = self.lists.get(number).unwrap();
         if list.verdict(answer.outcome) == Some(Verdict::Allow) {

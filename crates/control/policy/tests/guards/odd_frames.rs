@@ -2,6 +2,7 @@
 
 use crate::frames::{Encapsulation, Frame, OTHER, OTHER_IP, OWN, OWN_IP, Packet, VRRP, VRRP_IP};
 use crate::{ALL, Guarded, port};
+use policy::{compile, parse};
 
 const EVERYBODY: u64 = 0xffff_ffff_ffff;
 /// Virtual MAC addresses of IPv4 routers, the last byte being the router's number (RFC 9568, 7.3).
@@ -134,4 +135,44 @@ fn frames_that_end_early_are_no_way_around_guards() {
         );
     }
     assert_eq!(passed, []);
+}
+
+/// A first fragment that is too short for its header does not evade a rule about ports or flags; a fragment
+/// with the header is judged by the rule.
+#[test]
+fn a_tiny_first_fragment_is_no_way_around_rules_about_ports() {
+    for (protocol, name, condition) in [
+        (6, "tcp", "destination-port = 22"),
+        (6, "tcp", "tcp-flags = \"syn,!ack\""),
+        (132, "sctp", "destination-port = 22"),
+    ] {
+        let text = format!(
+            "[[acl]]\nname = \"a\"\ndefault = \"allow\"\nrule = [\n  {{ action = \"drop\", protocol = \"{name}\", \
+             {condition} }},\n]\n[[switch]]\nname = \"s\"\n[[switch.port]]\nname = \"vm1\"\nacl-from = \"a\"\n"
+        );
+        let guarded = Guarded::by(compile(&parse(&text, "x.toml").unwrap()).unwrap());
+        let judged = |fragment: u16, len: u8, port: u16, flags: u8| {
+            let packet = Packet::Ipv4 {
+                src: OWN_IP,
+                protocol,
+                fragment,
+                ports: (5, port),
+            };
+            let mut bytes = frame(OWN, packet).bytes();
+            bytes[14 + 20 + 13] = flags;
+            bytes.truncate(14 + 20 + usize::from(len));
+            bytes[17] = 20 + len;
+            guarded.judge(&bytes)
+        };
+        let lengths = if protocol == 6 { &[8, 16][..] } else { &[8] };
+        for len in lengths {
+            assert_eq!(judged(0x2000, *len, 22, 2), Err("guard headers-hidden".into()));
+        }
+        for fragment in [0, 0x2000] {
+            assert_eq!(judged(fragment, 20, 22, 2), Err("acl a rule 1".into()));
+            assert_eq!(judged(fragment, 20, 80, 16), Ok(()));
+        }
+        // Later fragments are worth nothing without the first one.
+        assert_eq!(judged(1, 16, 22, 2), Ok(()));
+    }
 }
