@@ -18,7 +18,7 @@ mod load;
 mod many;
 mod misses;
 mod packet_loop;
-mod policies;
+pub mod policies;
 mod ports;
 mod rate;
 mod rr;

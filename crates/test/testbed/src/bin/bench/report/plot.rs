@@ -52,6 +52,7 @@ const COLOURS: &[(&str, RGBColor)] = &[
     ("ovs-dpdk-ports-batching", RGBColor(90, 60, 90)),
     ("hyperswitch-ports", RGBColor(20, 50, 130)),
     ("hyperswitch-access-to-trunk", RGBColor(110, 60, 20)),
+    ("hyperswitch-policies", RGBColor(0, 150, 160)),
     ("hyperswitch-ovs", RGBColor(0, 120, 60)),
     ("hyperswitch-ovs-filtered", RGBColor(120, 190, 60)),
     ("ovs-dpdk-tables-emc", RGBColor(230, 60, 90)),

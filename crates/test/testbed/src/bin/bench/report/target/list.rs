@@ -1,6 +1,7 @@
 //! The targets, and what those of a kind have in common.
 
 use super::Target;
+use crate::cases::policies::packets::POLICIES;
 use crate::contender::{
     BY_PORTS, DRIVEN, DRIVEN_FILTERED, HYPERSWITCH, OVS_LEARNING, OVS_PORTS, OVS_PORTS_BATCHING,
     OVS_PORTS_EMC, OVS_PORTS_SMC, OVS_TABLES_BATCHING, OVS_TABLES_EMC, OVS_TABLES_SMC, TAGGING, TESTPMD,
@@ -409,6 +410,52 @@ pub(super) const TARGETS: &[Target] = &[
         0.25,
         0.5,
     )),
+    Target {
+        ours: POLICIES.name,
+        others: &[OVS_TABLES_SMC.name, OVS_TABLES_BATCHING.name],
+        ..in_cycles(
+            "guards and 1,000 rules at both ports, connections told apart, 64 B, busy or awake cycles per packet, the stricter: OVS-DPDK with the same rules / ours",
+            ["policy-loop", OVS_TABLES_EMC.name],
+            MANY_FLOWS,
+            1.7,
+            2.1,
+        )
+    },
+    alone(
+        "first packet of a connection under 10,000 rules, more than a later one, us",
+        ["policy-changes", "more for a first packet"],
+        &["new connections, 10,000 rules"],
+        3.0,
+        1.0,
+    ),
+    alone(
+        "one rule of 10,000 with 100,000 connections cached, answered after, ms",
+        ["policy-changes", "answered after"],
+        &["one rule of 10,000"],
+        20.0,
+        5.0,
+    ),
+    alone(
+        "one member of a set of 100,000, entries lost, %",
+        ["policy-changes", "entries lost"],
+        &["one member of 100,000"],
+        2.0,
+        0.5,
+    ),
+    alone(
+        "1,000 rules for 1,000 ports by one reload, ms",
+        ["policy-changes", "answered after"],
+        &["1,000 rules for 1,000 ports"],
+        1000.0,
+        200.0,
+    ),
+    alone(
+        "a guest scans ports under 1,000 rules, bystanders keep, %",
+        ["policy-changes", "bystanders keep"],
+        &["a guest scans ports under 1,000 rules"],
+        95.0,
+        98.0,
+    ),
     driven(alone(
         "first packet's time through ovs-vswitchd, us",
         ["ovs-misses", "first packet"],
