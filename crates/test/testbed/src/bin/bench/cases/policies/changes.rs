@@ -61,11 +61,14 @@ pub fn run(_: &Effort, record: &mut Record) -> Result<()> {
         return Ok(());
     }
     on_processor(0, || {
-        let mut plane = Plane::start()?;
         for round in 0..record.rounds {
+            println!("  round {} of {}", round + 1, record.rounds);
+            // What one decision is about is up to the data plane: connections are new to a new one only.
+            let mut plane = Plane::start()?;
             plane.round(u32::try_from(round)?, record)?;
+            plane.plane.stop()?;
         }
-        plane.plane.stop()
+        Ok(())
     })
 }
 
@@ -97,43 +100,40 @@ impl Plane {
         })
     }
 
-    /// Makes connections that are new in this round, and changes one thing after the other.
+    /// Makes connections, and changes one thing after the other.
     fn round(&mut self, round: u32, record: &mut Record) -> Result<()> {
-        println!("  round {} of {}", round + 1, record.rounds);
-        let first = self.pass(round)?;
-        let mut usual = self.settle(round)?;
+        let first = self.pass()?;
+        let mut usual = self.settle()?;
         let walk = first - usual;
         record.add(NEW, NAME, FIRST, walk / self.cycles_per_us)?;
         for (label, change) in CHANGES {
             let begin = Instant::now();
             self.change(change, round)?;
             let answered = begin.elapsed();
-            let lost = (self.pass(round)? - usual) / walk;
+            let lost = (self.pass()? - usual) / walk;
             record.add(label, NAME, ANSWERED, answered.as_secs_f64() * 1e3)?;
             record.add(label, NAME, LOST, (100.0 * lost).max(0.0))?;
-            usual = self.settle(round)?;
+            usual = self.settle()?;
         }
         Ok(())
     }
 
     /// Cycles per packet once all is cached.
-    fn settle(&mut self, round: u32) -> Result<f64> {
+    fn settle(&mut self) -> Result<f64> {
         for _ in 0..WARMING {
-            self.pass(round)?;
+            self.pass()?;
         }
-        self.pass(round)
+        self.pass()
     }
 
     /// Sends a packet of each connection; returns the busy cycles of each.
-    fn pass(&mut self, round: u32) -> Result<f64> {
+    fn pass(&mut self) -> Result<f64> {
         let before = self.busy()?;
         let mut sent = 0;
         while sent < CONNECTIONS {
             let end = CONNECTIONS.min(sent + WINDOW);
             for number in sent..end {
-                let mut frame = Frame::udp(64, station(number), TO);
-                // All to one port, which is another one in each round.
-                frame.set_flow(round << 16);
+                let frame = Frame::udp(64, station(number), TO);
                 self.guest.send(0, &frame)?;
             }
             self.guest.flush(0);
