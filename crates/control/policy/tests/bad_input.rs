@@ -12,6 +12,13 @@ fn refused(text: &str) -> String {
     parse(text, "x.toml").unwrap_err().to_string()
 }
 
+/// What is found in a file that is right.
+fn found(text: &str) -> Vec<String> {
+    let config = parse(text, "x.toml").unwrap();
+    let found = findings(&config, text, "x.toml");
+    found.iter().map(ToString::to_string).collect()
+}
+
 #[test]
 fn a_list_of_a_million_rules_is_refused_at_once() {
     let text = "[[acl]]\nname = \"office\"\ndefault = \"drop\"\n\
@@ -77,11 +84,7 @@ fn sets_that_name_each_other_or_themselves_are_refused() {
     }
     // Names among ports are names of ports, which need not exist: no set is asked for.
     let text = sets("ports = [\"b\"]", "ports = [\"a\"]");
-    let config = parse(&text, "x.toml").unwrap();
-    let found: Vec<String> = findings(&config, &text, "x.toml")
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let found = found(&text);
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0].contains("there is no port b at the moment"), "{found:?}");
 }
@@ -165,17 +168,13 @@ fn of_rules_with_one_priority_the_first_decides() {
             rule(first),
             rule(second)
         );
-        let config = parse(&text, "x.toml").unwrap();
-        let found: Vec<String> = findings(&config, &text, "x.toml")
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let found = found(&text);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(
             found[0].starts_with("x.toml:6:3: the rule never matches"),
             "{found:?}"
         );
-        let policies = compile(&config).unwrap();
+        let policies = compile(&parse(&text, "x.toml").unwrap()).unwrap();
         let judge = Judge::new(&policies).unwrap();
         let mut key = FlowKey::default();
         key.set_eth_type(0x0800);
@@ -222,11 +221,7 @@ fn what_is_wrong_in_one_list_is_named_line_by_line() {
         assert!(said.starts_with(place) && said.contains(what), "{said}");
     }
     let text = text(&[]);
-    let config = parse(&text, "x.toml").unwrap();
-    let found: Vec<String> = findings(&config, &text, "x.toml")
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let found = found(&text);
     assert_eq!(found.len(), 2, "{found:?}");
     for (found, line) in found.iter().zip([6, 7]) {
         let expected = format!("x.toml:{line}:3: the rule never matches: rule 1");

@@ -41,7 +41,7 @@ impl Link {
     pub fn parted(self) -> Link {
         match self {
             Link::Joined(channel) => {
-                // It fails if the other end is closed already.
+                // Shutting down fails if the other end is closed already.
                 let _ = rustix::net::shutdown(&*channel, rustix::net::Shutdown::Both);
                 Link::Waiting
             }

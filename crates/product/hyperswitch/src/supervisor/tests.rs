@@ -681,7 +681,7 @@ fn a_child_that_gets_no_processor_is_not_replaced() {
 #[test]
 fn accusing_others_of_silence_does_them_no_harm() {
     let mut scene = Scene::start(None);
-    // Those that nobody has to meet may still be starting, and are not asked then.
+    // Children that nobody has to meet may still be starting, and are not asked then.
     for role in Role::ALL {
         scene.ping(role);
         scene.until("it has started", |scene| {
