@@ -74,7 +74,7 @@ pub enum Device {
     },
 }
 
-/// An interface that is open, as the next broker has to know it.
+/// An interface that is open, or only hidden, as the next broker has to know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenInterface {
     /// The data plane's port.
@@ -83,8 +83,8 @@ pub struct OpenInterface {
     pub spec: InterfaceSpec,
     /// The forwarder that serves it.
     pub forwarder: ForwarderId,
-    /// How it was opened.
-    pub opened: Opened,
+    /// How it was opened; `None`: it is not open, and the program that hides it is still at its device.
+    pub opened: Option<Opened>,
 }
 
 /// How an interface was opened.

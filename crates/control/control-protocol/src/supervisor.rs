@@ -202,8 +202,8 @@ pub enum FromChild {
     Replace(Role),
     /// The forwarders that there are to be, and what each serves, for users (broker). Others are ended.
     Forwarders(Vec<(ForwarderId, String)>),
-    /// Keep this interface for the next broker, in the place of what was kept for its port. Its device is
-    /// attached (one descriptor), and what hides it from the host if that is a program (a second one).
+    /// Keep this interface for the next broker, in the place of what was kept for its port. Descriptors: its
+    /// device if it is open, and the link of the program that hides it from the host if there is one.
     Keep(OpenInterface),
     /// What was kept for this port is of no use any more (broker).
     Forget(PortId),

@@ -730,6 +730,102 @@ fn an_uplink_moves_to_another_namespace_and_back() {
     }
 }
 
+/// A device that is down stays hidden while there is no broker, and the next one opens it.
+#[test]
+fn a_device_that_is_down_stays_hidden_when_the_broker_dies() {
+    if !can_run() {
+        return;
+    }
+    let (host, outside) = (Namespace::new(), Namespace::new());
+    let (uplink, far) = (unique(), unique());
+    sh(&format!(
+        "ip link add {uplink} netns {} type veth peer name {far} netns {}",
+        host.0, outside.0
+    ));
+    outside.sh(&format!("ip addr add 10.80.0.1/24 dev {far}"));
+    outside.sh(&format!("ip link set {far} up"));
+    host.sh(&format!("ip addr add 10.80.0.2/24 dev {uplink}"));
+    host.sh(&format!("ip link set {uplink} up"));
+    let answers = || {
+        let line = format!("ip netns exec {} ping -c 1 -W 1 10.80.0.2", outside.0);
+        command(&line).output().unwrap().status.success()
+    };
+    assert!(answers());
+    let mut driver = Driver::start_process_in(&host, "driver_process");
+    let (_backend, [stream, _]) = Backend::start(ALL);
+    driver.attach(0, &uplink_spec(&uplink), stream);
+    driver.expect_up(0);
+    let until = |what: &str, is_so: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !is_so() {
+            assert!(Instant::now() < deadline, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    for _ in 0..2 {
+        host.sh(&format!("ip link set {uplink} down"));
+        driver.expect_failed(0, "");
+        let supervision = &driver.supervision;
+        until("it is kept", &|| {
+            supervision.keeps_hidden(driver.own(0)) == Some(true)
+        });
+        driver.kill_broker();
+        host.sh(&format!("ip link set {uplink} up"));
+        assert!(!answers(), "the host hears it while there is no broker");
+        driver.start_broker("driver_process");
+        driver.new_control();
+        until("it is open again", &|| {
+            matches!(&driver.list()[..], [(_, _, InterfaceState::Up)])
+        });
+        assert!(!answers());
+    }
+    driver.detach(0);
+    until("it stays hidden", &answers);
+}
+
+/// Opens a device that another link hides already, in its namespace.
+fn open_hidden_in(
+    host: &Namespace,
+    uplink: &str,
+    program: &std::os::fd::OwnedFd,
+) -> Result<nic_packet::Hiding, String> {
+    let netns = std::fs::File::open(format!("/run/netns/{}", host.0)).unwrap();
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(move || {
+            let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(netns.as_fd(), kind).unwrap();
+            let (mut hiding, visible) = (None, nic_packet::Otherwise::Visible);
+            let program = Ok(program.as_fd());
+            nic_packet::open_hidden(uplink, None, &common::owner(), program, visible, &mut hiding)
+                .map_err(|error| error.to_string())?;
+            Ok(hiding.unwrap())
+        });
+        opening.join().unwrap()
+    })
+}
+
+/// A device is not opened as a visible one because the link of a process that is about to end still hides it.
+#[test]
+fn a_link_of_another_process_is_waited_for() {
+    if !can_run() {
+        return;
+    }
+    let (host, uplink) = (Namespace::new(), unique());
+    host.sh(&format!("ip link add {uplink} type veth peer name peer"));
+    host.sh(&format!("ip link set {uplink} up"));
+    let program = driver_domain::load_hiding_program().unwrap();
+    let first = open_hidden_in(&host, &uplink, &program).unwrap();
+    let error = open_hidden_in(&host, &uplink, &program).unwrap_err();
+    assert!(error.contains("is hidden by a process"), "{error}");
+    let holder = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        drop(first);
+    });
+    let second = open_hidden_in(&host, &uplink, &program).unwrap();
+    assert!(second.link().is_some(), "{second:?}");
+    holder.join().unwrap();
+}
+
 /// Frames of an uplink lie in slots of its ring, or in its socket if they are longer: whole and in order.
 #[test]
 fn frames_of_all_lengths_come_in_order_through_ring_and_socket() {

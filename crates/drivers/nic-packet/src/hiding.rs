@@ -17,6 +17,7 @@ use crate::owner::{Made, Owner};
 use crate::{NicError, Uplink, check_name};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 /// `r0 = TCX_DROP; exit` (RFC 9669).
 const DROP: [u64; 2] = [0x0000_0002_0000_00b7, 0x95];
@@ -59,6 +60,18 @@ impl Hiding {
     }
 }
 
+/// How often the program's place at a device is asked for that a link of another process has, and the time
+/// between.
+const TRIES: (u32, Duration) = (50, Duration::from_millis(20));
+
+/// Why a device has no program of the caller's.
+enum NoProgram {
+    /// The program is there, and the link belongs to a process that is about to close it.
+    Held,
+    /// The kernel refused, for this reason.
+    Refused(String),
+}
+
 /// What to do where a program cannot hide a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Otherwise {
@@ -75,7 +88,7 @@ pub enum Otherwise {
 /// # Errors
 ///
 /// As [`Uplink::open`]; [`NicError::Owned`] for one that is another device's port, [`NicError::Foreign`] for
-/// one that another instance has hidden.
+/// one that another instance has hidden, [`NicError::Held`] for one that another process keeps hidden.
 pub fn open_hidden(
     name: &str,
     mtu: Option<u16>,
@@ -92,8 +105,9 @@ pub fn open_hidden(
     let bridge = own_bridge(&mut netlink, name, &link, owner)?;
     let found = match (attach(program, link.index, hiding.take()), otherwise) {
         (Ok(link), _) => Hiding::Program(link),
-        (Err(reason), Otherwise::Visible) => Hiding::Nothing(reason),
-        (Err(reason), Otherwise::Bridge) => {
+        (Err(NoProgram::Held), _) => return Err(NicError::Held(name.into())),
+        (Err(NoProgram::Refused(reason)), Otherwise::Visible) => Hiding::Nothing(reason),
+        (Err(NoProgram::Refused(reason)), Otherwise::Bridge) => {
             add_to_bridge(&mut netlink, name, &link, bridge.as_ref(), owner)?;
             Hiding::Bridge(reason)
         }
@@ -111,18 +125,30 @@ pub fn open_hidden(
     opened
 }
 
-/// Attaches the program to a device, or finds it there already.
+/// Attaches the program to a device, or finds it there already. A device has a program once: a link that is
+/// not ours is one that the supervisor was told to forget, and has not yet.
 fn attach(
     program: Result<BorrowedFd<'_>, &str>,
     device: u32,
     before: Option<Hiding>,
-) -> Result<OwnedFd, String> {
-    match (ebpf::attach_to_ingress(program?, device), before) {
-        (Ok(link), _) => Ok(link),
-        // A device has a program once.
-        (Err(error), Some(Hiding::Program(link))) if error.kind() == io::ErrorKind::AlreadyExists => Ok(link),
-        (Err(error), _) => Err(format!("no program at the device's ingress (Linux 6.6): {error}")),
+) -> Result<OwnedFd, NoProgram> {
+    let program = program.map_err(|reason| NoProgram::Refused(reason.into()))?;
+    let mut before = before;
+    for _ in 0..TRIES.0 {
+        let error = match ebpf::attach_to_ingress(program, device) {
+            Ok(link) => return Ok(link),
+            Err(error) => error,
+        };
+        if error.kind() != io::ErrorKind::AlreadyExists {
+            let reason = format!("no program at the device's ingress (Linux 6.6): {error}");
+            return Err(NoProgram::Refused(reason));
+        }
+        if let Some(Hiding::Program(link)) = before.take() {
+            return Ok(link);
+        }
+        std::thread::sleep(TRIES.1);
     }
+    Err(NoProgram::Held)
 }
 
 /// Gives a device back to the host's stack that a bridge hides; no error if this instance has not hidden it

@@ -97,6 +97,9 @@ pub enum NicError {
     /// The interface is a port of a bridge or the like already.
     #[error("interface '{0}' is another device's port: `ip link set {0} nomaster` ends that")]
     Owned(String),
+    /// The program that hides the interface is there by a link of another process, which does not close it.
+    #[error("interface '{0}' is hidden by a process that does not end")]
+    Held(String),
     /// The interface is administratively down.
     #[error("interface '{0}' is down")]
     Down(String),

@@ -180,7 +180,7 @@ impl Broker {
             port: id,
             spec,
             forwarder: port.forwarder,
-            opened: open.opened.clone(),
+            opened: Some(open.opened.clone()),
         };
         let all = [Some(&open.descriptor), open.link.as_ref()];
         let descriptors: Result<Vec<_>, _> = all.into_iter().flatten().map(OwnedFd::try_clone).collect();
@@ -190,6 +190,20 @@ impl Broker {
             _ => (FromChild::Forget(id), Vec::new()),
         };
         self.tell_supervisor(message.0, message.1);
+    }
+
+    /// Has the supervisor keep the program that hides a port's device, which is not open, if there is one.
+    pub(super) fn keep_hidden(&mut self, id: PortId, link: Option<OwnedFd>) {
+        let Some((port, link)) = self.ports.get(&id).zip(link) else {
+            return self.tell_supervisor(FromChild::Forget(id), Vec::new());
+        };
+        let about = OpenInterface {
+            port: id,
+            spec: port.spec.clone(),
+            forwarder: port.forwarder,
+            opened: None,
+        };
+        self.tell_supervisor(FromChild::Keep(about), vec![link]);
     }
 
     /// Tells the supervisor which forwarders there are to be, if that has changed.

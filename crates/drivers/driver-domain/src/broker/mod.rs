@@ -294,11 +294,11 @@ impl Broker {
                 self.hand_over(id);
                 self.keep(id, spec);
             }
-            News::Failed(reason) => {
+            News::Failed(reason, link) => {
                 (port.open, port.trouble) = (None, Some(reason));
                 port.refresh(id);
                 self.take_device_away(id);
-                self.tell_supervisor(FromChild::Forget(id), Vec::new());
+                self.keep_hidden(id, link);
             }
             News::Stream(stream) => {
                 port.connection.waiting = Some(stream);

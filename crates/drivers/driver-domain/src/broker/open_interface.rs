@@ -1,7 +1,7 @@
 //! An open interface of any kind: opening, changing, closing it, and what others have to know of it.
 
 use control_protocol::driver::{InterfaceKind, InterfaceSpec};
-use control_protocol::forwarder::{self, Device, OpenInterface, Opened};
+use control_protocol::forwarder::{self, Device, Opened};
 use nic_packet::{
     Addresses, Hiding, NicError, Otherwise, Owner, Tap, TapSpec, Uplink, VNET_HEADER_LEN, addresses_of,
     users_of,
@@ -62,11 +62,16 @@ impl Interface {
     }
 
     /// One that an earlier broker has opened, with what hides it if that is a program.
-    pub fn kept(about: OpenInterface, descriptor: OwnedFd, link: Option<OwnedFd>) -> Interface {
-        let name = &about.spec.name;
-        match about.opened {
+    pub fn kept(
+        spec: &InterfaceSpec,
+        opened: Opened,
+        descriptor: OwnedFd,
+        link: Option<OwnedFd>,
+    ) -> Interface {
+        let name = &spec.name;
+        match opened {
             Opened::Tap { is_ours, namespace } => {
-                let namespace = about.spec.netns().map(String::from).zip(namespace);
+                let namespace = spec.netns().map(String::from).zip(namespace);
                 Interface::Tap(Tap::of_earlier(descriptor, name, is_ours, namespace))
             }
             Opened::Packet {

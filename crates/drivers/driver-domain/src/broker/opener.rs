@@ -9,6 +9,7 @@
 //! while the interface is gone, since only a controller could bring a new one.
 //!
 //! A device that is down stays hidden from the host's stack until it is open again, is gone, or is detached.
+//! What hides it is kept by the supervisor, as an open interface is, so it outlives the broker.
 
 use super::open_interface::{Interface, Means};
 use control_protocol::driver::InterfaceSpec;
@@ -57,8 +58,8 @@ pub enum News {
         /// The descriptor is another one than before.
         is_new: bool,
     },
-    /// The interface cannot be used; why, for users.
-    Failed(String),
+    /// The interface cannot be used; why, for users, and the program that hides it all the same.
+    Failed(String, Option<OwnedFd>),
     /// A stream to be used with the interface.
     Stream(UnixStream),
     /// New addresses of the interface.
@@ -72,6 +73,8 @@ pub struct Start {
     pub spec: InterfaceSpec,
     /// The interface, if an earlier broker has opened it.
     pub interface: Option<Interface>,
+    /// What hides the device, if an earlier broker has hidden it and it is not open.
+    pub hiding: Option<Hiding>,
     pub commands: Receiver<Command>,
     pub reports: Sender<Report>,
     /// To be signalled after a report was sent.
@@ -108,13 +111,15 @@ enum Next {
 }
 
 impl Opener {
-    pub fn new(start: Start) -> Opener {
+    pub fn new(mut start: Start) -> Opener {
+        let hiding = start.hiding.take();
         Opener {
             start,
             stream: None,
             stale: Vec::new(),
-            retry: None,
-            hiding: None,
+            // What an earlier broker could not open is tried at once.
+            retry: hiding.is_some().then(|| (Instant::now(), RETRY.0)),
+            hiding,
             addresses: Addresses::default(),
         }
     }
@@ -214,9 +219,11 @@ impl Opener {
                 self.look();
             }
             Err(error) => {
-                if matches!(error, NicError::Missing(_)) {
+                if matches!(error, NicError::Missing(_))
+                    && let Some(hiding) = self.hiding.take()
+                {
                     // The device may be another namespace's now.
-                    self.hiding = None;
+                    hiding.end();
                 }
                 self.close(error.to_string());
             }
@@ -266,7 +273,9 @@ impl Opener {
         self.let_go();
         let delay = self.retry.map_or(RETRY.0, |(_, delay)| (delay * 2).min(RETRY.1));
         self.retry = Some((Instant::now() + delay, delay));
-        self.start.tell(News::Failed(reason));
+        let link = self.hiding.as_ref().and_then(Hiding::link);
+        let link = link.and_then(|link| link.try_clone_to_owned().ok());
+        self.start.tell(News::Failed(reason, link));
     }
 
     /// Passes a waiting stream on if there is an interface to use it for.
@@ -297,7 +306,7 @@ impl Drop for Opener {
     /// A bug here must not look like an interface that works.
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.start.tell(News::Failed("internal error".into()));
+            self.start.tell(News::Failed("internal error".into(), None));
         }
     }
 }

@@ -7,13 +7,23 @@ use super::port::{Open, Port};
 use super::{BATCH, Broker};
 use control_protocol::Channel;
 use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
-use control_protocol::forwarder::{OpenInterface, ToForwarder};
+use control_protocol::forwarder::{OpenInterface, Opened, ToForwarder};
 use control_protocol::supervisor::{ForwarderId, FromChild};
 use flow::{ControllerId, PortId};
+use nic_packet::Hiding;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
+
+/// What an earlier broker has left of an interface.
+enum Left {
+    Nothing,
+    /// Open.
+    Open(Interface),
+    /// Not open, and hidden from the host.
+    Hidden(Hiding),
+}
 
 impl Broker {
     /// A controller has a new channel. It asks for the list of its interfaces itself.
@@ -96,7 +106,7 @@ impl Broker {
             }
         };
         let finished = self.ports.get(&id).is_none_or(|port| port.thread.is_finished());
-        if finished && let Err(error) = self.start_port(id, spec.clone(), None) {
+        if finished && let Err(error) = self.start_port(id, spec.clone(), Left::Nothing) {
             log::error!("port {id}: no thread: {error}");
             return;
         }
@@ -135,13 +145,13 @@ impl Broker {
         }
     }
 
-    /// Makes a port, with the interface that an earlier broker has opened, if it has.
-    fn start_port(
-        &mut self,
-        id: PortId,
-        spec: InterfaceSpec,
-        interface: Option<Interface>,
-    ) -> io::Result<()> {
+    /// Makes a port, with what an earlier broker has left of it.
+    fn start_port(&mut self, id: PortId, spec: InterfaceSpec, left: Left) -> io::Result<()> {
+        let (interface, hiding) = match left {
+            Left::Nothing => (None, None),
+            Left::Open(interface) => (Some(interface), None),
+            Left::Hidden(hiding) => (None, Some(hiding)),
+        };
         self.generation += 1;
         let (commands, receiver) = mpsc::channel();
         let opener = Opener::new(Start {
@@ -150,6 +160,7 @@ impl Broker {
             // Where nothing is open yet, there is no earlier specification from which this one could differ.
             spec: spec.clone(),
             interface,
+            hiding,
             commands: receiver,
             reports: self.reporter.clone(),
             reported: self.reported.clone(),
@@ -166,31 +177,49 @@ impl Broker {
 
     /// Takes up an interface that an earlier broker had kept.
     pub(super) fn take_up(&mut self, about: OpenInterface, fds: Vec<OwnedFd>) {
-        let (id, spec) = (about.port, about.spec.clone());
+        let (id, spec, forwarder) = (about.port, about.spec, about.forwarder);
         let mut fds = fds.into_iter();
-        let (Some(descriptor), link) = (fds.next(), fds.next()) else {
+        let (Some(first), second) = (fds.next(), fds.next()) else {
             return log::error!("port {id}: kept without its device");
         };
-        let (forwarder, opened) = (about.forwarder, about.opened.clone());
-        let taken = descriptor.try_clone().and_then(|own| {
-            let own_link = link.as_ref().map(OwnedFd::try_clone).transpose()?;
-            let interface = Interface::kept(about, own, own_link);
-            self.start_port(id, spec, Some(interface))
-        });
+        let taken = match about.opened {
+            Some(opened) => self.take_up_open(id, spec, opened, first, second),
+            None => {
+                let reason = "it could not be opened before".into();
+                let left = Left::Hidden(Hiding::Program(first));
+                self.start_port(id, spec, left).map(|()| (None, Some(reason)))
+            }
+        };
         match (taken, self.ports.get_mut(&id)) {
-            (Ok(()), Some(port)) => {
+            (Ok((open, trouble)), Some(port)) => {
                 port.forwarder = forwarder;
                 port.connection.state = None;
-                port.open = Some(Open {
-                    descriptor,
-                    link,
-                    opened,
-                    is_handed_over: true,
-                });
+                (port.open, port.trouble) = (open, trouble);
             }
-            (Ok(()), None) => {}
+            (Ok(_), None) => {}
             (Err(error), _) => log::error!("port {id}: {error}"),
         }
+    }
+
+    /// Makes a port whose interface is open; returns what is open, and no trouble.
+    fn take_up_open(
+        &mut self,
+        id: PortId,
+        spec: InterfaceSpec,
+        opened: Opened,
+        descriptor: OwnedFd,
+        link: Option<OwnedFd>,
+    ) -> io::Result<(Option<Open>, Option<String>)> {
+        let own_link = link.as_ref().map(OwnedFd::try_clone).transpose()?;
+        let interface = Interface::kept(&spec, opened.clone(), descriptor.try_clone()?, own_link);
+        self.start_port(id, spec, Left::Open(interface))?;
+        let open = Open {
+            descriptor,
+            link,
+            opened,
+            is_handed_over: true,
+        };
+        Ok((Some(open), None))
     }
 
     fn detach(&mut self, id: PortId) {

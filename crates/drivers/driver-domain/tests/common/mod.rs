@@ -159,6 +159,8 @@ pub struct Driver {
     heard: RefCell<VecDeque<(PortId, InterfaceState)>>,
     runs: Option<Runs>,
     pub supervision: Supervision,
+    /// The namespace of brokers that are processes.
+    netns: Option<String>,
 }
 
 impl Driver {
@@ -183,6 +185,15 @@ impl Driver {
         Driver::with_forwarders(supervisor, Runs::process(entry, theirs), forwarders)
     }
 
+    /// As [`Driver::start_process`], with a broker in a namespace, and forwarders that are threads.
+    pub fn start_process_in(netns: &Namespace, entry: &str) -> Driver {
+        let (supervisor, theirs) = Channel::pair().unwrap();
+        let runs = Runs::process_in(Some(&netns.0), entry, theirs);
+        let mut driver = Driver::with(supervisor, runs);
+        driver.netns = Some(netns.0.clone());
+        driver
+    }
+
     fn with(supervisor: Channel, runs: Runs) -> Driver {
         Driver::with_forwarders(supervisor, runs, None)
     }
@@ -197,15 +208,26 @@ impl Driver {
             control,
             heard: RefCell::default(),
             runs: Some(runs),
+            netns: None,
         }
     }
 
     /// Kills the broker; another process that runs `entry` takes its place. The controller has no channel to
     /// it yet.
     pub fn replace_broker(&mut self, entry: &str) {
+        self.kill_broker();
+        self.start_broker(entry);
+    }
+
+    /// Kills the broker.
+    pub fn kill_broker(&mut self) {
         self.runs.take().unwrap().kill();
+    }
+
+    /// Another process that runs `entry` takes the place of a broker that was killed.
+    pub fn start_broker(&mut self, entry: &str) {
         let (supervisor, theirs) = Channel::pair().unwrap();
-        self.runs = Some(Runs::process(entry, theirs));
+        self.runs = Some(Runs::process_in(self.netns.as_deref(), entry, theirs));
         self.supervision.replace_broker(&supervisor);
         self.supervisor = supervisor;
     }
@@ -221,6 +243,7 @@ impl Driver {
             heard: RefCell::default(),
             runs: None,
             supervision: self.supervision.clone(),
+            netns: None,
         }
     }
 

@@ -19,7 +19,20 @@ pub enum Runs {
 impl Runs {
     /// Starts this test program as a process that runs `entry` only, with a channel as standard input.
     pub fn process(entry: &str, channel: Channel) -> Runs {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        Runs::process_in(None, entry, channel)
+    }
+
+    /// As [`Runs::process`], in a network namespace.
+    pub fn process_in(netns: Option<&str>, entry: &str, channel: Channel) -> Runs {
+        let program = std::env::current_exe().unwrap();
+        let mut command = match netns {
+            None => Command::new(program),
+            Some(netns) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", netns]).arg(program);
+                command
+            }
+        };
         command.args(["--exact", entry, "--ignored", "--nocapture"]);
         let command = command.stdin(OwnedFd::from(channel)).stdout(Stdio::null());
         Runs::Process(command.spawn().unwrap())
@@ -89,6 +102,15 @@ impl Supervision {
         let fds = fds.iter().map(|fd| fd.as_fd().try_clone_to_owned().unwrap());
         let fds = fds.collect();
         self.state().greetings.push((message, fds));
+    }
+
+    /// Whether the interface of a port is kept as one that is not open; `None` if none is kept.
+    pub fn keeps_hidden(&self, port: PortId) -> Option<bool> {
+        let state = self.state();
+        state
+            .kept
+            .get(&port)
+            .map(|(interface, _)| interface.opened.is_none())
     }
 
     /// The process of a forwarder.

@@ -23,7 +23,7 @@ const BATCH: usize = 16;
 /// Descriptors of an interface at most: its device, and what hides it.
 const DESCRIPTORS: usize = 2;
 
-/// Open interfaces, each with its descriptors.
+/// Interfaces that are open, or hidden, each with its descriptors.
 #[derive(Debug, Default)]
 pub struct Kept(BTreeMap<PortId, (OpenInterface, Vec<OwnedFd>)>);
 
@@ -140,11 +140,11 @@ pub(super) mod tests {
                 mtu: None,
             },
             forwarder: ForwarderId(1),
-            opened: Opened::Packet {
+            opened: Some(Opened::Packet {
                 header_len: 12,
                 ring_refused: None,
                 hiding: Hiding::Program,
-            },
+            }),
         }
     }
 
