@@ -8,6 +8,7 @@
 //! * [`Mailbox`]: messages for a thread that sleeps when there are none, such as a worker.
 //! * [`Assignment`]: the thread that empties a queue, to which other threads leave it; for example the worker
 //!   that copies to a port.
+//! * [`SharedBucket`]: a bound on a rate, such as that of packets to the clients of a P4 program.
 //!
 //! None of them allocates after construction, none takes a lock, none makes a system call (but for
 //! [`Claim::claim_blocking`], which yields). All atomics and cells go through `sync`, so that the
@@ -18,6 +19,7 @@ mod claim;
 mod mailbox;
 mod pool;
 mod queue;
+mod rate;
 mod sync;
 
 pub use assignment::Assignment;
@@ -25,3 +27,4 @@ pub use claim::{Claim, Guard, Keeper};
 pub use mailbox::{Activity, Mailbox};
 pub use pool::{PoolOwner, Shared, Unique};
 pub use queue::{Queue, Receiver};
+pub use rate::SharedBucket;

@@ -3,8 +3,9 @@
 //! A bucket saves tokens while nothing happens, up to its *burst*, and each event takes one. Tokens are
 //! counted in parts that no rate rounds. The caller reads the clock, and may use any one that counts from a
 //! fixed moment; a reading older than the last one gives nothing. These buckets bound events that
-//! one thread counts, or several under a lock. A meter, whose tokens many threads take at once, and the
-//! raised class, whose tokens come by sleeping, are other things (crates `datapath` and `thread-priority`).
+//! one thread counts, or several under a lock. A bucket that threads share without one (crate `lock-free`), a
+//! meter, whose tokens many threads take at once, and the raised class, whose tokens come by sleeping, are
+//! other things (crates `datapath` and `thread-priority`).
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,8 @@
 //! Clients of a P4 switch: packets to them and from them, by a socket of the process that serves them.
 //!
 //! The program has a port for them. What it sends there is written to the socket by the thread that forwards,
-//! without waiting; what clients send is run by the channel thread, as if it had come by that port.
+//! which waits neither for the socket nor for another thread; what clients send is run by the channel thread,
+//! as if it had come by that port.
 //!
 //! | behaviour | bound |
 //! |---|---|
@@ -21,10 +22,8 @@ use crate::state::Ports;
 use control_protocol::p4::{FromP4, P4_PORTS, ToP4};
 use control_protocol::{Channel, ChannelError};
 use flow::DropReason;
-use lock_free::Unique;
+use lock_free::{SharedBucket, Unique};
 use p4_ir::DigestId;
-use pacing::TokenBucket;
-use parking_lot::Mutex;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,6 +42,8 @@ const DIGESTS_AT_ONCE: u32 = 1_000;
 /// Packets of clients in one turn of the channel thread.
 const PACKETS_OUT: usize = 16;
 
+const NS_PER_MS: u64 = 1_000_000;
+
 /// Time after which packets are looked at again that could not run.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -51,8 +52,8 @@ pub(crate) struct Clients {
     /// Number of their port.
     pub cpu_port: Option<u16>,
     channel: Channel,
-    rate: Mutex<TokenBucket>,
-    digest_rate: Mutex<TokenBucket>,
+    rate: SharedBucket,
+    digest_rate: SharedBucket,
     /// Packets of clients could not run yet: the socket is looked at again without being polled.
     waits: AtomicBool,
     /// The socket has been closed.
@@ -64,8 +65,8 @@ impl Clients {
         Clients {
             cpu_port,
             channel,
-            rate: Mutex::new(TokenBucket::new(PACKETS_IN, PACKETS_IN_AT_ONCE)),
-            digest_rate: Mutex::new(TokenBucket::new(DIGESTS, DIGESTS_AT_ONCE)),
+            rate: SharedBucket::new(PACKETS_IN_AT_ONCE, PACKETS_IN),
+            digest_rate: SharedBucket::new(DIGESTS_AT_ONCE, DIGESTS),
             waits: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
         }
@@ -98,7 +99,7 @@ impl Clients {
         if self.is_closed() {
             return Err(DropReason::NoSuchPort);
         }
-        if !self.rate.lock().take(Duration::from_millis(now_ms)) {
+        if !self.rate.take(now_ms * NS_PER_MS) {
             return Err(DropReason::QueueFull);
         }
         if header.flags & wire::NEEDS_CSUM != 0 {
@@ -116,7 +117,7 @@ impl Clients {
 
     /// Sends a digest of a lineage; whether it has left.
     pub fn send_digest(&self, (lineage, digest): (u64, DigestId), values: &[u8], now_ms: u64) -> bool {
-        if self.is_closed() || !self.digest_rate.lock().take(Duration::from_millis(now_ms)) {
+        if self.is_closed() || !self.digest_rate.take(now_ms * NS_PER_MS) {
             return false;
         }
         let message = FromP4::Digest {
@@ -249,5 +250,38 @@ impl P4Table {
                 switch.counts.add_packet_out(false);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Packets that reach a client which reads, of many at a time, and digests.
+    fn sent(clients: &Clients, peer: &Channel, now_ms: u64) -> [usize; 2] {
+        let received = || peer.try_recv::<FromP4>().is_ok();
+        let packet = || clients.send_in(vec![0; MIN_FRAME], &VnetHeader::default(), now_ms);
+        let packets = (0..3000).filter(|_| match packet() {
+            Ok(()) => received(),
+            Err(reason) => reason != DropReason::QueueFull,
+        });
+        let packets = packets.count();
+        let digest = || clients.send_digest((0, DigestId(0)), &[7], now_ms);
+        let digests = (0..3000).filter(|_| digest() && received());
+        [packets, digests.count()]
+    }
+
+    #[test]
+    fn packets_and_digests_to_clients_have_a_burst_and_a_rate() {
+        let (ours, peer) = Channel::pair().unwrap();
+        let clients = Clients::new(Some(1), ours);
+        assert_eq!(sent(&clients, &peer, 5), [1000, 1000]);
+        assert_eq!(sent(&clients, &peer, 5), [0, 0]);
+        let later = (6..=25).map(|now_ms| sent(&clients, &peer, now_ms));
+        let [packets, digests] = later.fold([0, 0], |sum, [packets, digests]| {
+            [sum[0] + packets, sum[1] + digests]
+        });
+        assert_eq!([packets, digests], [200, 200], "ten in a millisecond");
+        assert_eq!(sent(&clients, &peer, 1_000_000), [1000, 1000], "no more is saved");
     }
 }
