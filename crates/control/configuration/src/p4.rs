@@ -22,7 +22,7 @@ pub struct P4Config {
     /// Files of entries.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<PathBuf>,
-    /// Ports that are bound to it; they need not exist yet.
+    /// Ports that are bound to it, and links to other programs; they need not exist yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PlacedPort>,
     /// Most operations of one pass that it is allowed; default: 32,768.
@@ -30,14 +30,58 @@ pub struct P4Config {
     pub operations: Option<P4Operations>,
 }
 
-/// A port at a program, written `NUMBER=PORT`.
+/// A port at a program, written `NUMBER=PORT`, or a link, written `NUMBER=PROGRAM:NUMBER`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct PlacedPort {
     /// Number by which the program knows it, 0 to 510.
     pub number: u16,
-    /// Name of the port.
+    /// Name of the port, or `PROGRAM:NUMBER`.
     pub port: String,
+}
+
+/// A port of a program, as the other end of a link, written `PROGRAM:NUMBER`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct P4End {
+    /// Name of the program.
+    pub program: Name,
+    /// Number of the port, 0 to 510.
+    pub number: u16,
+}
+
+impl P4End {
+    /// What a place in a port map names, if it is no port.
+    #[must_use]
+    pub fn of(port: &str) -> Option<P4End> {
+        let (program, number) = port.split_once(':')?;
+        Some(P4End {
+            program: program.parse().ok()?,
+            number: number_of(number)?,
+        })
+    }
+}
+
+impl FromStr for P4End {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        P4End::of(text).ok_or_else(|| InvalidValue {
+            value: text.into(),
+            expected: "PROGRAM:NUMBER, with a number from 0 to 510",
+        })
+    }
+}
+
+impl fmt::Display for P4End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.program, self.number)
+    }
+}
+
+/// A port's number, written as [`P4End`] is shown, so that a link has one form.
+fn number_of(text: &str) -> Option<u16> {
+    let number: u16 = text.parse().ok().filter(|number| *number <= 510)?;
+    (number.to_string() == text).then_some(number)
 }
 
 impl FromStr for PlacedPort {
@@ -46,12 +90,15 @@ impl FromStr for PlacedPort {
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let placed = text.split_once('=').and_then(|(number, port)| {
             let number = number.parse().ok().filter(|number| *number <= 510)?;
-            let port = (!port.is_empty()).then(|| port.to_owned())?;
-            Some(PlacedPort { number, port })
+            let is_right = !port.is_empty() && (!port.contains(':') || P4End::of(port).is_some());
+            is_right.then(|| PlacedPort {
+                number,
+                port: port.into(),
+            })
         });
         placed.ok_or_else(|| InvalidValue {
             value: text.into(),
-            expected: "NUMBER=PORT, with a number from 0 to 510",
+            expected: "NUMBER=PORT or NUMBER=PROGRAM:NUMBER, with numbers from 0 to 510",
         })
     }
 }

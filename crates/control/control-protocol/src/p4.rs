@@ -47,10 +47,16 @@ pub const MAX_OPERATIONS: u32 = 1_000_000;
 /// Ports of a P4 switch have lower numbers: this one means "drop" in v1model.
 pub const P4_PORTS: u16 = 511;
 
+/// Most links between a controller's P4 switches.
+pub const MAX_P4_LINKS: usize = 256;
+
+/// Most P4 switches that links join, directly or by others.
+pub const MAX_P4_JOINED: usize = 16;
+
 /// Most words of the cells of an answer.
 pub const MAX_CELL_WORDS: usize = 4096;
 
-/// A port's place at a P4 switch.
+/// A port's place at a P4 switch, or the end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct P4Binding {
     /// The P4 switch, one of the port's controller.
@@ -97,6 +103,13 @@ pub enum P4Request {
     Delete {
         /// The P4 switch.
         switch: P4Id,
+    },
+    /// Joins ports of P4 switches, which need not exist, and parts those of the links before: a packet that a
+    /// program sends by one end comes by the other one. A link goes before a port that is bound to its end.
+    /// Answer: `Done`.
+    Link {
+        /// All of the controller's, [`MAX_P4_LINKS`] at most; each end is of one link.
+        links: Vec<[P4Binding; 2]>,
     },
     /// Asks for the controller's P4 switches, in the order of their numbers. Answer:
     /// [`P4Answer::Switches`].

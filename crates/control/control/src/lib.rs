@@ -12,6 +12,7 @@
 //! | switches: decisions about packets, and upkeep of flows; asks the data plane | `switches` |
 //! | rule lists and sets: what the data plane has of them, and the way to what it should have | `policies` |
 //! | P4 switches: what the data plane has of them, and the way to what it should have | `p4` |
+//! | Port maps of P4 switches, and links between them | `p4_map` |
 //! | the deciders of a switch, and their chain; the learning switch, which is one of them | [`provider`], [`l2`] |
 //! | a port | `port` |
 //! | vCPU threads of each guest | `vcpus` |
@@ -58,6 +59,7 @@ mod mac;
 mod messages;
 mod order;
 mod p4;
+mod p4_map;
 mod pace;
 mod pending;
 mod plan;

@@ -50,6 +50,15 @@ pub enum Refusal {
     /// Two ports are to have the same number.
     #[error("P4 switch {0}: two ports have the same number")]
     P4Place(String),
+    /// A P4 switch has neither port nor link of that number.
+    #[error("P4 switch {0} has no port {1}")]
+    NoP4Port(String, u16),
+    /// There are too many links between P4 switches.
+    #[error("there can be {0} links between P4 switches")]
+    TooManyLinks(usize),
+    /// Links join too many P4 switches.
+    #[error("links join P4 switch {0} with others; {1} of them can be joined, directly or by others")]
+    TooManyJoined(String, usize),
     /// All numbers of P4 switches are taken.
     #[error("there are {0} P4 switches already")]
     TooManyP4(u32),
@@ -160,9 +169,12 @@ impl Refusal {
         use Refusal as R;
         match self {
             R::ViewOnly { .. } | R::NoDevice => ErrorCode::Forbidden,
-            R::NoSwitch(_) | R::NoPort(_) | R::NoPolicy(_) | R::NoP4(_) | R::NoFormerP4(_) => {
-                ErrorCode::NotFound
-            }
+            R::NoSwitch(_)
+            | R::NoPort(_)
+            | R::NoPolicy(_)
+            | R::NoP4(_)
+            | R::NoP4Port(..)
+            | R::NoFormerP4(_) => ErrorCode::NotFound,
             R::NothingToConfirm | R::NoConfiguration => ErrorCode::NotFound,
             R::P4OfFile(_) | R::SwitchOfFile(_) | R::PortOfFile(_) => ErrorCode::OfFile,
             R::PortOfSwitch { .. } | R::ConfiguredBySwitch { .. } => ErrorCode::OfFile,
@@ -172,7 +184,11 @@ impl Refusal {
             R::SocketTaken { .. } | R::Unconfirmed(..) | R::OtherPort { .. } => ErrorCode::Conflict,
             R::P4Busy | R::NoDataPlane | R::DataPlaneEnded | R::NoAnswer => ErrorCode::Unavailable,
             R::TooManyLists => ErrorCode::Unavailable,
-            R::TooManyP4(_) | R::FrameLength { .. } | R::LongSocketPath { .. } => ErrorCode::Limit,
+            R::TooManyP4(_)
+            | R::TooManyLinks(_)
+            | R::TooManyJoined(..)
+            | R::FrameLength { .. }
+            | R::LongSocketPath { .. } => ErrorCode::Limit,
             R::Contradiction(_) | R::Configuration(_) | R::Unreadable { .. } => ErrorCode::Configuration,
             R::Port { .. } => ErrorCode::Port,
             R::Malformed(_) | R::NoProgram | R::NoText => ErrorCode::Malformed,

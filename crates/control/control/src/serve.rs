@@ -21,7 +21,7 @@ use control_protocol::rules::RuleAnswer;
 use controller::Welcome;
 use flow::{Flow, FlowStats, PortId, Stage};
 use management::Request::{
-    P4Connect, P4Devices, P4List, P4Load, P4Program, P4Read, P4Rollback, P4Unload, P4Write,
+    P4Connect, P4Devices, P4List, P4Load, P4Ports, P4Program, P4Read, P4Rollback, P4Unload, P4Write,
 };
 use management::{
     ContestedMacs, Counters, DataPlaneStatus, MAX_CONFIGURATION, MacInfo, P4Cells, PortStats, Process, Reply,
@@ -113,6 +113,7 @@ impl Control {
             | P4Connect { .. }
             | P4Devices
             | P4Load { .. }
+            | P4Ports { .. }
             | P4Program { .. }
             | P4Read { .. }
             | P4Rollback { .. }
@@ -150,6 +151,10 @@ impl Control {
             Request::P4Rollback { name } => self.p4_rollback(token, &name),
             Request::P4Unload { name } => {
                 let done = self.p4_unload(&name)?;
+                self.reply_when_made(token, done)
+            }
+            P4Ports { name, set, remove } => {
+                let done = self.p4_ports(&name, &set, &remove)?;
                 self.reply_when_made(token, done)
             }
             P4Connect { name } => self.p4_connect(token, &name, fds),

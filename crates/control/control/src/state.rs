@@ -8,6 +8,7 @@ use crate::intent::{Intent, P4Intent, merge};
 use crate::l2::storm::StormLimits;
 use crate::l2::{PortRules, Readiness, SwitchRules};
 use crate::mac::initial_mac;
+use crate::p4_map::check_links;
 use crate::refusal::Refusal;
 use control_protocol::driver::{InterfaceKind, InterfaceSpec};
 use control_protocol::p4::P4_PORTS;
@@ -254,7 +255,6 @@ impl State {
 fn check_p4(state: &State) -> Result<(), Refusal> {
     let mut taken = BTreeMap::new();
     for (name, own) in &state.p4 {
-        let mut home = None;
         for (place, port) in &own.ports {
             let error = |reason: String| Refusal::P4Port {
                 name: name.clone(),
@@ -276,18 +276,11 @@ fn check_p4(state: &State) -> Result<(), Refusal> {
                     "it has policies or guards, which a program would pass by".into(),
                 ));
             }
-            let switch = state.ports.get(port).map(|found| &found.switch);
-            if let (Some(switch), Some(home)) = (switch, home.or(switch))
-                && switch != home
-            {
-                return Err(error(format!(
-                    "it is at switch {switch}, and others are at {home}"
-                )));
-            }
-            home = home.or(switch);
         }
     }
-    Ok(())
+    check_links(&state.p4, |port| {
+        state.ports.get(port).map(|found| found.switch.as_str())
+    })
 }
 
 fn open_rules(vlan: VlanConfig, mac_limit: usize, mac: Option<[u8; 6]>) -> PortRules {

@@ -108,6 +108,7 @@ impl Kind {
                 | P4Request::Commit { .. }
                 | P4Request::Connect { .. }
                 | P4Request::Delete { .. }
+                | P4Request::Link { .. }
                 | P4Request::Write { .. },
             ) => Kind::Done,
             Request::Trace { .. } | Request::TraceActions { .. } => Kind::Trace,

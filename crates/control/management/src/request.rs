@@ -208,6 +208,16 @@ pub enum Request {
         /// Name of the P4 switch.
         name: String,
     },
+    /// Changes the ports of a P4 switch, whose program stays. The configuration file's ports return with the
+    /// next reload.
+    P4Ports {
+        /// Name of the P4 switch.
+        name: String,
+        /// Ports to bind, and links as `PROGRAM:NUMBER`; in the place of what had the number.
+        set: Vec<P4Place>,
+        /// Numbers to free before; of a link, at either end.
+        remove: Vec<u16>,
+    },
     /// Ends a P4 switch that was loaded. Its ports are forwarded by their switch from then on.
     P4Unload {
         /// Name of the P4 switch.
@@ -325,6 +335,7 @@ impl Request {
             | Request::PortSet { .. }
             | Request::Capture { .. }
             | Request::P4Load { .. }
+            | Request::P4Ports { .. }
             | Request::P4Unload { .. }
             | Request::P4Rollback { .. }
             | Request::P4Write { .. }
@@ -520,13 +531,13 @@ impl PortChanges {
     }
 }
 
-/// A port's place at a P4 switch.
+/// A port's place at a P4 switch, or the end of a link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct P4Place {
     /// Number by which the program knows the port, 0 to 510.
     pub number: u16,
-    /// Name of the port.
+    /// Name of the port, or `PROGRAM:NUMBER`: a port of another program.
     pub port: String,
 }
 

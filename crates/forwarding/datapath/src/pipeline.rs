@@ -26,7 +26,7 @@ use crate::grace::Member;
 use crate::injection::Injection;
 use crate::kept::{Kept, TurnTime};
 use crate::look_up::LookUp;
-use crate::p4::{Diverted, KeptVerdicts, P4Key, Shares};
+use crate::p4::{Crossings, Diverted, KeptVerdicts, P4Key, Shares};
 use crate::port::Port;
 use crate::sinks::Forward;
 use crate::state::{Datapath, Ports, port_of, transmit_ring};
@@ -73,6 +73,8 @@ pub(crate) struct Walk {
     pub shares: Shares,
     /// Verdicts of P4 programs.
     pub verdicts: KeptVerdicts,
+    /// Packets between P4 programs; none between turns.
+    pub crossings: Crossings,
 }
 
 /// A packet of the control process, and what is to be done with it.
@@ -225,6 +227,7 @@ impl Pipeline {
                 copies_twice: datapath.shared.placement.policy.copies_twice(),
                 shares: Shares::default(),
                 verdicts: KeptVerdicts::default(),
+                crossings: Crossings::default(),
             },
             member: datapath.periods.join(),
             datapath,

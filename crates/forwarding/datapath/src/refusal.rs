@@ -97,13 +97,18 @@ fn errno_of_p4(refused: &P4Refused) -> Errno {
         P4Refused::NoDraft(_) | P4Refused::NoSwitch(_) => Errno::NOENT,
         P4Refused::OtherVersion => Errno::STALE,
         P4Refused::Bytes(..) => Errno::TOOBIG,
-        P4Refused::Drafts(_) | P4Refused::Switches(_) | P4Refused::Limit { .. } => Errno::NOSPC,
+        P4Refused::Drafts(_)
+        | P4Refused::Switches(_)
+        | P4Refused::Links(_)
+        | P4Refused::Joined(_)
+        | P4Refused::Limit { .. } => Errno::NOSPC,
         P4Refused::PlaceTaken(..) => Errno::EXIST,
         P4Refused::Decode(_)
         | P4Refused::Engine(_)
         | P4Refused::Failed(_)
         | P4Refused::NoPlace(_)
         | P4Refused::NoCell { .. }
+        | P4Refused::LinkedTwice(..)
         | P4Refused::Filters(_)
         | P4Refused::Trace(_) => Errno::INVAL,
     }

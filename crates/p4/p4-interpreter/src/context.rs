@@ -169,6 +169,11 @@ impl Context {
         self.spare_passes = passes;
     }
 
+    /// Further passes, and runs of copies, that are left.
+    pub fn spare_passes(&self) -> u32 {
+        self.spare_passes
+    }
+
     /// Bytes of memory.
     pub fn memory(&self) -> usize {
         let packet = |packet: &PacketState| {

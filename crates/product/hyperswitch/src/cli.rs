@@ -4,9 +4,9 @@
 use clap::{Args, Parser, Subcommand};
 use management::{
     AddressLimit, AddressSource, AgeingSeconds, Dscp, Group, Guard, InterfaceName, IpPrefix, ListenAddress,
-    MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, Netns, P4Operations, PlacedPort, PortKind,
-    PortMode, Priority, SocketMode, StormBits, StormControl, SwitchKind, TableSize, Trunk, UserId, VlanId,
-    VlanPriority, Weight,
+    MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, Netns, P4End, P4Operations, PlacedPort,
+    PortKind, PortMode, Priority, SocketMode, StormBits, StormControl, SwitchKind, TableSize, Trunk, UserId,
+    VlanId, VlanPriority, Weight,
 };
 use std::net::IpAddr;
 use std::net::SocketAddr;
@@ -271,6 +271,13 @@ pub enum P4Verb {
     /// List or set the rates of a loaded program's meters
     #[command(subcommand)]
     Meter(P4MeterVerb),
+    /// Show or change the ports of loaded programs, which stay
+    #[command(subcommand)]
+    Port(P4PortVerb),
+    /// Show, add or remove links between programs: what one sends by its end comes to the other one by its
+    /// end, both ways
+    #[command(subcommand)]
+    Link(P4LinkVerb),
     /// Return to the program, with its entries, and to the ports that were there before the last load; once
     /// more undoes that
     Rollback {
@@ -290,6 +297,52 @@ pub enum P4Verb {
     Unload {
         /// Name of the program
         name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum P4PortVerb {
+    /// Show ports of programs with their numbers, and links
+    Show {
+        /// Of this program only
+        name: Option<String>,
+    },
+    /// Bind ports or add links, in the place of what had the number; `reload` restores what the file has
+    Set {
+        /// Name of the program
+        name: String,
+        /// A number of the program, and a port of the instance or a port of another program behind it
+        #[arg(value_name = "NUMBER=PORT|NUMBER=PROGRAM:NUMBER", required = true)]
+        ports: Vec<PlacedPort>,
+    },
+    /// Free numbers of a program: ports are forwarded by their switch again, links end
+    Remove {
+        /// Name of the program
+        name: String,
+        /// Numbers by which the program knows them
+        #[arg(value_name = "NUMBER", required = true)]
+        numbers: Vec<u16>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum P4LinkVerb {
+    /// Show all links
+    Show,
+    /// Add a link, in the place of what the first end was
+    Add {
+        /// A port of a program, 0 to 510
+        #[arg(value_name = "PROGRAM:NUMBER")]
+        from: P4End,
+        /// A port of another program, or of the same one
+        #[arg(value_name = "PROGRAM:NUMBER")]
+        to: P4End,
+    },
+    /// Remove a link
+    Remove {
+        /// Either end
+        #[arg(value_name = "PROGRAM:NUMBER")]
+        end: P4End,
     },
 }
 
@@ -399,8 +452,8 @@ pub struct P4PlaceArgs {
     /// Name of the program in the instance [default: that of the file]
     #[arg(long, value_name = "NAME")]
     pub name: Option<Name>,
-    /// A port of the instance, and the number by which the program knows it, 0 to 510; may be given several
-    /// times
+    /// A port of the instance, and the number by which the program knows it, 0 to 510, or a link to a port of
+    /// another program as NUMBER=PROGRAM:NUMBER; may be given several times
     #[arg(long = "port", value_name = "NUMBER=PORT")]
     pub ports: Vec<PlacedPort>,
     /// Operations that a packet may take in a pass, up to 1000000: longer turns are rarer [default: 32768]

@@ -459,3 +459,120 @@ fn meter_of(file: &Path) -> String {
 fn register_of(file: &Path) -> String {
     first_of(file, "register_arrays")
 }
+
+/// Blocks of code in a part of the document.
+fn blocks(part: &str) -> Vec<String> {
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/p4.md");
+    let document = fs::read_to_string(document).unwrap();
+    let part = document
+        .split("\n## ")
+        .find(|found| found.starts_with(part))
+        .unwrap();
+    let blocks = part.split("```").skip(1).step_by(2);
+    blocks.map(str::to_owned).collect()
+}
+
+/// The commands of the document, with files as it has them.
+#[test]
+fn the_example_of_linked_programs_is_as_the_document_says() {
+    let world = World::start(PORTS);
+    let of_router = blocks("Two guests talk through a program");
+    let entries = of_router
+        .iter()
+        .find(|block| block.starts_with("\ntable_add router_mac"));
+    world.write("commands.txt", entries.unwrap());
+    let of_links = blocks("Programs around programs");
+    world.write("stations.txt", &of_links[1]);
+    let run = |line: &str| {
+        let words = line.split(' ').skip(1).map(|word| {
+            let file = world.directory.path().join(word);
+            if file.is_file() {
+                file.to_str().unwrap().to_owned()
+            } else {
+                word.to_owned()
+            }
+        });
+        let words: Vec<String> = words.collect();
+        world.says(&words.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let said: Vec<String> = of_links[0].lines().skip(1).map(run).collect();
+    assert_eq!(said.len(), 6);
+    let around = "operator 1=a,2=b,3=tenant:1,4=tenant:2 in force";
+    world.until(&[around, "tenant 1=operator:3,2=operator:4 in force"]);
+    assert!(
+        said[2].contains("operator:3  tenant:1") && said[2].contains("operator:4  tenant:2"),
+        "{}",
+        said[2]
+    );
+    assert!(said[5].contains("tenant:2"), "{}", said[5]);
+    // In other processes as well.
+    for role in ["control", "data-plane"] {
+        world.instance.kill(role);
+        world.until(&[around, "tenant 1=operator:3,2=operator:4 in force"]);
+    }
+    assert_eq!(
+        world
+            .instance
+            .verb(&["p4", "link", "show"])
+            .unwrap()
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+}
+
+#[test]
+fn ports_and_links_are_changed_while_a_program_stays() {
+    let two = with("one", "l2_switch.json", "ports = [\"1=a\", \"3=two:1\"]\n")
+        + "[[p4]]\nname = \"two\"\nprogram = \"router.json\"\n";
+    let world = World::start(&two);
+    let as_the_file_has_it = ["one 1=a,3=two:1 in force", "two 1=one:3 in force"];
+    world.until(&as_the_file_has_it);
+    world.says(&["p4", "port", "set", "one", "2=b", "3=two:9"]);
+    world.until(&["one 1=a,2=b,3=two:9 in force", "two 9=one:3 in force"]);
+    world.says(&["p4", "port", "remove", "one", "1", "2"]);
+    world.says(&["p4", "link", "remove", "two:9"]);
+    world.until(&["one  in force", "two  in force"]);
+    for (arguments, expected) in [
+        (&["p4", "port", "set", "none", "1=a"][..], "no P4 switch none"),
+        (&["p4", "port", "set", "one", "1=nobody"], "no port nobody"),
+        (&["p4", "port", "set", "one", "1=none:2"], "no P4 switch none"),
+        (
+            &["p4", "port", "set", "one", "1=two:511"],
+            "NUMBER=PROGRAM:NUMBER",
+        ),
+        (
+            &["p4", "port", "remove", "one", "7"],
+            "P4 switch one has no port 7",
+        ),
+        (
+            &["p4", "link", "add", "one:1", "one:1"],
+            "cannot be linked with itself",
+        ),
+        (&["p4", "link", "remove", "one:1"], "there is no link at one:1"),
+        (&["p4", "port", "show", "none"], "no P4 switch none"),
+    ] {
+        world.refuses(arguments, expected);
+    }
+    world.says(&["p4", "link", "add", "one:5", "two:5"]);
+    world.refuses(
+        &["p4", "link", "add", "one:6", "two:5"],
+        "bound to P4 switch one already",
+    );
+    world.refuses(&["p4", "port", "set", "two", "5=a"], "that is a already");
+    let said = world.says(&["reload"]);
+    assert!(said.contains("P4 program one has other ports"), "{said}");
+    world.until(&as_the_file_has_it);
+    // Programs that are joined have ports of one switch; what the file has wrong has its place.
+    let far = format!(
+        "{}[[switch]]\nname = \"far\"\n[[switch.port]]\nname = \"c\"\n",
+        &two
+    );
+    let far = world.write(
+        "far.toml",
+        &far.replace("router.json\"\n", "router.json\"\nports = [\"2=c\"]\n"),
+    );
+    world.refuses(&["apply", &far], "it is at switch far, and others are at lan");
+    world.until(&as_the_file_has_it);
+}

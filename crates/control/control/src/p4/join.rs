@@ -13,7 +13,7 @@ use control_protocol::data_plane::{Answer, Request};
 use control_protocol::p4::{MAX_P4_SWITCHES, MAX_PIECE, P4Array, P4Binding, P4Request};
 use controller::Answered;
 use flow::{P4Id, PortId};
-use management::{Hex, P4Piece, P4Place, Reply};
+use management::{Hex, P4End, P4Piece, P4Place, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
@@ -126,8 +126,17 @@ impl Control {
     }
 
     /// Ports by the numbers that a program knows.
-    fn places(&self, name: &str, ports: &[P4Place]) -> Result<BTreeMap<u16, String>, Refusal> {
-        let exists = |place: &&P4Place| self.state.ports.contains_key(&place.port);
+    pub(super) fn places(&self, name: &str, ports: &[P4Place]) -> Result<BTreeMap<u16, String>, Refusal> {
+        let has_program = |end: &P4End| {
+            let other = end.program.as_str();
+            other == name || self.intent.p4.contains_key(other)
+        };
+        let links = ports.iter().filter_map(|place| P4End::of(&place.port));
+        if let Some(end) = links.into_iter().find(|end| !has_program(end)) {
+            return Err(Refusal::NoP4(end.program.to_string()));
+        }
+        let exists =
+            |place: &&P4Place| self.state.ports.contains_key(&place.port) || P4End::of(&place.port).is_some();
         if let Some(place) = ports.iter().find(|place| !exists(place)) {
             return Err(Refusal::NoPort(place.port.clone()));
         }
@@ -346,6 +355,7 @@ impl Control {
             let request = Request::PortP4 { port, binding };
             self.data_plane.ask_port(request, Vec::new(), name);
         }
+        self.join_links();
         let mut switches = BTreeSet::new();
         for (name, _, _, wanted) in changes {
             let Some(run) = self.ports.get_mut(&name) else {

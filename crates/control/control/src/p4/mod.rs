@@ -12,12 +12,14 @@
 //! |---|---|
 //! | `file` | programs of the configuration file |
 //! | `join` | requests and answers, bindings of ports, users who wait |
+//! | `links` | port maps changed, and ports of P4 switches joined |
 //! | `devices` | the process for P4Runtime: what it may ask for |
 //! | `tell` | P4 switches for users |
 
 mod devices;
 mod file;
 mod join;
+mod links;
 mod tell;
 
 pub(crate) use file::{differences, read};
@@ -25,7 +27,7 @@ pub(crate) use join::free_number;
 
 use crate::intent::P4Intent;
 use crate::users::Token;
-use control_protocol::p4::{MAX_PIECE, P4Answer, P4Request};
+use control_protocol::p4::{MAX_PIECE, P4Answer, P4Binding, P4Request};
 use flow::P4Id;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -51,6 +53,8 @@ pub(crate) struct P4Run {
     /// What was refused, until something else is wanted.
     refused: BTreeMap<P4Id, String>,
     trial: Option<Trial>,
+    /// Links that the data plane was told of; `None` while it was told of none.
+    links: Option<Vec<[P4Binding; 2]>>,
 }
 
 /// Requests that are not answered.
@@ -178,6 +182,7 @@ impl P4Run {
     /// The data plane is gone, with whatever it had.
     pub fn lose(&mut self) {
         self.held = None;
+        self.links = None;
         self.current = None;
         self.refused.clear();
     }

@@ -2,6 +2,7 @@
 
 use crate::control::Control;
 use crate::intent::P4Intent;
+use crate::p4_map::stated;
 use crate::pending::Question;
 use crate::serve::Served;
 use crate::users::Token;
@@ -9,6 +10,7 @@ use control_protocol::data_plane::Request;
 use control_protocol::p4::{P4Info, P4Request};
 use flow::P4Id;
 use management::{P4Clients, P4Place, P4Switch, Reply};
+use std::collections::BTreeMap;
 
 impl Control {
     /// Asks what P4 switches counted.
@@ -30,10 +32,8 @@ impl Control {
 
     fn p4_switch(&self, name: &str, own: &P4Intent, info: Option<&P4Info>) -> P4Switch {
         let counts = info.map(|info| info.counts.clone()).unwrap_or_default();
-        let places = own.ports.iter().map(|(number, port)| P4Place {
-            number: *number,
-            port: port.clone(),
-        });
+        let places = self.p4_ports_of(name, own).into_iter();
+        let places = places.map(|(number, port)| P4Place { number, port });
         P4Switch {
             name: name.into(),
             ports: places.collect(),
@@ -57,6 +57,14 @@ impl Control {
             },
             drops: counts.drops.into_iter().collect(),
         }
+    }
+
+    /// Ports of a P4 switch, and ends of links, those included that the other end states.
+    fn p4_ports_of(&self, name: &str, own: &P4Intent) -> BTreeMap<u16, String> {
+        let stated = stated(&self.intent.p4);
+        let back = stated.filter(|(_, end, _)| end.program.as_str() == name);
+        let back = back.map(|(number, end, (other, _))| (end.number, format!("{other}:{number}")));
+        back.chain(own.ports.clone()).collect()
     }
 
     /// What is wrong with P4 switches, for users.

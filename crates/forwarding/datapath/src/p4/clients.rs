@@ -156,10 +156,10 @@ pub(super) struct FromClients<'a> {
 }
 
 impl FromClients<'_> {
-    /// Receives packets, as many as may run in a turn.
-    pub fn receive(&self, slots: &mut Injection, packets: &mut Vec<Unique<Packet>>) {
+    /// Receives packets, as many as may run in a turn and at most `most`.
+    pub fn receive(&self, most: usize, slots: &mut Injection, packets: &mut Vec<Unique<Packet>>) {
         let (counts, id) = (&self.switch.counts, self.port.id());
-        for _ in 0..self.switch.version.burst().min(PACKETS_OUT) {
+        for _ in 0..most.min(PACKETS_OUT) {
             let Some(received) = self.clients.receive() else {
                 return;
             };

@@ -1,7 +1,9 @@
 //! Where packets go that a program has run: to a port, once, changed in their slots; to several, as copies
-//! that share payload; to the clients of the P4 switch; or nowhere, for a reason that is counted.
+//! that share payload; to the clients of the P4 switch; over a link to another one; or nowhere, for a reason
+//! that is counted.
 
 use super::Bound;
+use super::links::{Crossings, Place};
 use super::outputs::{Outputs, Sent};
 use super::version::Counts;
 use crate::burst::Outgoing;
@@ -39,6 +41,9 @@ pub(super) struct Exit<'a, S> {
     pub port: &'a Port,
     /// A capture or mirror copies packets that come.
     pub is_copied: bool,
+    /// Links that the packets have crossed.
+    pub crossed: u8,
+    pub crossings: &'a mut Crossings,
     pub reach: Reach<'a>,
     pub outgoing: &'a mut Outgoing,
     pub spare: S,
@@ -59,10 +64,35 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
             let sent = self.send_in(&packet, packet.to_bytes(usize::MAX), &header);
             return sent.unwrap_or_else(|reason| packet.account.dropped(reason, 1));
         }
+        if let Some(to) = self.bound.link_at(port) {
+            let account = packet.account.clone();
+            let crossed = self.cross(to, packet);
+            return crossed.unwrap_or_else(|reason| account.dropped(reason, 1));
+        }
         match self.bound.port_of(port) {
             Some(to) => self.outgoing.add(to, packet),
             None => packet.account.dropped(DropReason::NoSuchPort, 1),
         }
+    }
+
+    /// Has a packet cross a link.
+    fn cross(&mut self, to: Place, packet: Unique<Packet>) -> Result<(), DropReason> {
+        if self.crossings.add(to, self.crossed, packet) {
+            return Ok(());
+        }
+        self.counts.add_link_drop();
+        Err(DropReason::TooDeep)
+    }
+
+    /// Has a packet leave that is sent once.
+    fn leave(&mut self, to: Receiver, packet: Unique<Packet>) -> Result<(), DropReason> {
+        match to {
+            Receiver::Port(to) => self.outgoing.add(to, packet),
+            Receiver::Link(to) => return self.cross(to, packet),
+            // They get bytes, not packets.
+            Receiver::Clients => return Err(DropReason::NoSuchPort),
+        }
+        Ok(())
     }
 
     /// Sends digests to the clients, and counts those that are lost.
@@ -113,21 +143,20 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
     }
 
     fn send_one(&mut self, mut packet: Unique<Packet>, sent: &Sent, head: &[u8]) -> Result<(), DropReason> {
-        let Receiver::Port(to) = self.receiver(sent, head)? else {
+        let to = self.receiver(sent, head)?;
+        if matches!(to, Receiver::Clients) {
             return self.send_to_clients(&packet, sent, head);
-        };
+        }
         let is_whole = sent.offset + sent.length >= packet.frame_len();
         if is_whole
             && packet
                 .replace_front(head, sent.offset)
                 .map_err(|_| DropReason::BadOffload)?
         {
-            self.outgoing.add(to, packet);
-            return Ok(());
+            return self.leave(to, packet);
         }
         let copy = self.copy(&packet, sent, head)?;
-        self.outgoing.add(to, copy);
-        Ok(())
+        self.leave(to, copy)
     }
 
     /// Has packets leave that were to be handed over, through their receivers' queues.
@@ -151,6 +180,10 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
                 Ok(Receiver::Port(to)) => self.shared_copy(packet, sent, head).map(|copy| {
                     enqueue(copy.share(), self.port, to, &mut self.reach);
                 }),
+                Ok(Receiver::Link(to)) => {
+                    let copy = self.shared_copy(packet, sent, head);
+                    copy.and_then(|copy| self.cross(to, copy))
+                }
                 Err(reason) => Err(reason),
             };
             if let Err(reason) = left {
@@ -188,6 +221,9 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
         }
         if self.bound.clients_at(sent.port).is_some() {
             return Ok(Receiver::Clients);
+        }
+        if let Some(to) = self.bound.link_at(sent.port) {
+            return Ok(Receiver::Link(to));
         }
         let to = self.bound.port_of(sent.port).ok_or(DropReason::NoSuchPort)?;
         Ok(Receiver::Port(to))
@@ -231,6 +267,7 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
 /// Where a packet leaves to.
 enum Receiver {
     Port(PortId),
+    Link(Place),
     Clients,
 }
 

@@ -5,22 +5,20 @@
 //! program runs packet by packet. Packets that the program sends to one port, once, are changed in their
 //! slots and handed over from ring to ring. A packet whose verdict is kept need not run.
 
-use super::clients::FromClients;
-use super::exit::{Behind, Exit, MIN_FRAME};
-use super::outputs::Outputs;
-use super::share::Diverted;
-use super::verdicts::{NONE, Own, Places};
-use super::version::{Lane, Version};
+use super::exit::Exit;
+use super::links::{Bounds, Held};
+use super::run::Run;
+use super::share::{Diverted, Due};
+use super::verdicts::NONE;
+use super::version::Lane;
 use super::{Bound, P4Key, P4Switch};
 use crate::deliver::{Sender, Step, vanished};
 use crate::injection::Injection;
 use crate::mirror::Reach;
-use crate::pipeline::{Walk, record};
+use crate::pipeline::Walk;
 use crate::port::Port;
-use flow::{DropReason, MirrorPoint, PortId};
+use flow::{DropReason, PortId};
 use lock_free::Unique;
-use p4_interpreter::{Context, End, NoObserver, Notes, Observer, ReadGuard, Verdict};
-use scheduler::Due;
 use vnic::{BURST, Fetched, Packet, QueueError, TransmitSide};
 
 impl Walk {
@@ -34,31 +32,18 @@ impl Walk {
     ) -> Result<Diverted, QueueError> {
         let (port, ports) = (sender.port, step.ports);
         let bound = ports.p4().and_then(|table| table.bound(port.id()));
-        let switch = bound.as_ref().and_then(|bound| bound.switch);
-        let most = switch.map_or(BURST, |switch| switch.version.burst());
+        let program = bound.as_ref().and_then(Program::of);
         let begin_ns = cpu::now_ns();
-        let load = (step.schedule.waiting(), step.schedule.progress.packets);
-        if let (Some(bound), Some(switch)) = (&bound, switch) {
-            let turns = (bound.key, switch.version.length_of_turn());
-            if let Some(wait_ns) = self.shares.wait_ns(turns, begin_ns) {
-                switch.counts.add_passed_on();
-                sender
-                    .transmit
-                    .with(|side| side.iter_mut().for_each(TransmitSide::disable_kicks));
-                let at_ns = step.schedule.now_ns() + wait_ns;
-                step.schedule
-                    .set_timer(at_ns, port.transmit_ring(), Due::Bandwidth);
-                return Ok(Diverted::Waits);
-            }
-            if self.shares.pass_on(bound.key, begin_ns, load) {
-                switch.counts.add_passed_on();
-                return Ok(Diverted::PassedOn);
-            }
+        if let Some(program) = &program
+            && let Some(diverted) = self.wait_for_turn(program, begin_ns, sender, step)
+        {
+            return Ok(diverted);
         }
-        let lane = switch.map(|switch| switch.version.try_lane().zip(switch.version.state.try_read()));
-        if matches!(lane, Some(None)) {
+        let held = program.as_ref().map(Program::try_hold);
+        if matches!(held, Some(None)) {
             return Ok(Diverted::PassedOn);
         }
+        let most = program.as_ref().map_or(BURST, |program| program.bounds.burst);
         let end = sender.transmit.with(|side| match side {
             Some(side) if guest_memory::fault_count() > 0 && side.is_broken() => Err(vanished()),
             Some(side) => {
@@ -71,22 +56,107 @@ impl Walk {
             return Ok(Diverted::Fetched(end));
         }
         self.begin_burst(sender, step);
-        match (&bound, switch, lane.flatten()) {
+        match (program, held.flatten()) {
             _ if port.vnic.is_disabled() => self.refuse(port, |_, _| Some(DropReason::PortDisabled)),
-            (Some(bound), Some(switch), Some((mut lane, guard))) => {
-                lane.with(|lane| self.run_program((bound, switch), &guard, lane, sender, step));
+            (Some(program), Some(held)) => {
+                self.forward_burst(&program, held, begin_ns, sender, step);
+                return Ok(Diverted::Fetched(end));
             }
             _ => self.refuse(port, |_, _| Some(DropReason::NoRules)),
         }
         self.deliver_outgoing(sender, step);
-        if let (Some(bound), Some(switch)) = (&bound, switch) {
+        Ok(Diverted::Fetched(end))
+    }
+
+    /// What becomes of a turn that a port's packets do not have now.
+    fn wait_for_turn(
+        &mut self,
+        program: &Program<'_>,
+        now_ns: u64,
+        sender: &mut Sender<'_>,
+        step: &mut Step<'_>,
+    ) -> Option<Diverted> {
+        let load = (step.schedule.waiting(), step.schedule.progress.packets);
+        let due = self.shares.due(sender.port.id(), program.turns(), now_ns, load);
+        if due == Due::Now {
+            return None;
+        }
+        program.switch.counts.add_passed_on();
+        let Due::After(wait_ns) = due else {
+            return Some(Diverted::PassedOn);
+        };
+        sender
+            .transmit
+            .with(|side| side.iter_mut().for_each(TransmitSide::disable_kicks));
+        let at_ns = step.schedule.now_ns() + wait_ns;
+        step.schedule
+            .set_timer(at_ns, sender.port.transmit_ring(), scheduler::Due::Bandwidth);
+        Some(Diverted::Waits)
+    }
+
+    /// Runs a port's packets, at its P4 switch and behind links, delivers them, and charges the time.
+    fn forward_burst(
+        &mut self,
+        program: &Program<'_>,
+        (mut own, mut others): (Held<'_>, Vec<Held<'_>>),
+        begin_ns: u64,
+        sender: &mut Sender<'_>,
+        step: &mut Step<'_>,
+    ) {
+        self.crossings.begin(&program.bounds);
+        let mut source = Source {
+            port: sender.port,
+            is_copied: sender.port.is_copied(),
+            hands_over: true,
+            spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
+        };
+        let common = self.run_burst(&mut own, (program.bound, 0), &mut source, step);
+        let linked_ns = self.cross_links(program, (&mut own, &mut others), &mut source, step);
+        drop((own, others));
+        if let Some(to) = common {
+            step.hand_over(sender, to, &mut self.burst.packets);
+        }
+        self.deliver_outgoing(sender, step);
+        let now_ns = cpu::now_ns();
+        let took_ns = now_ns.saturating_sub(begin_ns).saturating_sub(linked_ns);
+        program.switch.counts.add_time(took_ns);
+        self.shares.charge(program.turns(), took_ns, now_ns);
+    }
+
+    /// Runs packets behind links until none waits to cross one. Returns how long that took, in nanoseconds,
+    /// which is charged to whoever ran.
+    fn cross_links<'a, S>(
+        &mut self,
+        program: &Program<'_>,
+        (own, others): (&mut Held<'a>, &mut [Held<'a>]),
+        source: &mut Source<'_, S>,
+        step: &mut Step<'_>,
+    ) -> u64
+    where
+        S: FnMut() -> Option<Unique<Packet>>,
+    {
+        if others.is_empty() && self.crossings.is_empty() {
+            return 0;
+        }
+        self.shares.forget_met(source.port.id());
+        let (mut begin_ns, mut all_ns) = (cpu::now_ns(), 0);
+        while let Some((to, crossed)) = self.crossings.take(&mut self.burst.packets) {
+            let mut all = std::iter::once(&mut *own).chain(others.iter_mut());
+            let Some(held) = all.find(|held| held.key == to.0) else {
+                let packets = self.burst.packets.drain(..);
+                packets.for_each(|packet| packet.account.dropped(DropReason::NoRules, 1));
+                continue;
+            };
+            let bound = program.bound.table.at(to);
+            self.run_burst(held, (&bound, crossed), source, step);
             let now_ns = cpu::now_ns();
             let took_ns = now_ns.saturating_sub(begin_ns);
-            switch.counts.add_time(took_ns);
-            let length = switch.version.length_of_turn();
-            self.shares.charge((bound.key, length), took_ns, now_ns);
+            held.switch.counts.add_time(took_ns);
+            self.shares.charge((to.0, program.bounds.length), took_ns, now_ns);
+            self.shares.record_met(source.port.id(), to.0);
+            (begin_ns, all_ns) = (now_ns, all_ns + took_ns);
         }
-        Ok(Diverted::Fetched(end))
+        all_ns
     }
 
     /// Runs packets of a P4 switch's clients, up to their receivers' queues.
@@ -97,66 +167,32 @@ impl Walk {
         let Some(from) = table.of_clients(key, step.ports) else {
             return table.discard_of_clients(key);
         };
-        let (version, counts, begin_ns) = (&from.switch.version, &from.switch.counts, cpu::now_ns());
-        let turns = (key, version.length_of_turn());
+        let Some(program) = Program::of(&from.bound) else {
+            return;
+        };
+        let begin_ns = cpu::now_ns();
         let load = (step.schedule.waiting(), step.schedule.progress.packets);
-        let must_wait =
-            self.shares.wait_ns(turns, begin_ns).is_some() || self.shares.pass_on(key, begin_ns, load);
-        let lane = (!must_wait).then(|| version.try_lane().zip(version.state.try_read()));
-        let lane = lane.flatten();
-        from.clients.set_waits(lane.is_none());
-        let Some((mut lane, guard)) = lane else {
-            return counts.add_passed_on();
+        let is_due = self.shares.due_of(program.turns(), begin_ns, load) == Due::Now;
+        let held = is_due.then(|| program.try_hold()).flatten();
+        from.clients.set_waits(held.is_none());
+        let Some((mut own, mut others)) = held else {
+            return from.switch.counts.add_passed_on();
         };
         slots.reclaim();
-        from.receive(slots, &mut self.burst.packets);
-        lane.with(|lane| self.run_of_clients(&from, &guard, lane, slots, step));
-        let now_ns = cpu::now_ns();
-        let took_ns = now_ns.saturating_sub(begin_ns);
-        counts.add_time(took_ns);
-        self.shares.charge(turns, took_ns, now_ns);
-    }
-
-    fn run_of_clients(
-        &mut self,
-        from: &FromClients<'_>,
-        guard: &ReadGuard<'_>,
-        lane: &mut Lane,
-        slots: &mut Injection,
-        step: &mut Step<'_>,
-    ) {
-        let Lane { context, outputs } = lane;
-        let (version, counts, before) = (&from.switch.version, &from.switch.counts, *context.counts());
-        context.set_spare_passes(version.spare_passes());
-        let mut run = Run {
-            bound: &from.bound,
-            version,
-            guard,
-            context,
-            outputs,
-            now: version.now(),
-            own: self.verdicts.of(from.bound.key, version.number),
-        };
-        let mut exit = Exit {
-            bound: &from.bound,
-            counts,
+        from.receive(program.bounds.burst, slots, &mut self.burst.packets);
+        self.crossings.begin(&program.bounds);
+        let mut source = Source {
             port: from.port,
             is_copied: false,
-            reach: Reach {
-                ports: step.ports,
-                receivers: &mut *step.receivers,
-                now_ms: step.time.now_ms,
-            },
-            outgoing: &mut self.burst.outgoing,
+            hands_over: false,
             spare: || slots.take(from.port.id()),
         };
-        for packet in self.burst.packets.drain(..) {
-            run.outputs.clear();
-            run.run(&packet, &mut NoObserver);
-            exit.send(packet, run.outputs);
-        }
-        exit.queue_outgoing();
-        counts.add(&before, run.context.counts());
+        self.run_burst(&mut own, (&from.bound, 0), &mut source, step);
+        let linked_ns = self.cross_links(&program, (&mut own, &mut others), &mut source, step);
+        let now_ns = cpu::now_ns();
+        let took_ns = now_ns.saturating_sub(begin_ns).saturating_sub(linked_ns);
+        from.switch.counts.add_time(took_ns);
+        self.shares.charge(program.turns(), took_ns, now_ns);
     }
 
     fn deliver_outgoing(&mut self, sender: &mut Sender<'_>, step: &mut Step<'_>) {
@@ -168,185 +204,110 @@ impl Walk {
         step.deliver_all(Some(sender));
     }
 
-    /// Runs the packets of a burst through a program, but for those whose verdicts are kept.
+    /// Runs the packets of a burst through a program, but for those whose verdicts are kept. If all of them
+    /// just go to a port, and can be handed over, they are left, and the port is returned.
     #[inline(never)]
-    fn run_program(
+    fn run_burst<S>(
         &mut self,
-        (bound, switch): (&Bound<'_>, &P4Switch),
-        guard: &ReadGuard<'_>,
-        lane: &mut Lane,
-        sender: &mut Sender<'_>,
+        held: &mut Held<'_>,
+        (bound, crossed): (&Bound<'_>, u8),
+        source: &mut Source<'_, S>,
         step: &mut Step<'_>,
-    ) {
-        let Lane { context, outputs } = lane;
-        let (version, before) = (&switch.version, *context.counts());
-        context.set_spare_passes(version.spare_passes());
-        let mut run = Run {
-            bound,
-            version,
-            guard,
-            context,
-            outputs,
-            now: version.now(),
-            own: self.verdicts.of(bound.key, version.number),
-        };
-        let packets = &mut self.burst.packets;
-        let mut places = [NONE; BURST];
-        let found = run.find(packets, &mut places, sender.port);
-        switch.counts.add_repeated(found);
-        if let Some(to) = run.common_output(&places[..packets.len()]) {
-            run.repeat_all(packets, &places);
-            step.hand_over(sender, to, packets);
-        } else {
-            let mut exit = Exit {
-                bound,
-                counts: &switch.counts,
-                port: sender.port,
-                is_copied: sender.port.is_copied(),
-                reach: Reach {
-                    ports: step.ports,
-                    receivers: &mut *step.receivers,
-                    now_ms: step.time.now_ms,
-                },
-                outgoing: &mut self.burst.outgoing,
-                spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
-            };
-            run.each(packets, &places, &mut exit);
-        }
-        switch.counts.add(&before, run.context.counts());
-    }
-}
-
-/// A burst on its way through a program.
-struct Run<'a> {
-    bound: &'a Bound<'a>,
-    version: &'a Version,
-    guard: &'a ReadGuard<'a>,
-    context: &'a mut Context,
-    outputs: &'a mut Outputs,
-    now: u64,
-    own: Own<'a>,
-}
-
-impl Run<'_> {
-    /// Looks for verdicts about packets, unless all of them are to be seen; says how many there are.
-    fn find(&mut self, packets: &[Unique<Packet>], places: &mut Places, from: &Port) -> usize {
-        if from.is_copied() {
-            return 0;
-        }
-        let (port, mask) = (u32::from(self.bound.port), &self.own.account.mask);
-        let mut found = 0;
-        for (packet, place) in packets.iter().zip(places) {
-            let head = packet.head.bytes();
-            if let Some(at) = self.own.verdicts.find(mask, port, head)
-                && head.len() >= MIN_FRAME
-            {
-                *place = at;
-                found += 1;
-            }
-        }
-        self.own.account.credit(found, packets.len() - found);
-        found
-    }
-
-    /// The port that all packets go to as they came.
-    fn common_output(&self, places: &[u32]) -> Option<PortId> {
-        let plain = |place: u32| match self.own.verdicts.get(place) {
-            Some(verdict) if verdict.is_plain() => match verdict.end() {
-                End::Leaves(port) => Some(port),
-                End::Dropped(_) => None,
-            },
-            _ => None,
-        };
-        let (first, others) = places.split_first()?;
-        let port = plain(*first)?;
-        let is_common = others.iter().all(|place| plain(*place) == Some(port));
-        self.bound.port_of(port).filter(|_| is_common)
-    }
-
-    /// Counts packets whose verdicts are kept.
-    fn repeat_all(&mut self, packets: &[Unique<Packet>], places: &Places) {
-        for (packet, place) in packets.iter().zip(places) {
-            self.repeat(packet, *place);
-        }
-    }
-
-    fn repeat(&mut self, packet: &Packet, place: u32) {
-        let engine = &self.version.engine;
-        if let Some(verdict) = self.own.verdicts.get(place) {
-            engine.repeat(self.guard, self.context, verdict, packet.frame_len(), self.now);
-        }
-    }
-
-    /// Runs packets, or repeats their verdicts, and sends them. One new verdict is made at most, and kept
-    /// when the places of others are not needed any more.
-    fn each<S>(&mut self, packets: &mut Vec<Unique<Packet>>, places: &Places, exit: &mut Exit<'_, S>)
+    ) -> Option<PortId>
     where
         S: FnMut() -> Option<Unique<Packet>>,
     {
-        let mut made = None;
-        let may_have = self.version.engine.may_have_verdicts() && !exit.is_copied;
-        let mut may_make = may_have && self.own.account.may_make();
-        let mut is_timed = false;
-        for (packet, place) in packets.drain(..).zip(places) {
-            if let Some(verdict) = self.own.verdicts.get(*place) {
-                self.version
-                    .engine
-                    .repeat(self.guard, self.context, verdict, packet.frame_len(), self.now);
-                exit.send_again(packet, verdict);
-                continue;
-            }
-            if exit.is_copied {
-                exit.port.mirror(&packet, MirrorPoint::From, &mut exit.reach);
-                record(exit.port, &packet, None);
-            }
-            self.outputs.clear();
-            if std::mem::take(&mut may_make) {
-                made = self.note(&packet);
-            } else if std::mem::replace(&mut is_timed, true) {
-                self.run(&packet, &mut NoObserver);
+        let (switch, guard) = (held.switch, &held.guard);
+        let (version, packets) = (&switch.version, &mut self.burst.packets);
+        held.lane.with(|Lane { context, outputs }| {
+            let before = *context.counts();
+            context.set_spare_passes(version.passes(self.crossings.spare));
+            let mut run = Run {
+                bound,
+                version,
+                guard,
+                context,
+                outputs,
+                now: version.now(),
+                own: self.verdicts.of(bound.key, version.number),
+            };
+            let mut places = [NONE; BURST];
+            let found = run.find(packets, &mut places, source.is_copied);
+            switch.counts.add_repeated(found);
+            let hands_over = source.hands_over && crossed == 0;
+            let common = run.common_output(&places[..packets.len()]);
+            let common = common.filter(|_| hands_over);
+            if common.is_some() {
+                run.repeat_all(packets, &places);
             } else {
-                self.run_timed(&packet);
+                let mut exit = Exit {
+                    bound,
+                    counts: &switch.counts,
+                    port: source.port,
+                    is_copied: source.is_copied,
+                    crossed,
+                    crossings: &mut self.crossings,
+                    reach: Reach {
+                        ports: step.ports,
+                        receivers: &mut *step.receivers,
+                        now_ms: step.time.now_ms,
+                    },
+                    outgoing: &mut self.burst.outgoing,
+                    spare: &mut source.spare,
+                };
+                run.each(packets, &places, &mut exit);
+                if !source.hands_over {
+                    exit.queue_outgoing();
+                }
             }
-            exit.send(packet, self.outputs);
-        }
-        if let Some((head, verdict)) = made {
-            self.own.keep(self.bound.port, &head, verdict);
-        }
+            switch.counts.add(&before, run.context.counts());
+            let left = u64::from(run.context.spare_passes());
+            self.crossings.spare = self
+                .crossings
+                .spare
+                .min(left.saturating_mul(version.operations.max(1)));
+            common
+        })
+    }
+}
+
+/// Where the packets of a turn come from.
+struct Source<'a, S> {
+    /// The port, or for packets of clients another one that is bound.
+    port: &'a Port,
+    /// A capture or mirror copies packets that come.
+    is_copied: bool,
+    /// Packets can be handed over from ring to ring.
+    hands_over: bool,
+    /// Gives slots for copies.
+    spare: S,
+}
+
+/// The program that a port's packets meet.
+struct Program<'a> {
+    bound: &'a Bound<'a>,
+    switch: &'a P4Switch,
+    bounds: Bounds,
+}
+
+impl<'a> Program<'a> {
+    /// `None` if it is missing.
+    fn of(bound: &'a Bound<'a>) -> Option<Program<'a>> {
+        let switch = bound.switch?;
+        let bounds = bound.table.bounds(bound.key, &switch.version);
+        Some(Program {
+            bound,
+            switch,
+            bounds,
+        })
     }
 
-    /// Runs a packet, and makes a verdict of it if there is one.
-    #[cold]
-    fn note(&mut self, packet: &Packet) -> Option<(Vec<u8>, Verdict)> {
-        let begin_ns = cpu::now_ns();
-        let mut notes = Notes::new(&self.version.engine, &self.version.key_masks);
-        self.run(packet, &mut notes);
-        let verdict = notes.verdict();
-        self.own.account.charge(cpu::now_ns().saturating_sub(begin_ns));
-        Some((packet.head.bytes().to_vec(), verdict?))
+    /// The P4 switch, and how long a turn of it may take.
+    fn turns(&self) -> (P4Key, u64) {
+        (self.bound.key, self.bounds.length)
     }
 
-    fn run_timed(&mut self, packet: &Packet) {
-        let begin_ns = cpu::now_ns();
-        self.run(packet, &mut NoObserver);
-        let took_ns = cpu::now_ns().saturating_sub(begin_ns);
-        self.own.account.record_run(took_ns);
-    }
-
-    fn run(&mut self, packet: &Packet, observer: &mut impl Observer) {
-        let received = p4_interpreter::Packet {
-            port: self.bound.port.into(),
-            head: packet.head.bytes(),
-            tail: &Behind(packet),
-        };
-        let engine = &self.version.engine;
-        engine.run(
-            self.guard,
-            self.context,
-            &received,
-            self.now,
-            self.outputs,
-            observer,
-        );
+    fn try_hold(&self) -> Option<(Held<'a>, Vec<Held<'a>>)> {
+        self.bound.table.try_hold(self.bound.key, self.switch)
     }
 }

@@ -17,12 +17,14 @@
 //! |---|---|
 //! | `version` | a program that is ready to run, what it costs, and its limits |
 //! | `forward` | a port's ring through its program |
+//! | `run` | a burst through its program, packet by packet |
 //! | `exit` | where packets go that a program has run |
 //! | `outputs` | packets as a program sends them: in place, or as copies |
 //! | `requests` | a controller's requests, and the thread that makes versions ready |
 //! | `clients` | packets to clients of P4Runtime and from them |
 //! | `cells` | what a controller reads and sets of arrays while packets flow |
 //! | `verdicts` | verdicts that a thread keeps, and when it makes one |
+//! | `links` | ports of P4 switches that are joined, and packets on their way from one program to the next |
 //! | `share` | time of forwarding threads, charged to P4 switches |
 
 mod cells;
@@ -31,13 +33,16 @@ mod clients;
 mod cycles;
 mod exit;
 mod forward;
+mod links;
 mod outputs;
 mod requests;
+mod run;
 mod share;
 mod verdicts;
 mod version;
 
 pub(crate) use clients::Clients;
+pub(crate) use links::Crossings;
 pub(crate) use requests::P4Work;
 pub(crate) use share::{Diverted, Shares};
 pub(crate) use verdicts::KeptVerdicts;
@@ -60,6 +65,7 @@ pub(crate) struct P4Table {
     ports: BTreeMap<(P4Key, u16), PortId>,
     switches: BTreeMap<P4Key, Arc<P4Switch>>,
     clients: BTreeMap<P4Key, Arc<Clients>>,
+    links: links::Links,
 }
 
 /// A P4 switch as packets meet it.
@@ -93,14 +99,7 @@ pub fn check_p4(bytes: &[u8], operations: u32, threads: usize) -> Result<(), Str
 impl P4Table {
     fn bound(&self, port: PortId) -> Option<Bound<'_>> {
         let binding = self.bindings.get(&port)?;
-        let key = (port.controller(), binding.switch);
-        Some(Bound {
-            table: self,
-            key,
-            port: binding.port,
-            switch: self.switches.get(&key).map(|switch| &**switch),
-            clients: self.clients.get(&key).map(|clients| &**clients),
-        })
+        Some(self.at(((port.controller(), binding.switch), binding.port)))
     }
 
     /// A controller's P4 switches.
@@ -147,12 +146,17 @@ impl Bound<'_> {
         (clients.cpu_port.map(u32::from) == Some(port)).then_some(clients)
     }
 
-    /// The port behind a number that the program knows.
+    /// The port behind a number that the program knows. A link goes before a port.
     fn port_of(&self, port: u32) -> Option<PortId> {
-        if self.clients_at(port).is_some() {
+        if self.clients_at(port).is_some() || self.link_at(port).is_some() {
             return None;
         }
         let port = u16::try_from(port).ok()?;
         self.table.ports.get(&(self.key, port)).copied()
+    }
+
+    /// Where the link leads to that is behind a number that the program knows.
+    fn link_at(&self, port: u32) -> Option<links::Place> {
+        self.table.link_of((self.key, u16::try_from(port).ok()?))
     }
 }

@@ -132,6 +132,7 @@ impl P4Work {
             }
             // Served where descriptors are.
             P4Request::Connect { switch, .. } => Err(P4Refused::NoSwitch(switch)),
+            P4Request::Link { links } => datapath.change_p4(|table| table.link(owner, &links)),
             P4Request::List => return Some(Ok(Answer::P4(list(owner, datapath)))),
             P4Request::Read {
                 switch,

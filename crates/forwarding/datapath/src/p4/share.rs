@@ -13,10 +13,15 @@
 //! smaller is its share, which holds while nobody else has packets as well: few packets of others meet such a
 //! turn.
 //!
+//! Programs that packets reach over links are charged for their own runs. Packets that would make one of them
+//! go beyond its share wait in the ring that they come from, as long as the ring's last packets met it: those
+//! of other rings, which do not, go on.
+//!
 //! Nobody waits for nothing: a turn is passed on only while rings of others are served. If as many turns in
 //! sequence were passed on as rings wait, nobody else has packets.
 
 use super::P4Key;
+use flow::PortId;
 use std::collections::BTreeMap;
 use vnic::Fetched;
 
@@ -39,6 +44,9 @@ const GAP_NS: u64 = 1_000_000;
 /// P4 switches that a thread remembers. Beyond that it forgets all.
 const MOST_SWITCHES: usize = 1024;
 
+/// Ports of which a thread remembers what their packets met. Beyond that it forgets all.
+const MOST_PORTS: usize = 1024;
+
 /// What becomes of a turn at a ring whose packets are not looked up.
 pub(crate) enum Diverted {
     Fetched(Fetched),
@@ -46,6 +54,16 @@ pub(crate) enum Diverted {
     PassedOn,
     /// Turns of the P4 switch are long and rare, and a timer is set for the next one.
     Waits,
+}
+
+/// When packets have a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    Now,
+    /// When others have had theirs.
+    Later,
+    /// After so many nanoseconds.
+    After(u64),
 }
 
 /// A thread's accounts of P4 switches.
@@ -60,6 +78,8 @@ pub(crate) struct Shares {
     passed_on: usize,
     /// Packets that the thread had forwarded when a turn was passed on last.
     packets: u64,
+    /// P4 switches that the last packets of ports met over links.
+    met: BTreeMap<PortId, Vec<P4Key>>,
 }
 
 impl Shares {
@@ -77,10 +97,60 @@ impl Shares {
             .min(self.had_ns + MOST_NS * rarity);
     }
 
+    /// When packets of a port that is bound to a P4 switch have a turn, which may take `length` times as long
+    /// as usual. `load` has the rings that wait for a turn, and the packets that the thread has forwarded.
+    pub fn due(
+        &mut self,
+        port: PortId,
+        (switch, length): (P4Key, u64),
+        now_ns: u64,
+        load: (usize, u64),
+    ) -> Due {
+        let met = self.met.remove(&port);
+        let others = met.iter().flatten().copied();
+        let mut all = std::iter::once(switch).chain(others);
+        let due = all.find_map(|key| match self.due_of((key, length), now_ns, load) {
+            Due::Now => None,
+            due => Some(due),
+        });
+        met.and_then(|met| self.met.insert(port, met));
+        due.unwrap_or(Due::Now)
+    }
+
+    /// As [`due`](Self::due), of one P4 switch alone.
+    pub fn due_of(&mut self, turns: (P4Key, u64), now_ns: u64, load: (usize, u64)) -> Due {
+        if let Some(wait_ns) = self.wait_ns(turns, now_ns) {
+            return Due::After(wait_ns);
+        }
+        if self.pass_on(turns.0, now_ns, load) {
+            Due::Later
+        } else {
+            Due::Now
+        }
+    }
+
+    /// Forgets what packets of a port met.
+    pub fn forget_met(&mut self, port: PortId) {
+        if let Some(met) = self.met.get_mut(&port) {
+            met.clear();
+        }
+    }
+
+    /// Records that packets of a port met a P4 switch over a link.
+    pub fn record_met(&mut self, port: PortId, switch: P4Key) {
+        if self.met.len() >= MOST_PORTS && !self.met.contains_key(&port) {
+            self.met.clear();
+        }
+        let met = self.met.entry(port).or_default();
+        if !met.contains(&switch) {
+            met.push(switch);
+        }
+    }
+
     /// How long a P4 switch waits whose turns may take `length` times as long as usual, if that is more than
     /// once; others may have packets during its turn that they do not have yet. `None`: it need not wait for
     /// that.
-    pub fn wait_ns(&mut self, (switch, length): (P4Key, u64), now_ns: u64) -> Option<u64> {
+    fn wait_ns(&mut self, (switch, length): (P4Key, u64), now_ns: u64) -> Option<u64> {
         if length == 1 {
             return None;
         }
@@ -98,7 +168,7 @@ impl Shares {
 
     /// Passes a turn on if the share is used up and others have packets. `waiting` rings wait for a turn, and
     /// the thread has forwarded so many packets.
-    pub fn pass_on(&mut self, switch: P4Key, now_ns: u64, (waiting, packets): (usize, u64)) -> bool {
+    fn pass_on(&mut self, switch: P4Key, now_ns: u64, (waiting, packets): (usize, u64)) -> bool {
         self.pass_time(now_ns);
         let is_used_up = self.used_up_ns.get(&switch).is_some_and(|at| *at > self.had_ns);
         if !is_used_up || waiting == 0 {
@@ -172,6 +242,28 @@ mod tests {
             !shares.pass_on(switch, now_ns, (1, 5))
         });
         assert!(served.count() >= 10);
+    }
+
+    #[test]
+    fn packets_wait_for_what_the_last_of_their_ring_met() {
+        let mut shares = Shares::default();
+        let other = (ControllerId::BUILT_IN, P4Id(2));
+        let [one, two] = [1, 2].map(PortId);
+        shares.record_met(one, other);
+        shares.charge((other, 1), MOST_NS, 0);
+        let due = |shares: &mut Shares, port| shares.due(port, (OWN, 1), 1_000, (1, 5));
+        assert_eq!(due(&mut shares, one), Due::Later);
+        assert_eq!(due(&mut shares, two), Due::Now, "its packets do not meet it");
+        shares.forget_met(one);
+        assert_eq!(due(&mut shares, one), Due::Now);
+        shares.record_met(one, other);
+        shares.charge((other, 2), MOST_NS, 0);
+        let due = shares.due(one, (OWN, 2), 1_000, (0, 5));
+        assert!(matches!(due, Due::After(1..=GAP_NS)), "long turns are rare");
+        for port in 0..3 * MOST_PORTS as u32 {
+            shares.record_met(PortId(port), other);
+        }
+        assert!(shares.met.len() <= MOST_PORTS);
     }
 
     #[test]

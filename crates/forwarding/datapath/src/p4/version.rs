@@ -16,11 +16,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use vnic::{BURST, Counters};
+use vnic::Counters;
 
 /// Operations of the first passes of the packets that are taken from a ring at a time, and again of further
 /// passes and of copies.
-const BURST_OPERATIONS: u64 = 65_536;
+pub(super) const BURST_OPERATIONS: u64 = 65_536;
 
 /// Operations that a look-up counts as: fixed, per mask of a table with masks, per entry of one with ranges.
 const LOOK_UP: u64 = 32;
@@ -78,6 +78,12 @@ pub(crate) enum P4Refused {
     NoSwitch(flow::P4Id),
     #[error("there is no {array} with cell {cell}")]
     NoCell { array: P4Array, cell: u32 },
+    #[error("there can be {0} links")]
+    Links(usize),
+    #[error("port {1} of P4 switch {0} has two links, or one with itself")]
+    LinkedTwice(flow::P4Id, u16),
+    #[error("links can join {0} P4 switches, directly or by others")]
+    Joined(usize),
     #[error("port {0} has filters, which a P4 switch would pass by")]
     Filters(PortId),
     #[error("a P4 program forwards the packets of port {0}; `hyperswitch p4 run --trace` follows them")]
@@ -128,6 +134,8 @@ pub(super) struct Counts {
     packets_out: AtomicU64,
     packets_out_lost: AtomicU64,
     digests_lost: AtomicU64,
+    /// Packets dropped that had crossed as many links as a packet may, or a turn's packets together.
+    links: AtomicU64,
     /// The account of clients' packets.
     pub of_clients: Arc<Counters>,
 }
@@ -194,21 +202,9 @@ impl Version {
         self.state.add_counts(self.engine.program(), before);
     }
 
-    /// Packets that are taken from a ring at a time.
-    pub fn burst(&self) -> usize {
-        let packets = BURST_OPERATIONS / self.operations.max(1);
-        usize::try_from(packets).unwrap_or(BURST).clamp(1, BURST)
-    }
-
-    /// Passes beyond the first, and runs of copies, that the packets of a burst have together.
-    pub fn spare_passes(&self) -> u32 {
-        let passes = BURST_OPERATIONS / self.operations.max(1);
-        u32::try_from(passes).unwrap_or(u32::MAX).max(1)
-    }
-
-    /// How many times as long as one of a usual program a turn may take, whose packets are at least one.
-    pub fn length_of_turn(&self) -> u64 {
-        (self.operations / BURST_OPERATIONS).max(1)
+    /// Passes that so many operations are enough for.
+    pub fn passes(&self, operations: u64) -> u32 {
+        u32::try_from(operations / self.operations.max(1)).unwrap_or(u32::MAX)
     }
 
     /// Scratch memory that no other thread uses, if there is one.
@@ -284,6 +280,11 @@ impl Counts {
         self.digests_lost.fetch_add(digests, Ordering::Relaxed);
     }
 
+    /// Counts a packet that may cross no further link.
+    pub fn add_link_drop(&self) {
+        self.links.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub fn add_passed_on(&self) {
         self.passed_on.fetch_add(1, Ordering::Relaxed);
     }
@@ -292,6 +293,7 @@ impl Counts {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let drops = Drop::ALL.iter().zip(&self.drops);
         let drops = drops.map(|(reason, count)| (reason.name().to_owned(), load(count)));
+        let drops = drops.chain([("links".to_owned(), load(&self.links))]);
         P4Counts {
             packets: load(&self.packets),
             repeated: load(&self.repeated),

@@ -59,6 +59,7 @@ mod offloads;
 mod ownership;
 mod p4;
 mod p4_clients;
+mod p4_links;
 mod p4_scripts;
 mod p4_share;
 mod p4_verdicts;

@@ -10,6 +10,7 @@ mod final_state;
 mod graph;
 mod layered;
 mod load;
+mod ports;
 mod reuse;
 mod run;
 mod running;
@@ -38,6 +39,8 @@ pub fn run(verb: &P4Verb, instance: Instance<'_>, json: bool) -> Result<()> {
         P4Verb::Counter(verb) => running::counter(&mut session, verb),
         P4Verb::Register(verb) => running::register(&mut session, verb),
         P4Verb::Meter(verb) => running::meter(&mut session, verb),
+        P4Verb::Port(verb) => ports::port(&mut session, verb),
+        P4Verb::Link(verb) => ports::link(&mut session, verb),
         P4Verb::Export { name, file } => exported::export(&mut session, name, file),
         P4Verb::Import(args) => exported::import(&mut session, args),
         P4Verb::Rollback { name } => session.show(Request::P4Rollback { name: name.clone() }),
@@ -102,6 +105,7 @@ fn read(file: &Path) -> Result<Vec<u8>> {
 #[cfg(test)]
 pub mod outputs {
     pub use super::check::Summary;
+    pub use super::ports::{LinkRow, PortRow};
     pub use super::run::Summary as Run;
     pub use super::running::{CounterRow, EntryRow, MeterRow, RegisterRow};
 }

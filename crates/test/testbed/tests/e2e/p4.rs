@@ -102,6 +102,64 @@ fn containers_talk_through_a_router_that_outlives_control_and_returns_to_a_new_d
     finish(switch, []).map(drop)
 }
 
+/// What an operator's program is told of a router behind its ports 3 and 4.
+const STATIONS: &str = "
+table_set_default smac NoAction
+table_add dmac forward 02:00:00:00:00:f1 => 3
+table_add dmac forward 02:00:00:00:00:f2 => 4
+table_add dmac forward 02:00:00:00:01:01 => 1
+table_add dmac forward 02:00:00:00:01:02 => 2
+";
+
+/// As `docs/p4.md` has it.
+#[test]
+fn containers_talk_through_a_program_around_a_router() -> Result<()> {
+    let Some(_lab) = Lab::enter("containers_talk_through_a_program_around_a_router") else {
+        return Ok(());
+    };
+    let [one, other] = [Namespace::new("one")?, Namespace::new("other")?];
+    let (a, b) = (routed("a", &one, 1), routed("b", &other, 2));
+    let switch = Switch::start(&format!("[[switch]]\nname = \"lan\"\n{a}{b}"))?;
+    for (name, container, number) in [("a", &one, 1), ("b", &other, 2)] {
+        switch.wait_port(name, "running")?;
+        route(container, "eth0", number)?;
+    }
+    let write = |name: &str, text: &str| -> Result<String> {
+        let path = switch.run_dir().join(name);
+        std::fs::write(&path, text)?;
+        Ok(path.to_string_lossy().into_owned())
+    };
+    let (commands, stations) = (write("commands.txt", COMMANDS)?, write("stations.txt", STATIONS)?);
+    let (router, operator) = (router(), router().with_file_name("../l2_switch/l2_switch.json"));
+    let [router, operator] = [&router, &operator].map(|path| path.to_str().unwrap_or_default());
+    switch.verb(&["p4", "load", router, "--name", "tenant", "--entries", &commands])?;
+    let load = [
+        "p4",
+        "load",
+        operator,
+        "--name",
+        "operator",
+        "--entries",
+        &stations,
+    ];
+    let ports = ["1=a", "2=b", "3=tenant:1", "4=tenant:2"].map(|port| ["--port", port]);
+    switch.verb(&[&load[..], ports.as_flattened()].concat())?;
+    reaches(&one, OTHER)?;
+    transfers(&one, &other, OTHER, 8)?;
+    transfers(&other, &one, ONE, 8)?;
+    switch.verb(&["p4", "link", "remove", "operator:4"])?;
+    does_not_reach(&one, OTHER)?;
+    switch.verb(&["p4", "link", "add", "tenant:2", "operator:4"])?;
+    reaches(&one, OTHER)?;
+    let old = switch.kill(Role::DataPlane)?;
+    switch.wait_replaced(Role::DataPlane, old)?;
+    for name in ["a", "b"] {
+        switch.wait_port(name, "running")?;
+    }
+    reachable(&one, OTHER, Duration::from_secs(20))?;
+    finish(switch, []).map(drop)
+}
+
 #[test]
 fn virtual_machines_talk_through_a_router_with_open_checksums_and_large_frames() -> Result<()> {
     let Some(_lab) = Lab::enter("virtual_machines_talk_through_a_router") else {

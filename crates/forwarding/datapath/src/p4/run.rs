@@ -1,0 +1,146 @@
+//! A burst on its way through a program: packet by packet, but for those whose verdicts are kept.
+
+use super::Bound;
+use super::exit::{Behind, Exit, MIN_FRAME};
+use super::outputs::Outputs;
+use super::verdicts::{Own, Places};
+use super::version::Version;
+use crate::pipeline::record;
+use flow::{MirrorPoint, PortId};
+use lock_free::Unique;
+use p4_interpreter::{Context, End, NoObserver, Notes, Observer, ReadGuard, Verdict};
+use vnic::Packet;
+
+/// A burst on its way through a program.
+pub(super) struct Run<'a> {
+    pub bound: &'a Bound<'a>,
+    pub version: &'a Version,
+    pub guard: &'a ReadGuard<'a>,
+    pub context: &'a mut Context,
+    pub outputs: &'a mut Outputs,
+    pub now: u64,
+    pub own: Own<'a>,
+}
+
+impl Run<'_> {
+    /// Looks for verdicts about packets, unless all of them are to be seen; says how many there are.
+    pub fn find(&mut self, packets: &[Unique<Packet>], places: &mut Places, is_copied: bool) -> usize {
+        if is_copied {
+            return 0;
+        }
+        let (port, mask) = (u32::from(self.bound.port), &self.own.account.mask);
+        let mut found = 0;
+        for (packet, place) in packets.iter().zip(places) {
+            let head = packet.head.bytes();
+            if let Some(at) = self.own.verdicts.find(mask, port, head)
+                && head.len() >= MIN_FRAME
+            {
+                *place = at;
+                found += 1;
+            }
+        }
+        self.own.account.credit(found, packets.len() - found);
+        found
+    }
+
+    /// The port that all packets go to as they came.
+    pub fn common_output(&self, places: &[u32]) -> Option<PortId> {
+        let plain = |place: u32| match self.own.verdicts.get(place) {
+            Some(verdict) if verdict.is_plain() => match verdict.end() {
+                End::Leaves(port) => Some(port),
+                End::Dropped(_) => None,
+            },
+            _ => None,
+        };
+        let (first, others) = places.split_first()?;
+        let port = plain(*first)?;
+        let is_common = others.iter().all(|place| plain(*place) == Some(port));
+        self.bound.port_of(port).filter(|_| is_common)
+    }
+
+    /// Counts packets whose verdicts are kept.
+    pub fn repeat_all(&mut self, packets: &[Unique<Packet>], places: &Places) {
+        for (packet, place) in packets.iter().zip(places) {
+            self.repeat(packet, *place);
+        }
+    }
+
+    fn repeat(&mut self, packet: &Packet, place: u32) {
+        let engine = &self.version.engine;
+        if let Some(verdict) = self.own.verdicts.get(place) {
+            engine.repeat(self.guard, self.context, verdict, packet.frame_len(), self.now);
+        }
+    }
+
+    /// Runs packets, or repeats their verdicts, and sends them. One new verdict is made at most, and kept
+    /// when the places of others are not needed any more.
+    pub fn each<S>(&mut self, packets: &mut Vec<Unique<Packet>>, places: &Places, exit: &mut Exit<'_, S>)
+    where
+        S: FnMut() -> Option<Unique<Packet>>,
+    {
+        let mut made = None;
+        let may_have = self.version.engine.may_have_verdicts() && !exit.is_copied;
+        let mut may_make = may_have && self.own.account.may_make();
+        let mut is_timed = false;
+        for (packet, place) in packets.drain(..).zip(places) {
+            if let Some(verdict) = self.own.verdicts.get(*place) {
+                self.version
+                    .engine
+                    .repeat(self.guard, self.context, verdict, packet.frame_len(), self.now);
+                exit.send_again(packet, verdict);
+                continue;
+            }
+            if exit.is_copied && exit.crossed == 0 {
+                exit.port.mirror(&packet, MirrorPoint::From, &mut exit.reach);
+                record(exit.port, &packet, None);
+            }
+            self.outputs.clear();
+            if std::mem::take(&mut may_make) {
+                made = self.note(&packet);
+            } else if std::mem::replace(&mut is_timed, true) {
+                self.run(&packet, &mut NoObserver);
+            } else {
+                self.run_timed(&packet);
+            }
+            exit.send(packet, self.outputs);
+        }
+        if let Some((head, verdict)) = made {
+            self.own.keep(self.bound.port, &head, verdict);
+        }
+    }
+
+    /// Runs a packet, and makes a verdict of it if there is one.
+    #[cold]
+    fn note(&mut self, packet: &Packet) -> Option<(Vec<u8>, Verdict)> {
+        let begin_ns = cpu::now_ns();
+        let mut notes = Notes::new(&self.version.engine, &self.version.key_masks);
+        self.run(packet, &mut notes);
+        let verdict = notes.verdict();
+        self.own.account.charge(cpu::now_ns().saturating_sub(begin_ns));
+        Some((packet.head.bytes().to_vec(), verdict?))
+    }
+
+    fn run_timed(&mut self, packet: &Packet) {
+        let begin_ns = cpu::now_ns();
+        self.run(packet, &mut NoObserver);
+        let took_ns = cpu::now_ns().saturating_sub(begin_ns);
+        self.own.account.record_run(took_ns);
+    }
+
+    fn run(&mut self, packet: &Packet, observer: &mut impl Observer) {
+        let received = p4_interpreter::Packet {
+            port: self.bound.port.into(),
+            head: packet.head.bytes(),
+            tail: &Behind(packet),
+        };
+        let engine = &self.version.engine;
+        engine.run(
+            self.guard,
+            self.context,
+            &received,
+            self.now,
+            self.outputs,
+            observer,
+        );
+    }
+}
