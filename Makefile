@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 RELEASE := $(TARGET)/release
 
 .PHONY: all setup build install deb demo demo-stop test test-unit test-loom test-p4 fuzz-p4 test-end-to-end test-attack test-pipeline test-kills test-distributions \
-	test-package test-cni test-libvirt test-ovs test-ovs-guests test-openflow test-ovn test-kmod test-ovsdbapp soak lint bench bench-instructions bench-p4 mutants simulate clean
+	test-package test-tutorial test-page test-cni test-libvirt test-ovs test-ovs-guests test-openflow test-ovn test-kmod test-ovsdbapp test-os-vif soak lint bench bench-instructions bench-p4 mutants simulate clean
 
 all: build
 
@@ -136,8 +136,8 @@ test-kills: ## 200 deaths of the data plane under mixed load, with real guests: 
 		-- --ignored --nocapture
 
 # Takes three quarters of an hour. Each part says what does not pass, and why.
-OVS_PARTS = test-ovs-guests test-openflow test-ovn test-kmod test-ovsdbapp
-test-ovs: ## Everything under an unmodified ovs-vswitchd: the five targets below
+OVS_PARTS = test-ovs-guests test-openflow test-ovn test-kmod test-ovsdbapp test-os-vif
+test-ovs: ## Everything under an unmodified ovs-vswitchd: the six targets below
 	@failed=; for part in $(OVS_PARTS); do \
 		echo "$$part:"; $(MAKE) $$part || failed="$$failed $$part"; done; \
 	[ -z "$$failed" ] || { echo "Did not pass:$$failed"; exit 1; }
@@ -176,6 +176,11 @@ test-ovsdbapp: ## ovsdbapp's functional tests with Open vSwitch as `hyperswitch 
 	scripts/setup --suites
 	$(CARGO) build --release --package hyperswitch --package ovs-shim
 	scripts/as-root scripts/test-ovsdbapp --program $(RELEASE)/hyperswitch $(if $(ONLY),--only "$(ONLY)")
+
+test-os-vif: ## Virtual machines that os-vif plugs, as Nova calls it, on an unmodified ovs-vswitchd
+	scripts/setup --ovs
+	$(CARGO) build --release --package hyperswitch --package ovs-shim
+	scripts/as-root scripts/test-os-vif --program $(RELEASE)/hyperswitch
 
 # RELEASES="trixie" tries one; COMMANDS="make test" tries another command than `make demo`.
 test-distributions: ## The README's commands on each supported release of Debian, in a tree of its own

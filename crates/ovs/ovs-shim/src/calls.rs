@@ -3,10 +3,13 @@
 //! Each asks whether the descriptor concerns this library, and calls the C library's function if not.
 
 use crate::table::{self, Kind};
-use crate::{glue, probe, queues};
+use crate::{database, glue, probe, queues};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The bits of a socket's kind that are no flags (`SOCK_TYPE_MASK` of the kernel).
+const SOCKET_KINDS: c_int = 0xf;
 
 /// Defines functions under the C library's names, and the C library's own in the module `real`. If the
 /// descriptor concerns us, the body is asked first; `None` says that the C library's is to be called. All
@@ -54,8 +57,11 @@ functions! {
             return glue::open(kind, protocol);
         }
         let socket = call();
+        let is_stream = domain == libc::AF_UNIX && kind & SOCKET_KINDS == libc::SOCK_STREAM;
         if netlink && protocol == libc::NETLINK_ROUTE && socket >= 0 {
             table::add_route(socket);
+        } else if is_stream && socket >= 0 {
+            table::add_stream(socket);
         } else {
             table::forget(socket);
         }
@@ -115,8 +121,19 @@ functions! {
     #[ask]
     recv(fd: c_int, data: *mut c_void, length: size_t, flags: c_int) -> ssize_t |kind| {
         let mut part = part(data, length);
-        // SAFETY: the caller promised the room.
-        kind.socket().map(|socket| unsafe { glue::receive(fd, socket, &mut message(&mut part), flags) })
+        match kind {
+            // SAFETY: the caller promised the room.
+            Kind::Glue(socket) => Some(unsafe { glue::receive(fd, socket, &mut message(&mut part), flags) }),
+            // ovs-vswitchd's own connection to the database is read without flags (`fd_recv`).
+            Kind::Stream(socket) if flags == 0 && length > 0 => {
+                // SAFETY: the caller promised the room; whatever was in it, bytes are plain data.
+                let room = unsafe { std::slice::from_raw_parts_mut(data.cast::<u8>(), length) };
+                // SAFETY: pointer and length describe a slice.
+                let read = |part: &mut [u8]| unsafe { real::recv(fd, part.as_mut_ptr().cast(), part.len(), 0) };
+                Some(database::receive(&socket.stream, room, read, || table::forget(fd)))
+            }
+            Kind::Stream(_) | Kind::Route => None,
+        }
     }
 
     #[ask]
@@ -135,6 +152,7 @@ functions! {
                 }
                 Some(received)
             }
+            Kind::Stream(_) => None,
         }
     }
 }
@@ -167,7 +185,7 @@ unsafe fn send_parts(
         // SAFETY: the caller promised the parts.
         return Some(unsafe { glue::submit(fd, socket, parts, count, flags) });
     }
-    if count != 1 {
+    if count != 1 || matches!(kind, Kind::Stream(_)) {
         return None;
     }
     // SAFETY: the caller promised one part, and what it describes. An empty one may have any address.

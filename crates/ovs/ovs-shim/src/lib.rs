@@ -2,9 +2,10 @@
 //! kernel's.
 //!
 //! Sockets of `NETLINK_GENERIC` (datapath) and `NETLINK_NETFILTER` (connections) become Unix sockets to the
-//! glue process; `ovs-frame` has the protocol. On rtnetlink sockets one message is changed (`probe.rs`), and
-//! counts of queues in answers are replaced (`queues.rs`). All other sockets and files are left alone; what
-//! they pay is one load per call.
+//! glue process; `ovs-frame` has the protocol. On rtnetlink sockets one message is changed (`probe.rs`),
+//! and counts of queues in answers are replaced (`queues.rs`). In what ovsdb-server says over a Unix
+//! socket, names of port types are (`database.rs`). All other sockets and files are left alone; what they
+//! pay is one load per call.
 //!
 //! What the kernel promises for such sockets, and this library keeps (`lib/netlink-socket.c` relies on each):
 //!
@@ -23,13 +24,14 @@
 //! followed: a copy would be an ordinary Unix socket. A number that `dup2` gives to another file is noticed
 //! by its inode.
 //!
-//! The functions may be called from any thread, and after `fork`: the only lock is one of upcalls
-//! (`upcalls.rs`). A redirected socket that two processes share after `fork` must be used by one of them
-//! only; it does not survive `exec`. Only opening sockets, joining groups and a socket's first upcalls, and
-//! answers about queues, allocate.
+//! The functions may be called from any thread, and after `fork`: the only locks are those of upcalls
+//! (`upcalls.rs`) and of a connection to the database. A redirected socket that two processes share after
+//! `fork` must be used by one of them only; it does not survive `exec`. Only opening sockets, joining
+//! groups and a socket's first upcalls, answers about queues, and what the database says, allocate.
 
 #[cfg_attr(test, allow(dead_code))]
 mod calls;
+mod database;
 mod glue;
 mod probe;
 mod queues;

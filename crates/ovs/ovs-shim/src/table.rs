@@ -1,9 +1,10 @@
 //! Which file descriptors stand for redirected sockets.
 //!
-//! Nothing here waits or allocates, so that it is safe in all threads and after `fork`. A descriptor's number
-//! is only a hint: it may have been closed in a way that this library does not see. The inode behind it
-//! decides, so no other socket is ever taken for a redirected one.
+//! Nothing here allocates or waits for another thread's work, so that it is safe in all threads and after
+//! `fork`. A descriptor's number is only a hint: it may have been closed in a way that this library does
+//! not see. The inode behind it decides, so no other socket is ever taken for a redirected one.
 
+use crate::database::Stream;
 use crate::upcalls::Upcalls;
 use libc::c_int;
 use ovs_frame::is_under_way;
@@ -11,6 +12,7 @@ use rustix::fd::BorrowedFd;
 use rustix::fs::FileType;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Mutex, PoisonError};
 
 /// Descriptors from this number on are not redirected: `socket` fails with `EMFILE`.
 const MAX_FDS: usize = 65_536;
@@ -22,8 +24,10 @@ static FDS: [Socket; MAX_FDS] = [const { Socket::new() }; MAX_FDS];
 const OTHER: u64 = 0;
 /// [`Socket::inode`] of a socket of the kernel's rtnetlink. Inodes of sockets have 32 bits.
 const ROUTE: u64 = u64::MAX;
+/// [`Socket::inode`] of a Unix stream socket that may lead to the database.
+const STREAM: u64 = u64::MAX - 1;
 
-/// A redirected socket.
+/// A redirected socket, or one whose contents are looked at.
 pub struct Socket {
     inode: AtomicU64,
     port_id: AtomicU32,
@@ -31,6 +35,8 @@ pub struct Socket {
     answered: AtomicU32,
     /// Received, and not handed out yet.
     pub upcalls: Upcalls,
+    /// What the database has said and was not handed out.
+    pub stream: Mutex<Stream>,
 }
 
 /// What this library does something about.
@@ -40,6 +46,8 @@ pub enum Kind {
     Glue(&'static Socket),
     /// A socket of the kernel's rtnetlink.
     Route,
+    /// A Unix stream socket, perhaps to the database.
+    Stream(&'static Socket),
 }
 
 impl Kind {
@@ -47,7 +55,7 @@ impl Kind {
     pub fn socket(self) -> Option<&'static Socket> {
         match self {
             Kind::Glue(socket) => Some(socket),
-            Kind::Route => None,
+            Kind::Route | Kind::Stream(_) => None,
         }
     }
 }
@@ -60,6 +68,7 @@ impl Socket {
             sent: AtomicU32::new(0),
             answered: AtomicU32::new(0),
             upcalls: Upcalls::new(),
+            stream: Mutex::new(Stream::new()),
         }
     }
 
@@ -92,6 +101,7 @@ pub fn find(fd: c_int) -> Option<Kind> {
     match socket.inode.load(Acquire) {
         OTHER => None,
         ROUTE => Some(Kind::Route),
+        STREAM => Some(Kind::Stream(socket)),
         known if inode(fd) == Some(known) => Some(Kind::Glue(socket)),
         _ => {
             forget(fd);
@@ -117,6 +127,14 @@ pub fn add(fd: c_int, port_id: u32) -> bool {
 pub fn add_route(fd: c_int) {
     if let Some(socket) = slot(fd) {
         socket.inode.store(ROUTE, Release);
+    }
+}
+
+/// Notes a new Unix stream socket.
+pub fn add_stream(fd: c_int) {
+    if let Some(socket) = slot(fd) {
+        *socket.stream.lock().unwrap_or_else(PoisonError::into_inner) = Stream::new();
+        socket.inode.store(STREAM, Release);
     }
 }
 

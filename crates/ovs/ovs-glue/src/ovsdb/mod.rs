@@ -3,11 +3,14 @@
 //!
 //! `external_ids:vhost-user=server` of an interface means that a VMM connects to its port,
 //! `external_ids:vhost-user=client` that one listens at `external_ids:vhost-user-path`, whose socket
-//! belongs to user `external_ids:vhost-user-owner`. `external_ids:policy` names the port's policy, a
-//! `port-policy` of the configuration. Requests to the datapath do not contain that, hence this client,
-//! which watches the columns that do. Limits (`limits`) are watched by themselves: a database whose schema
-//! lacks some of their columns has none. The client never waits for the database, and tries again once a
-//! second while there is none; meanwhile things stay as they are.
+//! belongs to user `external_ids:vhost-user-owner`. Types `dpdkvhostuser` and `dpdkvhostuserclient`, with
+//! the path in `options:vhost-server-path`, mean the same: Neutron makes such interfaces, and the preloaded
+//! library (`crates/ovs/ovs-shim/src/database.rs`) tells ovs-vswitchd that they are internal.
+//! `external_ids:policy` names the port's policy, a `port-policy` of the configuration. Requests to the
+//! datapath do not contain that, hence this client, which watches the columns that do. Limits (`limits`)
+//! are watched by themselves: a database whose schema lacks some of their columns has none. The client
+//! never waits for the database, and tries again once a second while there is none; meanwhile things stay
+//! as they are.
 
 mod limits;
 mod messages;
@@ -34,6 +37,10 @@ const KEY: &str = "vhost-user";
 const PATH_KEY: &str = "vhost-user-path";
 const OWNER_KEY: &str = "vhost-user-owner";
 const POLICY_KEY: &str = "policy";
+/// Types of interfaces of Open vSwitch with DPDK, and where the latter has its path.
+const DPDK_SERVER: &str = "dpdkvhostuser";
+const DPDK_CLIENT: &str = "dpdkvhostuserclient";
+const DPDK_PATH_KEY: &str = "vhost-server-path";
 /// Longest path that a Unix socket's address holds (unix(7)).
 const MAX_PATH: usize = 107;
 
@@ -137,7 +144,7 @@ impl Database {
         self.found = Some(path);
         self.received = messages::Messages::default();
         self.asked = self.told;
-        let ports = json!({"Interface": {"columns": ["name", "external_ids"]}});
+        let ports = json!({"Interface": {"columns": ["name", "external_ids", "type", "options"]}});
         for (id, columns) in [(PORTS, ports), (LIMITS, limits::columns())] {
             let parameters = json!(["Open_vSwitch", id, columns]);
             send(
@@ -255,11 +262,11 @@ impl Database {
         for (id, row) in rows.as_object().into_iter().flatten() {
             match row["new"]["name"].as_str() {
                 Some(name) => {
-                    let ids = &row["new"]["external_ids"];
+                    let row = &row["new"];
                     let interface = Interface {
                         name: name.to_owned(),
-                        plug: plug(name, ids),
-                        policy: value(ids, POLICY_KEY).map(str::to_owned),
+                        plug: plug(name, row),
+                        policy: value(&row["external_ids"], POLICY_KEY).map(str::to_owned),
                     };
                     keep(&mut self.rows, id, interface);
                 }
@@ -315,31 +322,37 @@ fn value<'a>(map: &'a Value, key: &str) -> Option<&'a str> {
     pairs.find(|pair| pair[0] == key)?[1].as_str()
 }
 
-fn plug(name: &str, external_ids: &Value) -> Option<Plug> {
-    let value = |key: &str| value(external_ids, key);
-    match value(KEY)? {
-        "server" => Some(Plug::Server),
-        "client" => match value(PATH_KEY).map(Path::new) {
-            Some(path) if path.is_absolute() && path.as_os_str().len() <= MAX_PATH => {
-                let owner = value(OWNER_KEY).map(str::parse::<u32>);
-                if let Some(Err(error)) = &owner {
-                    log::warn!("'{name}': external_ids:{OWNER_KEY} is to be the number of a user: {error}");
-                    return None;
-                }
-                Some(Plug::Client(SocketPath {
-                    path: path.to_owned(),
-                    owner: owner.and_then(Result::ok),
-                }))
-            }
-            _ => {
-                log::warn!(
-                    "'{name}': external_ids:{PATH_KEY} is to be an absolute path of at most {MAX_PATH} bytes"
-                );
-                None
-            }
-        },
-        other => {
+/// What is at the other end of an interface. `external_ids` go before the type.
+fn plug(name: &str, row: &Value) -> Option<Plug> {
+    let ids = &row["external_ids"];
+    match (value(ids, KEY), row["type"].as_str()) {
+        (Some("server"), _) => Some(Plug::Server),
+        (Some("client"), _) => client(name, ids, ("external_ids", PATH_KEY), ids),
+        (Some(other), _) => {
             log::warn!("'{name}': external_ids:{KEY} can be 'server' or 'client', not '{other}'");
+            None
+        }
+        (None, Some(DPDK_SERVER)) => Some(Plug::DpdkServer),
+        (None, Some(DPDK_CLIENT)) => client(name, &row["options"], ("options", DPDK_PATH_KEY), ids),
+        (None, _) => None,
+    }
+}
+
+/// A VMM that listens at the path that a column's key has.
+fn client(name: &str, map: &Value, (column, key): (&str, &str), ids: &Value) -> Option<Plug> {
+    let path = value(map, key).map(Path::new);
+    let fits = |path: &&Path| path.is_absolute() && path.as_os_str().len() <= MAX_PATH;
+    let Some(path) = path.filter(fits) else {
+        log::warn!("'{name}': {column}:{key} is to be an absolute path of at most {MAX_PATH} bytes");
+        return None;
+    };
+    match value(ids, OWNER_KEY).map(str::parse::<u32>).transpose() {
+        Ok(owner) => Some(Plug::Client(SocketPath {
+            path: path.to_owned(),
+            owner,
+        })),
+        Err(error) => {
+            log::warn!("'{name}': external_ids:{OWNER_KEY} is to be the number of a user: {error}");
             None
         }
     }
@@ -500,7 +513,7 @@ mod tests {
 
     #[test]
     fn a_vmm_that_listens_has_a_path_that_a_socket_can_have() {
-        let of = |ids: &[[&str; 2]]| plug("vm1", &json!(["map", ids]));
+        let of = |ids: &[[&str; 2]]| plug("vm1", &json!({"external_ids": ["map", ids]}));
         let client = |path: &str| of(&[[PATH_KEY, path], [KEY, "client"]]);
         assert_eq!(of(&[[KEY, "server"], [PATH_KEY, "/a"]]), Some(Plug::Server));
         let socket = |owner| SocketPath {
@@ -517,6 +530,40 @@ mod tests {
         assert!(client(&long[..MAX_PATH]).is_some());
         assert_eq!(of(&[[KEY, "client"]]), None, "no path");
         assert_eq!(of(&[[PATH_KEY, "/a"]]), None, "no mode");
+    }
+
+    #[test]
+    fn types_of_neutron_are_other_names() {
+        let of = |kind: &str, options: &[[&str; 2]], ids: &[[&str; 2]]| {
+            let row = json!({"type": kind, "options": ["map", options], "external_ids": ["map", ids]});
+            plug("vhu1", &row)
+        };
+        let path = ["vhost-server-path", "/run/vms/vhu1"];
+        let client = |owner| {
+            Some(Plug::Client(SocketPath {
+                path: "/run/vms/vhu1".into(),
+                owner,
+            }))
+        };
+        assert_eq!(of(DPDK_SERVER, &[], &[]), Some(Plug::DpdkServer));
+        assert_eq!(of(DPDK_CLIENT, &[path], &[]), client(None));
+        assert_eq!(
+            of(DPDK_CLIENT, &[path], &[[OWNER_KEY, "64055"]]),
+            client(Some(64055))
+        );
+        assert_eq!(of(DPDK_CLIENT, &[], &[]), None, "no path");
+        assert_eq!(
+            of(DPDK_CLIENT, &[["vhost-server-path", "vhu1"]], &[]),
+            None,
+            "not absolute"
+        );
+        assert_eq!(of("internal", &[path], &[]), None);
+        assert_eq!(of("", &[path], &[]), None);
+        assert_eq!(
+            of(DPDK_CLIENT, &[path], &[[KEY, "server"]]),
+            Some(Plug::Server),
+            "external_ids go before"
+        );
     }
 
     #[test]

@@ -25,6 +25,8 @@ const LEAST_MTU: u16 = 68;
 pub enum Plug {
     /// The VMM connects to `<name>.sock`.
     Server,
+    /// The VMM connects to `<name>`, as to a port of Open vSwitch with DPDK.
+    DpdkServer,
     /// The VMM listens at this path, which fits a socket's address.
     Client(SocketPath),
 }
@@ -184,12 +186,19 @@ impl Plane {
         })
     }
 
-    fn socket(&self, name: &str) -> PathBuf {
-        self.options.directory.join(format!("{name}.sock"))
+    fn socket(&self, port: &Port) -> Option<PathBuf> {
+        let name = &port.spec.name;
+        let file = match port.plug.as_ref()? {
+            Plug::Server => format!("{name}.sock"),
+            Plug::DpdkServer => name.clone(),
+            Plug::Client(_) => return None,
+        };
+        Some(self.options.directory.join(file))
     }
 
-    fn listen(&self, name: &str) -> Result<OwnedFd, Errno> {
-        let path = self.socket(name);
+    fn listen(&self, number: PortNo) -> Result<OwnedFd, Errno> {
+        let port = self.ports.all.get(&number);
+        let path = port.and_then(|port| self.socket(port)).ok_or(Errno::ENODEV)?;
         socket::listen(&path, SocketType::STREAM, Mode::RUSR | Mode::WUSR).map_err(|error| {
             log::error!("{}: {error}", path.display());
             Errno(error.raw_os_error())
@@ -208,7 +217,7 @@ impl Plane {
             switch: super::SWITCH,
             name: port.spec.name.clone(),
             connection: match (port.end, &port.plug) {
-                (End::Guest, Some(Plug::Server)) => Connection::Listener,
+                (End::Guest, Some(Plug::Server | Plug::DpdkServer)) => Connection::Listener,
                 (End::Tap | End::Device, _) => Connection::Driver,
                 (End::Guest | End::Nobody, _) => Connection::Attached,
             },
@@ -241,7 +250,7 @@ impl Plane {
         }
         let descriptors = match wanted.connection {
             Connection::Listener if self.client.is_connected() => {
-                vec![self.listen(&wanted.name)?]
+                vec![self.listen(number)?]
             }
             _ => Vec::new(),
         };
@@ -315,8 +324,8 @@ impl Plane {
         if port.attachment.is_some() {
             self.driver.detach(port.id);
         }
-        if port.plug == Some(Plug::Server) {
-            socket::remove(&self.socket(&port.spec.name));
+        if let Some(path) = self.socket(&port) {
+            socket::remove(&path);
         }
         self.carriers.retain(|(of, _)| *of != number);
         self.upcalls.remove(number);

@@ -5,6 +5,7 @@ use crate::rates::{Rate, flood};
 use crate::world::World;
 use serde_json::json;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use testbed::polling::{Frame, PollingGuest};
 
@@ -28,10 +29,15 @@ impl Guest {
     pub fn connect(world: &World, name: &'static str, station: u32) -> Guest {
         let socket = world.guest_socket(name);
         world.until("the socket is there", |_| socket.exists());
+        Guest::at(&socket, name, station)
+    }
+
+    /// The guest whose VMM connects to a socket that is there.
+    pub fn at(socket: &PathBuf, name: &'static str, station: u32) -> Guest {
         let end = Instant::now() + TIMEOUT;
         let ports = loop {
             // It may be the socket of a data plane that is ending.
-            match PollingGuest::connect(std::slice::from_ref(&socket), 2000) {
+            match PollingGuest::connect(std::slice::from_ref(socket), 2000) {
                 Ok(ports) => break ports,
                 Err(error) => assert!(Instant::now() < end, "{error}"),
             }

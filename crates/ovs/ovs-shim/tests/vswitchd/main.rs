@@ -19,6 +19,7 @@ mod limits;
 mod listening;
 #[path = "../../../ovs-glue/tests/doubles/memory.rs"]
 mod memory;
+mod neutron;
 mod plane;
 mod policies;
 mod rates;
@@ -506,6 +507,19 @@ fn inside_listening() {
 
 #[test]
 fn the_product_starts_ovs_vswitchd_by_itself() {
+#[test]
+fn types_of_neutron_are_other_names_of_ours() {
+    inside_with_product("inside_neutron");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_neutron() {
+    if let (Some(mut world), Some(program)) = (World::new(), product()) {
+        neutron::types_of_neutron_are_ours(&mut world, program);
+    }
+}
+
     if product_is_built() {
         // What it leaves running ends with the namespace.
         let kinds = [

@@ -114,6 +114,11 @@ impl World {
     }
 
     pub fn start_vswitchd(&mut self) {
+        self.start_vswitchd_with(&[]);
+    }
+
+    /// Starts ovs-vswitchd with these variables in its environment.
+    pub fn start_vswitchd_with(&mut self, variables: &[(&str, &str)]) {
         let output = std::fs::File::create(self.path("vswitchd.output")).unwrap();
         let child = bound_to_us(Command::new("ovs-vswitchd"))
             .arg(format!("unix:{}", self.path("db.sock").display()))
@@ -123,6 +128,7 @@ impl World {
             .env("OVS_RUNDIR", self.directory.path())
             .env("LD_PRELOAD", library())
             .env("HYPERSWITCH_OVS_SOCKET", self.glue_socket())
+            .envs(variables.iter().copied())
             .stderr(output)
             .spawn();
         self.vswitchd = Some(child.unwrap());
@@ -424,11 +430,15 @@ impl World {
 }
 
 /// Warnings that ovs-vswitchd writes over a kernel's datapath as well.
-const HARMLESS: [&str; 4] = [
+const HARMLESS: [&str; 6] = [
     // A device sends before ovs-vswitchd, which has just added it, looks packets of it up.
     "received packet on unknown port",
     // A test sends what is to be dropped.
     "which is reserved exclusively for mirroring",
+    // `options:vhost-server-path` of a port that is internal to it.
+    "arguments provided to device that is not configurable",
+    // `mtu_request` of a port whose device is not made yet.
+    "failed to set MTU for network device",
     // A busy machine.
     "|timeval|WARN|",
     "|poll_loop|WARN|",

@@ -66,7 +66,7 @@ fn version(place: &Path) -> Result<String> {
 
 /// All bridges, and their ports besides their own.
 fn ports(run_dir: &Path, place: &Path) -> Result<(Vec<String>, Vec<Port>)> {
-    let columns = "--columns=name,external_ids,link_state,error";
+    let columns = "--columns=name,external_ids,link_state,error,type,options";
     let interfaces = programs::ask(
         place,
         "ovs-vsctl",
@@ -79,14 +79,7 @@ fn ports(run_dir: &Path, place: &Path) -> Result<(Vec<String>, Vec<Port>)> {
     for bridge in &bridges {
         for name in list(&["list-ports", bridge])?.lines() {
             let told = interfaces.get(name);
-            let mode = told.and_then(|told| told.ids.get("vhost-user")).cloned();
-            let path = match mode.as_deref() {
-                Some("server") => Some(socket(run_dir, name)),
-                Some("client") => told
-                    .and_then(|told| told.ids.get("vhost-user-path"))
-                    .map(PathBuf::from),
-                _ => None,
-            };
+            let (mode, path) = told.map_or((None, None), |told| told.guest(run_dir, name));
             ports.push(Port {
                 bridge: bridge.clone(),
                 port: name.to_owned(),
@@ -105,20 +98,43 @@ struct Interface {
     ids: BTreeMap<String, String>,
     link: Option<String>,
     error: Option<String>,
+    kind: String,
+    options: BTreeMap<String, String>,
 }
 
-/// A table as ovs-vsctl writes it (RFC 7047, 5.1): name, external_ids, link_state and error of each row. A
-/// column that may be empty is a string, or an empty set.
+impl Interface {
+    /// Who listens for a virtual machine's port, and where.
+    fn guest(&self, run_dir: &Path, name: &str) -> (Option<String>, Option<PathBuf>) {
+        let path = |of: &BTreeMap<String, String>, key: &str| of.get(key).map(PathBuf::from);
+        let (mode, path) = match (self.ids.get("vhost-user").map(String::as_str), &*self.kind) {
+            (Some("server"), _) => ("server", Some(socket(run_dir, name))),
+            (Some("client"), _) => ("client", path(&self.ids, "vhost-user-path")),
+            (Some(other), _) => (other, None),
+            (None, "dpdkvhostuser") => ("server", Some(run_dir.join("ovs").join(name))),
+            (None, "dpdkvhostuserclient") => ("client", path(&self.options, "vhost-server-path")),
+            _ => return (None, None),
+        };
+        (Some(mode.to_owned()), path)
+    }
+}
+
+/// A table as ovs-vsctl writes it (RFC 7047, 5.1): name, external_ids, link_state, error, type and
+/// options of each row. A column that may be empty is a string, or an empty set.
 fn read(text: &str) -> Option<BTreeMap<String, Interface>> {
     let table: Value = serde_json::from_str(text).ok()?;
     let string = |value: &Value| value.as_str().map(str::to_owned);
+    let map = |value: &Value| {
+        let pairs = value[1].as_array()?.iter();
+        let pairs = pairs.filter_map(|pair| Some((string(&pair[0])?, string(&pair[1])?)));
+        Some(pairs.collect())
+    };
     let rows = table["data"].as_array()?.iter().map(|row| {
-        let pairs = row[1][1].as_array()?.iter();
-        let ids = pairs.filter_map(|pair| Some((string(&pair[0])?, string(&pair[1])?)));
         let interface = Interface {
-            ids: ids.collect(),
+            ids: map(&row[1])?,
             link: string(&row[2]),
             error: string(&row[3]),
+            kind: string(&row[4])?,
+            options: map(&row[5])?,
         };
         Some((string(&row[0])?, interface))
     });
@@ -161,15 +177,23 @@ mod tests {
     #[test]
     fn a_table_of_the_database_is_read() {
         let text = r#"{"data":[
-            ["vm1",["map",[["vhost-user","client"],["vhost-user-path","/a"]]],"up",["set",[]]],
-            ["br0",["map",[]],["set",[]],"could not add"]],
-            "headings":["name","external_ids","link_state","error"]}"#;
+            ["vm1",["map",[["vhost-user","client"],["vhost-user-path","/a"]]],"up",["set",[]],"internal",["map",[]]],
+            ["br0",["map",[]],["set",[]],"could not add","",["map",[]]],
+            ["vhu1",["map",[]],"up",["set",[]],"dpdkvhostuser",["map",[]]],
+            ["vhu2",["map",[]],"up",["set",[]],"dpdkvhostuserclient",["map",[["vhost-server-path","/b"]]]]],
+            "headings":["name","external_ids","link_state","error","type","options"]}"#;
         let interfaces = read(text).unwrap();
         let (vm1, br0) = (&interfaces["vm1"], &interfaces["br0"]);
         assert_eq!(vm1.ids["vhost-user-path"], "/a");
         assert_eq!((vm1.link.as_deref(), &vm1.error), (Some("up"), &None));
         assert_eq!((&br0.link, br0.error.as_deref()), (&None, Some("could not add")));
         assert!(br0.ids.is_empty());
+        let guest = |name: &str| interfaces[name].guest("/run".as_ref(), name);
+        let listens = |mode: &str, path: &str| (Some(mode.to_owned()), Some(PathBuf::from(path)));
+        assert_eq!(guest("vm1"), listens("client", "/a"));
+        assert_eq!(guest("br0"), (None, None));
+        assert_eq!(guest("vhu1"), listens("server", "/run/ovs/vhu1"));
+        assert_eq!(guest("vhu2"), listens("client", "/b"));
         assert!(read("[]").is_none());
     }
 }
