@@ -503,7 +503,7 @@ pub struct P4RunArgs {
     /// Directory for packets that leave; made if it is not there
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// Show what the program does with each packet
+    /// Show what the program does with each packet; with --json on standard error
     #[arg(long)]
     pub trace: bool,
     /// Seed of the program's `random`

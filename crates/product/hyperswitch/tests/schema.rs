@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod containers;
+mod schema_check;
 
 use containers::{Instance, Namespace, eventually};
+use schema_check::{check, check_output};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -51,104 +52,6 @@ vlan = { access = 10 }
 max-rate-to = "20M"
 max-burst = "64k"
 "#;
-
-/// Whether a value is as a schema says, and has no keys that the schema does not name.
-fn check(document: &Value, schema: &Value, value: &Value, place: &str) -> Result<(), String> {
-    let named = named_keys(document, schema, value, place)?;
-    let mut keys = value.as_object().into_iter().flat_map(|object| object.keys());
-    match keys.find(|key| !named.is_empty() && !named.contains(*key)) {
-        Some(unknown) => Err(format!("{place}/{unknown} is not in the schema")),
-        None => Ok(()),
-    }
-}
-
-/// The keys that a schema and those that it refers to name, if the value is as they say.
-fn named_keys(
-    document: &Value,
-    schema: &Value,
-    value: &Value,
-    place: &str,
-) -> Result<BTreeSet<String>, String> {
-    let mut named = BTreeSet::new();
-    if let Some(path) = schema["$ref"].as_str() {
-        let target = document.pointer(path.trim_start_matches('#')).unwrap();
-        named.extend(named_keys(document, target, value, place)?);
-    }
-    let kinds = schema["type"]
-        .as_array()
-        .cloned()
-        .unwrap_or_else(|| vec![schema["type"].clone()]);
-    if !kinds.iter().any(|kind| is_of_kind(value, kind.as_str())) {
-        return Err(format!("{place} is no {kinds:?}: {value}"));
-    }
-    let wanted = schema["enum"]
-        .as_array()
-        .cloned()
-        .or_else(|| Some(vec![schema.get("const")?.clone()]));
-    if wanted.is_some_and(|wanted| !wanted.contains(value)) {
-        return Err(format!("{place} has none of the values of the schema: {value}"));
-    }
-    for key in schema["required"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-    {
-        value
-            .get(key)
-            .ok_or_else(|| format!("{place}/{key} is missing"))?;
-    }
-    for (key, part) in value.as_object().into_iter().flatten() {
-        let place = format!("{place}/{key}");
-        let patterns = schema["patternProperties"]
-            .as_object()
-            .and_then(|it| it.values().next());
-        let others = schema
-            .get("additionalProperties")
-            .filter(|it| it.is_object())
-            .or(patterns);
-        if let Some(schema) = schema["properties"].get(key).or(others) {
-            check(document, schema, part, &place)?;
-            named.insert(key.clone());
-        }
-    }
-    for part in value.as_array().into_iter().flatten() {
-        if let Some(schema) = schema.get("items") {
-            check(document, schema, part, &format!("{place}[]"))?;
-        }
-    }
-    for cases in ["oneOf", "anyOf"]
-        .iter()
-        .filter_map(|key| schema[*key].as_array())
-    {
-        let tried: Vec<_> = cases
-            .iter()
-            .map(|case| named_keys(document, case, value, place))
-            .collect();
-        let found = tried.iter().find_map(|case| case.as_ref().ok());
-        named.extend(
-            found
-                .ok_or_else(|| format!("{place} is no case: {tried:?}"))?
-                .iter()
-                .cloned(),
-        );
-    }
-    Ok(named)
-}
-
-fn is_of_kind(value: &Value, kind: Option<&str>) -> bool {
-    match kind {
-        Some("null") => value.is_null(),
-        Some("boolean") => value.is_boolean(),
-        Some("integer") => value.is_u64() || value.is_i64(),
-        Some("number") => value.is_number(),
-        Some("string") => value.is_string(),
-        Some("array") => value.is_array(),
-        Some("object") => value.is_object(),
-        Some(other) => panic!("{other} is new: teach the test"),
-        None => true,
-    }
-}
 
 fn schema() -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_hyperswitch"))
@@ -212,13 +115,95 @@ fn outputs_of_a_running_switch_are_as_the_schema_says() {
         ("port del web", "port del"),
     ];
     for (arguments, verb) in cases {
-        let output = said(arguments);
-        let part = &schema["outputs"][verb];
-        assert!(part.is_object(), "{verb} has no schema");
-        if let Err(fault) = check(&schema, part, &output, "") {
-            panic!("{arguments}: {fault}\n{output:#}");
+        if verb == "status --check" {
+            eventually("it is well", || instance.verb(&["status", "--check"]).is_ok());
         }
+        let fault = check_output(&schema, verb, &said(arguments));
+        assert_eq!(fault, Ok(()), "{arguments}");
     }
+}
+
+/// A file of the project's P4 programs.
+fn program(name: &str, file: &str) -> String {
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/p4-bmv2/programs");
+    let path = programs.join(name).join(file);
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn outputs_of_p4_verbs_are_as_the_schema_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (file, out, exported) = (path("x.toml"), path("out"), path("x.p4x"));
+    fs::write(
+        &file,
+        "[[switch]]\nname = \"lan\"\n[[switch.port]]\nname = \"a\"\n[[switch.port]]\nname = \"b\"\n",
+    )
+    .unwrap();
+    let schema = schema();
+    let instance = Instance::start(&directory.path().join("run"), file.as_ref());
+    eventually("it answers", || {
+        let status = instance.verb(&["status"]).unwrap_or_default();
+        status["data-plane"]["workers"].is_u64()
+    });
+    let json = |name: &str| program(name, &format!("{name}.json"));
+    let (router, limiter, firewall) = (json("router"), json("rate_limiter"), json("stateful_firewall"));
+    let [counter, meter] = ["counter_arrays", "meter_arrays"].map(|list| first_of(&limiter, list));
+    let register = first_of(&firewall, "register_arrays");
+    let script = program("router", "test.stf");
+    let cases = [
+        (format!("p4 check {router}"), "p4 check"),
+        (
+            format!("p4 run {router} --entries {script} --out {out} --trace"),
+            "p4 run",
+        ),
+        (format!("p4 load {router} --name r --port 1=a"), "p4 load"),
+        (
+            "p4 entry add r|routes via 10.2.0.0/16 => 2".into(),
+            "p4 entry add",
+        ),
+        (
+            "p4 entry set r|routes via 10.2.0.0/16 => 1".into(),
+            "p4 entry set",
+        ),
+        ("p4 entry list r".into(), "p4 entry list"),
+        ("p4 show".into(), "p4 show"),
+        ("p4 entry delete r|routes 10.2.0.0/16".into(), "p4 entry delete"),
+        (format!("p4 load {limiter} --name r --discard"), "p4 load"),
+        (format!("p4 counter set r {counter} 0 5 500"), "p4 counter set"),
+        ("p4 counter list r".into(), "p4 counter list"),
+        (
+            format!("p4 meter set r {meter} all 1000:10 2000:20"),
+            "p4 meter set",
+        ),
+        ("p4 meter list r".into(), "p4 meter list"),
+        ("p4 rollback r".into(), "p4 rollback"),
+        (format!("p4 load {firewall} --name f"), "p4 load"),
+        (format!("p4 register set f {register} 3 1"), "p4 register set"),
+        ("p4 register list f".into(), "p4 register list"),
+        (format!("p4 export f {exported}"), "p4 export"),
+        ("p4 unload f".into(), "p4 unload"),
+        (format!("p4 import {exported} --name g"), "p4 import"),
+    ];
+    for (arguments, verb) in cases {
+        let (words, entry) = arguments
+            .split_once('|')
+            .map_or((&*arguments, None), |(words, entry)| (words, Some(entry)));
+        let arguments: Vec<&str> = words.split(' ').chain(entry).collect();
+        let said = instance
+            .verb(&arguments)
+            .unwrap_or_else(|error| panic!("{arguments:?}: {error}"));
+        assert_ne!(said, json!([]), "{arguments:?}: nothing to compare");
+        assert_eq!(check_output(&schema, verb, &said), Ok(()), "{arguments:?}");
+    }
+}
+
+/// The first element of a program's list that belongs to no table.
+fn first_of(file: &str, list: &str) -> String {
+    let program: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    let all = program[list].as_array().unwrap();
+    let own = all.iter().find(|one| one["is_direct"] != true).unwrap();
+    own["name"].as_str().unwrap().to_owned()
 }
 
 fn failed(run_dir: &Path, arguments: &str) -> (Option<i32>, Value) {

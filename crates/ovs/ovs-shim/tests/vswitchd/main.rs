@@ -24,6 +24,8 @@ mod plane;
 mod policies;
 mod rates;
 mod restore;
+#[path = "../../../../product/hyperswitch/tests/schema_check/mod.rs"]
+mod schema_check;
 mod shares;
 mod verbs;
 mod world;
@@ -506,8 +508,6 @@ fn inside_listening() {
 }
 
 #[test]
-fn the_product_starts_ovs_vswitchd_by_itself() {
-#[test]
 fn types_of_neutron_are_other_names_of_ours() {
     inside_with_product("inside_neutron");
 }
@@ -520,6 +520,8 @@ fn inside_neutron() {
     }
 }
 
+#[test]
+fn the_product_starts_ovs_vswitchd_by_itself() {
     if product_is_built() {
         // What it leaves running ends with the namespace.
         let kinds = [

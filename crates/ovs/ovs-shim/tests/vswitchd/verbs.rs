@@ -1,6 +1,7 @@
 //! `hyperswitch ovs ...`, which starts Open vSwitch's programs by itself.
 
 use crate::forwarding::{Guest, all_arrive};
+use crate::schema_check::check_output;
 use crate::world::{World, library, run};
 use serde_json::{Value, json};
 use std::os::unix::net::UnixListener;
@@ -8,8 +9,19 @@ use std::path::PathBuf;
 use std::process::Command;
 use testbed::polling::{Build, PollingGuest};
 
+const SCHEMA: &str = include_str!("../../../../../docs/schema.json");
+
+/// What a verb prints, which is as `docs/schema.json` says.
 fn json_of(world: &World, arguments: &str) -> Value {
-    serde_json::from_str(&world.product(&format!("{arguments} --json"))).unwrap()
+    let said = serde_json::from_str(&world.product(&format!("{arguments} --json"))).unwrap();
+    let words: Vec<_> = arguments.split(' ').collect();
+    let verb = match words[0] {
+        "ovs" => words[..2].join(" "),
+        verb => verb.to_owned(),
+    };
+    let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    assert_eq!(check_output(&schema, &verb, &said), Ok(()));
+    said
 }
 
 /// Runs the private instance's ovs-vsctl, as `ovs start` says.
@@ -43,6 +55,11 @@ pub fn all(world: &mut World, program: PathBuf) {
     let long = format!("ovs plug br0 vm3 --client /{}", "x".repeat(107));
     let refused = world.product_refuses(&long);
     assert!(refused.contains("longer than 107"), "{refused}");
+    let again = json_of(world, "ovs plug br0 vm1");
+    assert_eq!(
+        (&again["port"], &again["mode"]),
+        (&json!("vm1"), &json!("server"))
+    );
     let refused = world.product_refuses("ovs plug nowhere vm3");
     assert!(refused.contains("no bridge named nowhere"), "{refused}");
     // It starts again when it crashes, as when the process that answers it has ended.
@@ -62,7 +79,7 @@ pub fn all(world: &mut World, program: PathBuf) {
         "the database was kept"
     );
     a.reach(&mut b);
-    world.product("ovs stop");
+    json_of(world, "ovs stop");
 }
 
 /// What the database says of the host, none of which is missing.

@@ -59,6 +59,7 @@ pub fn run(args: &P4RunArgs, json: bool) -> Result<()> {
         out: &args.out,
         files: BTreeMap::new(),
         trace: args.trace,
+        json,
         number: 0,
         begin: None,
         clock: 0,
@@ -71,7 +72,7 @@ pub fn run(args: &P4RunArgs, json: bool) -> Result<()> {
         runner.entries(file).with_context(|| file.display().to_string())?;
     }
     runner.captures(&args.pcaps)?;
-    runner.end(json)
+    runner.end()
 }
 
 /// A file's contents, unless it is larger than that.
@@ -92,6 +93,8 @@ struct Runner<'a> {
     out: &'a Path,
     files: BTreeMap<u32, (ClassicWriter<BufWriter<File>>, u64)>,
     trace: bool,
+    /// The result is printed as JSON.
+    json: bool,
     /// Packets sent.
     number: u64,
     /// Time stamp of the first packet of a capture.
@@ -213,7 +216,12 @@ impl Runner<'_> {
         }
         drop(reading);
         if self.trace {
-            output::print(&std::mem::take(&mut self.text))?;
+            let text = std::mem::take(&mut self.text);
+            match self.json {
+                // On standard output nothing but the result.
+                true => eprint!("{}", output::plain(&text)),
+                false => output::print(&text)?,
+            }
         }
         let room = final_state::MOST.saturating_sub(self.digests.len());
         self.digests.extend(sink.digests.into_iter().take(room));
@@ -243,7 +251,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn end(mut self, json: bool) -> Result<()> {
+    fn end(mut self) -> Result<()> {
         self.compare();
         let counts = *self.context.counts();
         let unseen = counts.digests.saturating_sub(self.digests.len() as u64);
@@ -262,7 +270,7 @@ impl Runner<'_> {
         for reason in Drop::ALL.into_iter().filter(|&reason| counts.dropped(reason) > 0) {
             summary.drops.insert(reason.name(), counts.dropped(reason));
         }
-        if json {
+        if self.json {
             output::json(&summary)?;
         } else {
             output::print(&table(&summary))?;
