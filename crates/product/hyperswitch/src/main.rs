@@ -23,6 +23,8 @@ mod children;
 mod cli;
 mod cni;
 mod complete;
+#[cfg(test)]
+mod documented;
 mod frame;
 mod manual;
 mod output;

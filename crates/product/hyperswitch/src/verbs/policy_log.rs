@@ -94,9 +94,8 @@ pub fn lines(records: &[PolicyRecord]) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_line_has_time_verdict_port_rule_and_addresses() {
-        let record = PolicyRecord {
+    fn record() -> PolicyRecord {
+        PolicyRecord {
             number: 1,
             time_ms: 951_827_696_007,
             policy: "to: acl office".into(),
@@ -111,9 +110,35 @@ mod tests {
             packet: "ip_proto=6".into(),
             bytes: 60,
             skipped: 12,
-        };
+        }
+    }
+
+    #[test]
+    fn a_line_has_time_verdict_port_rule_and_addresses() {
         let expected = "2000-02-29T12:34:56.007Z drop (trial) to web: acl office rule 1: 10.0.0.2:4000 > \
                         10.0.0.1:23 bytes 60 sender=client,ip_proto=6 (12 more before it)\n";
-        assert_eq!(lines(&[record]), expected);
+        assert_eq!(lines(&[record()]), expected);
+    }
+
+    #[test]
+    fn the_line_of_the_document_is_of_this_form() {
+        let line = lines(&[PolicyRecord {
+            time_ms: 1_795_819_201_123,
+            trial: false,
+            source: "10.0.0.2:40122".into(),
+            packet: "eth_type=0x0800,ip_proto=6".into(),
+            bytes: 74,
+            skipped: 981,
+            ..record()
+        }]);
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/policies.md");
+        let document = std::fs::read_to_string(path).unwrap();
+        let (head, rest) = document.split_once("\n```\n20").unwrap();
+        let (found, tail) = rest.split_once("```\n").unwrap();
+        if std::env::var_os("HYPERSWITCH_UPDATE").is_some() {
+            std::fs::write(path, format!("{head}\n```\n{line}```\n{tail}")).unwrap();
+            return;
+        }
+        assert_eq!(format!("20{found}"), line, "docs/policies.md");
     }
 }

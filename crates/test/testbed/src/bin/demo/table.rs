@@ -135,3 +135,43 @@ pub fn ports(ports: &[PortInfo], stats: &Stats) -> String {
     }
     aligned(&lines)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const README: &str = include_str!("../../../../../../README.md");
+
+    fn row(from: &'static str, to: &'static str, cells: &[&str]) -> Row {
+        let number = |at: usize| Ok(cells[at].parse().unwrap());
+        Row {
+            from,
+            to,
+            ping: [number(0), number(1)],
+            throughput: [number(2), number(3)],
+        }
+    }
+
+    /// The figures of the README are those of some run, but their table is as `make demo` prints it.
+    #[test]
+    fn the_readme_has_a_table_of_this_shape() {
+        let begin = README.find("  from  ").unwrap();
+        let (table, _) = README[begin..].split_once("  ...\n").unwrap();
+        let mut rows = Vec::new();
+        for line in table.lines().skip(2) {
+            let words: Vec<&'static str> = line.split_whitespace().collect();
+            let [from, to, cells @ .., "passed"] = &words[..] else {
+                panic!("{line}");
+            };
+            rows.push(row(from, to, cells));
+        }
+        assert!(rows.len() >= 4, "{table}");
+        // One that the README leaves out, with the longest names.
+        rows.push(row("container", "container", &["1"; 4]));
+        let printed = results(&[], &rows);
+        assert!(
+            printed.contains(table),
+            "README.md has\n{table}today it is\n{printed}"
+        );
+    }
+}
