@@ -190,6 +190,14 @@ test-distributions: ## The README's commands on each supported release of Debian
 test-package: deb ## The Debian package under a systemd of each supported release: installed, upgraded under traffic, purged
 	scripts/as-root scripts/test-package $(RELEASES)
 
+test-tutorial: deb ## The commands of docs/tutorial.md, from `apt install` to two libvirt guests that ping, and how long they took
+	scripts/setup --libvirt
+	scripts/as-root scripts/test-tutorial
+
+test-page: ## The page of the process `view` in a headless Chromium, where there is one; pictures go to build/page
+	$(CARGO) build --release --package hyperswitch
+	scripts/as-root scripts/test-page --program $(RELEASE)/hyperswitch
+
 # TESTS="vlans mtu" are some of them.
 test-cni: ## Containers by CNI and netavark, called as a runtime calls them, with Debian's host-local; Podman where it runs
 	scripts/setup --cni
