@@ -9,10 +9,10 @@ use crate::names::next;
 use crate::number::Number;
 use p4_ir::{
     ActionId, ActionProfile, Apply, Binary, Block, BlockId, Control, Counter, CounterId, CounterUnit,
-    DefaultEntry, Entry, EntryAction, ExprKind, Implementation, Key, KeyMatch, MatchKind, Next, Place,
-    ProfileId, Selector, Table, TableAction, TableId, Type,
+    DefaultEntry, Entry, EntryAction, EntryTarget, ExprKind, Implementation, Key, KeyMatch, MatchKind, Next,
+    Place, ProfileId, Selector, Table, TableAction, TableId, Type,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A place of a pipeline.
 #[derive(Clone, Copy)]
@@ -122,6 +122,8 @@ impl<'a> Loader<'a> {
             size,
             max_group_size: 0,
             selector,
+            members: BTreeMap::new(),
+            groups: BTreeMap::new(),
         });
         Ok(id)
     }
@@ -524,7 +526,7 @@ impl<'a> Loader<'a> {
         };
         Ok(Entry {
             keys: matches,
-            action,
+            target: EntryTarget::Action(action),
             priority,
         })
     }

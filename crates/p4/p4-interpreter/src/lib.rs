@@ -50,7 +50,7 @@ pub use engine::{DROP_PORT, Engine, INITIAL_HEAD, MAX_PASSES, match_kind};
 pub use error::Error;
 pub use notes::{KeyMasks, Notes};
 pub use observe::{NoObserver, Observer};
-pub use p4_tables::MeterRates;
+pub use p4_tables::{MAX_WATCHING, MeterRates};
 pub use packet::{Collected, Counts, Drop, NoTail, Output, Packet, Sink, Tail};
 pub use state::{CloneSession, CounterValue, ReadGuard, Replica, State, StateLimits, losses};
 pub use tables::Tables;

@@ -6,10 +6,13 @@
 
 use crate::engine::{Engine, match_kind};
 use crate::error::Error;
-use p4_ir::{Bits, EntryAction, Implementation, KeyMatch, MatchKind, Program, TableId, ValueSetId};
+use p4_ir::{
+    ActionProfile, Bits, Choice, EntryAction, EntryTarget, Implementation, KeyMatch, MatchKind, ProfileId,
+    Program, TableId, ValueSetId,
+};
 use p4_tables::{
-    BatchError, Change, Colour, DEFAULT, Entry, Handle, KeyField, KeyLayout, Match, Pattern, ProfileSpec,
-    Shared, TableSpec, Target, Words,
+    BatchError, Change, Colour, DEFAULT, Entry, GroupMember, Handle, KeyField, KeyLayout, Match, Pattern,
+    ProfileChange, ProfileSpec, Shared, TableSpec, Target, Words,
 };
 use parking_lot::RwLockReadGuard;
 
@@ -46,12 +49,14 @@ impl Tables {
         let program = engine.program();
         let mut tables = p4_tables::Tables::new();
         for profile in &program.profiles {
-            tables.add_profile(ProfileSpec {
+            let number = tables.add_profile(ProfileSpec {
                 limit: profile.size as usize,
-                group_limit: group_limit(profile),
+                group_limit: profile.group_limit() as usize,
                 argument_words: engine.sizes().arguments,
             });
+            fill(&mut tables, number, profile)?;
         }
+        let mut free = program.profiles.iter().map(FreeNumbers::new).collect::<Vec<_>>();
         for set in &program.value_sets {
             let field = |part: &(String, u16, MatchKind)| KeyField {
                 // A part that is matched exactly in a look-up is a value under a full mask here.
@@ -66,7 +71,13 @@ impl Tables {
             let number = tables.add_table(spec(program, table, layout))?;
             let layout = tables.table(number)?.layout().clone();
             for entry in &table.entries {
-                tables.add_constant(number, &constant(&layout, entry)?)?;
+                let target = match (&entry.target, table.implementation) {
+                    (EntryTarget::Choices(all), Implementation::Profile(profile)) => {
+                        add_choices(&mut tables, profile, &mut free[profile.index()], all)?
+                    }
+                    (other, _) => entry_target(other),
+                };
+                tables.add_constant(number, &constant(&layout, entry, target)?)?;
             }
         }
         let metered = program.tables.iter().map(|table| match table.meter {
@@ -169,12 +180,89 @@ impl TablesReadGuard<'_> {
     }
 }
 
-fn group_limit(profile: &p4_ir::ActionProfile) -> usize {
-    match (&profile.selector, profile.max_group_size) {
-        (None, _) => 0,
-        (Some(_), 0) => profile.size as usize,
-        (Some(_), limit) => limit as usize,
+/// Gives an action profile its members and groups.
+fn fill(tables: &mut p4_tables::Tables, number: u32, profile: &ActionProfile) -> Result<(), Error> {
+    let members = profile
+        .members
+        .iter()
+        .map(|(&member, action)| add_member(member, action));
+    let groups = profile
+        .groups
+        .iter()
+        .map(|(&group, own)| ProfileChange::AddGroup {
+            group,
+            members: own
+                .members
+                .iter()
+                .map(|(&member, share)| shared(member, *share))
+                .collect(),
+        });
+    members
+        .chain(groups)
+        .try_for_each(|change| change_profile(tables, number, change))
+}
+
+fn change_profile(tables: &mut p4_tables::Tables, profile: u32, change: ProfileChange) -> Result<(), Error> {
+    let changed = tables.apply(&[Change::Profile { profile, change }], 0);
+    changed.map_err(|refused| refused.error.into())
+}
+
+fn add_member(member: u32, own: &EntryAction) -> ProfileChange {
+    ProfileChange::AddMember {
+        member,
+        action: u32::from(own.action.0),
+        arguments: arguments(own),
     }
+}
+
+fn shared(member: u32, share: p4_ir::Share) -> GroupMember {
+    GroupMember {
+        member,
+        weight: share.weight,
+        watch: share.watch,
+    }
+}
+
+/// Numbers of an action profile that neither members nor groups have, from the highest one on.
+struct FreeNumbers<'a> {
+    profile: &'a ActionProfile,
+    next: u32,
+}
+
+impl FreeNumbers<'_> {
+    fn new(profile: &ActionProfile) -> FreeNumbers<'_> {
+        FreeNumbers {
+            profile,
+            next: u32::MAX,
+        }
+    }
+
+    fn take(&mut self) -> u32 {
+        while self.profile.members.contains_key(&self.next) || self.profile.groups.contains_key(&self.next) {
+            self.next -= 1;
+        }
+        self.next -= 1;
+        self.next + 1
+    }
+}
+
+/// Makes a group of an entry's own choices.
+fn add_choices(
+    tables: &mut p4_tables::Tables,
+    profile: ProfileId,
+    free: &mut FreeNumbers<'_>,
+    all: &[Choice],
+) -> Result<Target, Error> {
+    let profile = u32::from(profile.0);
+    let mut members = Vec::new();
+    for choice in all {
+        let member = free.take();
+        change_profile(tables, profile, add_member(member, &choice.action))?;
+        members.push(shared(member, choice.share));
+    }
+    let group = free.take();
+    change_profile(tables, profile, ProfileChange::AddGroup { group, members })?;
+    Ok(Target::Group(group))
 }
 
 fn spec(program: &Program, table: &p4_ir::Table, layout: KeyLayout) -> TableSpec {
@@ -208,22 +296,33 @@ pub(crate) fn words(bits: &Bits) -> Words {
 
 /// An action with its arguments as a table's target.
 fn target(entry: &EntryAction) -> Target {
-    let arguments = entry
-        .arguments
-        .iter()
-        .flat_map(|argument| words(argument).into_iter());
     Target::Action {
         action: u32::from(entry.action.0),
-        arguments: arguments.collect(),
+        arguments: arguments(entry),
     }
 }
 
-fn constant(layout: &KeyLayout, entry: &p4_ir::Entry) -> Result<Entry, Error> {
+fn arguments(entry: &EntryAction) -> Words {
+    let words = |argument: &Bits| words(argument).into_iter();
+    entry.arguments.iter().flat_map(words).collect()
+}
+
+fn entry_target(own: &EntryTarget) -> Target {
+    match own {
+        EntryTarget::Action(action) => target(action),
+        EntryTarget::Member(number) => Target::Member(*number),
+        // Choices without a profile, which the checker refuses, lead to no group that there is.
+        EntryTarget::Choices(_) => Target::Group(0),
+        EntryTarget::Group(number) => Target::Group(*number),
+    }
+}
+
+fn constant(layout: &KeyLayout, entry: &p4_ir::Entry, target: Target) -> Result<Entry, Error> {
     let (pattern, priority) = pattern(layout, entry)?;
     Ok(Entry {
         pattern,
         priority,
-        target: target(&entry.action),
+        target,
         idle_timeout_ns: 0,
     })
 }

@@ -77,7 +77,7 @@ pub use ids::*;
 pub use parser::{Deparser, Emit, NextState, Parser, ParserOp, Pattern, Select, SelectCase, State, ValueSet};
 pub use program::{Architecture, Bounds, Checked, ControllerField, ControllerHeader, Program};
 pub use table::{
-    ActionProfile, DefaultEntry, Entry, EntryAction, Implementation, Key, KeyMatch, MatchKind, Selector,
-    Table, TableAction,
+    ActionGroup, ActionProfile, Choice, DefaultEntry, Entry, EntryAction, EntryTarget, Implementation, Key,
+    KeyMatch, MatchKind, Selector, Share, Table, TableAction,
 };
 pub use undirected::undirected_path;

@@ -12,6 +12,7 @@ use crate::identity::Identity;
 use crate::parser::{Deparser, Parser, ValueSet};
 use crate::table::{ActionProfile, Table};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// A header that packets to and from the controller carry in front (P4Runtime's packet-in and packet-out).
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -108,6 +109,17 @@ pub struct Program {
 }
 
 impl Program {
+    /// Ports that members of groups watch, each once.
+    #[must_use]
+    pub fn watched_ports(&self) -> BTreeSet<u16> {
+        let groups = self.profiles.iter().flat_map(|profile| profile.groups.values());
+        let members = groups.flat_map(|group| group.members.values());
+        let of_groups = members.filter_map(|share| share.watch);
+        of_groups
+            .chain(self.tables.iter().flat_map(Table::watched))
+            .collect()
+    }
+
     /// A program that does nothing: for front ends to fill.
     #[must_use]
     pub fn empty(name: String, architecture: Architecture) -> Self {

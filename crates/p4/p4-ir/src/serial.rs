@@ -10,7 +10,7 @@ use crate::program::{Checked, Program};
 const MARK: [u8; 4] = *b"P4IR";
 
 /// The version of the types in this crate. Every change of them is a new version; others are refused.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Why bytes are no program.
 #[derive(Debug, thiserror::Error)]

@@ -5,6 +5,7 @@ use crate::expr::Place;
 use crate::identity::Identity;
 use crate::ids::{ActionId, CalculationId, CounterId, ExprId, MeterId, ProfileId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The way in which a key is matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -114,8 +115,8 @@ pub struct DefaultEntry {
 pub struct Entry {
     /// One per key.
     pub keys: Vec<KeyMatch>,
-    /// Action of the entry.
-    pub action: EntryAction,
+    /// What the entry leads to.
+    pub target: EntryTarget,
     /// Of several entries that match, the one with the greatest priority wins (as in P4Runtime). 0 in tables
     /// without priorities.
     pub priority: u32,
@@ -136,6 +137,47 @@ pub enum KeyMatch {
     Optional(Option<Bits>),
 }
 
+/// What an entry leads to. In tables without an action profile it is an action, in others it is none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EntryTarget {
+    /// An action.
+    Action(EntryAction),
+    /// A member of the table's profile, by its number.
+    Member(u32),
+    /// A group of the table's profile, by its number.
+    Group(u32),
+    /// Actions of the entry's own, of which the profile's selector chooses one: members and a group without
+    /// numbers.
+    Choices(Vec<Choice>),
+}
+
+/// An action of which a selector may choose.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// The action.
+    pub action: EntryAction,
+    /// Part of the packets.
+    pub share: Share,
+}
+
+/// A member's part of a group's packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// How often the member counts among those of which one is chosen, 1 or more.
+    pub weight: u32,
+    /// Port without which the member is not chosen, below 512.
+    pub watch: Option<u16>,
+}
+
+/// A group of an action profile.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActionGroup {
+    /// Members by their numbers.
+    pub members: BTreeMap<u32, Share>,
+    /// Greatest sum of weights, 0 if not given.
+    pub max_size: u32,
+}
+
 /// An action profile: members that entries of tables refer to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActionProfile {
@@ -147,6 +189,53 @@ pub struct ActionProfile {
     pub max_group_size: u32,
     /// With groups: the choice of a member.
     pub selector: Option<Selector>,
+    /// Members by their numbers.
+    pub members: BTreeMap<u32, EntryAction>,
+    /// Groups by their numbers; none without a selector.
+    pub groups: BTreeMap<u32, ActionGroup>,
+}
+
+impl ActionProfile {
+    /// Greatest sum of a group's weights, 0 without a selector.
+    #[must_use]
+    pub fn group_limit(&self) -> u32 {
+        match (self.selector, self.max_group_size) {
+            (None, _) => 0,
+            (Some(_), 0) => self.size,
+            (Some(_), limit) => limit,
+        }
+    }
+}
+
+impl Table {
+    /// Whether an entry of the table runs an action, or may.
+    #[must_use]
+    pub fn runs(&self, profiles: &[ActionProfile], action: ActionId) -> bool {
+        let of_profile = match self.implementation {
+            Implementation::Direct => None,
+            Implementation::Profile(profile) => profiles.get(profile.index()),
+        };
+        let members = || {
+            of_profile
+                .into_iter()
+                .flat_map(|profile| profile.members.values())
+        };
+        let is_meant = |entry: &Entry| match &entry.target {
+            EntryTarget::Action(own) => own.action == action,
+            EntryTarget::Choices(all) => all.iter().any(|one| one.action.action == action),
+            EntryTarget::Member(_) | EntryTarget::Group(_) => members().any(|own| own.action == action),
+        };
+        self.entries.iter().any(is_meant)
+    }
+
+    /// Ports that entries of the table watch, of their own.
+    pub fn watched(&self) -> impl Iterator<Item = u16> + '_ {
+        let choices = self.entries.iter().filter_map(|entry| match &entry.target {
+            EntryTarget::Choices(all) => Some(all.iter()),
+            _ => None,
+        });
+        choices.flatten().filter_map(|one| one.share.watch)
+    }
 }
 
 /// The choice of a member of a group.

@@ -115,7 +115,7 @@ impl Search<'_> {
             Some(default) if silent(default.entry.action) => add(false, Some(default.entry.action)),
             Some(_) => {}
         }
-        let own = |action: ActionId| table.entries.iter().any(|entry| entry.action.action == action);
+        let own = |action: ActionId| table.runs(&self.program.profiles, action);
         for one in table.actions.iter().filter(|one| silent(one.action)) {
             if !table.keys.is_empty() && !one.default_only && (!table.constant || own(one.action)) {
                 add(true, Some(one.action));

@@ -150,10 +150,10 @@ fn program() -> Program {
         }),
         entries: vec![Entry {
             keys: vec![KeyMatch::Exact(Bits::from_u128(48, 5))],
-            action: EntryAction {
+            target: EntryTarget::Action(EntryAction {
                 action: ActionId(0),
                 arguments: vec![Bits::from_u128(9, 3)],
-            },
+            }),
             priority: 0,
         }],
         constant: false,
@@ -459,7 +459,10 @@ fn tables_that_do_not_fit_are_found() {
         p.tables[0].entries[0].keys[0] = KeyMatch::Exact(Bits::from_u128(47, 5));
     });
     refused("the arguments do not fit", |p| {
-        p.tables[0].entries[0].action.arguments.clear()
+        let EntryTarget::Action(action) = &mut p.tables[0].entries[0].target else {
+            panic!("the entry has an action");
+        };
+        action.arguments.clear();
     });
     refused("the same keys as one before it", |p| {
         let again = p.tables[0].entries[0].clone();
@@ -586,4 +589,100 @@ fn bits_are_what_they_say() {
     assert_eq!(Bits::ones(72).to_u64(), None);
     assert_eq!(Bits::zero(0).prefix_length(), Some(0));
     assert!(Bits::from_bytes(12, &[1, 2, 3]).is_canonical());
+}
+
+/// Gives table 0 a profile with a selector, member 7 and group 8 of it; its entry leads to the group.
+fn with_profile(p: &mut Program) {
+    let EntryTarget::Action(action) = p.tables[0].entries[0].target.clone() else {
+        panic!("the entry has an action");
+    };
+    let share = Share {
+        weight: 2,
+        watch: Some(511),
+    };
+    let group = ActionGroup {
+        members: [(7, share)].into(),
+        max_size: 4,
+    };
+    p.calculations.push(Calculation {
+        name: "choice".to_owned(),
+        algorithm: Algorithm::Crc32,
+        inputs: Vec::new(),
+    });
+    p.profiles.push(ActionProfile {
+        identity: identity("profile"),
+        size: 4,
+        max_group_size: 0,
+        selector: Some(Selector {
+            calculation: CalculationId::at(p.calculations.len() - 1).unwrap(),
+        }),
+        members: [(7, action)].into(),
+        groups: [(8, group)].into(),
+    });
+    p.tables[0].implementation = Implementation::Profile(ProfileId::at(0).unwrap());
+    p.tables[0].entries[0].target = EntryTarget::Group(8);
+}
+
+#[test]
+fn members_and_groups_that_do_not_fit_are_found() {
+    let mut right = program();
+    with_profile(&mut right);
+    assert_eq!(right.watched_ports(), [511].into());
+    Checked::new(right).unwrap();
+    let refused = |expected: &str, change: &dyn Fn(&mut Program)| {
+        refused(expected, |p| {
+            with_profile(p);
+            change(p);
+        });
+    };
+    let target = |target: EntryTarget| move |p: &mut Program| p.tables[0].entries[0].target = target.clone();
+    refused(
+        "has member 8, which does not exist",
+        &target(EntryTarget::Member(8)),
+    );
+    refused(
+        "has group 7, which does not exist",
+        &target(EntryTarget::Group(7)),
+    );
+    refused("a member or group without a profile", &|p| {
+        p.tables[0].implementation = Implementation::Direct;
+    });
+    refused("has an action where members are", &|p| {
+        p.tables[0].entries[0].target = EntryTarget::Action(p.profiles[0].members[&7].clone());
+    });
+    refused("the arguments do not fit", &|p| {
+        p.profiles[0].members.get_mut(&7).unwrap().arguments.clear();
+    });
+    refused("an action that the table has not", &|p| {
+        p.tables[0].actions.truncate(1);
+        p.tables[0].default = None;
+        let discard = EntryAction {
+            action: ActionId(1),
+            arguments: Vec::new(),
+        };
+        p.profiles[0].members.insert(7, discard);
+    });
+    refused("has groups without a selector", &|p| {
+        p.profiles[0].selector = None
+    });
+    refused("members: 1 is more than 0", &|p| p.profiles[0].size = 0);
+    refused("group 8 has member 7, which does not exist", &|p| {
+        p.profiles[0].members.clear()
+    });
+    let share = |weight, watch| {
+        move |p: &mut Program| {
+            let group = p.profiles[0].groups.get_mut(&8).unwrap();
+            *group.members.get_mut(&7).unwrap() = Share { weight, watch };
+        }
+    };
+    refused("a member has no weight", &share(0, None));
+    refused("port that is watched: 512 is more than 511", &share(1, Some(512)));
+    refused("a member has no weight", &|p| {
+        let action = p.profiles[0].members[&7].clone();
+        let share = Share {
+            weight: 0,
+            watch: None,
+        };
+        p.tables[0].entries[0].target = EntryTarget::Choices(vec![Choice { action, share }]);
+    });
 }

@@ -15,7 +15,8 @@
 //! | [`failure`], [`bytestring`] | errors with gRPC's codes; numbers as byte strings |
 //! | [`arbitration`] | which client may write, and what its role may do |
 //! | [`entry`], [`replication`] | entries, groups and sessions in both forms |
-//! | [`pipeline`] | a program with its entries; what another program takes over from it |
+//! | [`profile`], `uses` | action profiles: members, groups, one shots; what refers to them |
+//! | [`pipeline`], [`inherit`] | a program with its entries; what another program takes over from it |
 //! | [`write`], [`read`] | updates and reads of a pipeline |
 //! | [`switches`], [`control`] | the instance, and the connection to its control process |
 //! | [`packets`], [`digests`], [`data_plane`] | packets with metadata; lists of digests; connections by which both come |
@@ -34,10 +35,12 @@ pub mod device;
 pub mod digests;
 pub mod entry;
 pub mod failure;
+mod inherit;
 pub mod jobs;
 pub mod packets;
 pub mod pipeline;
 pub mod process;
+pub mod profile;
 pub mod proto;
 pub mod read;
 pub mod replication;
@@ -46,5 +49,6 @@ pub mod service;
 pub mod switches;
 #[cfg(test)]
 mod testing;
+mod uses;
 pub mod wire;
 pub mod write;

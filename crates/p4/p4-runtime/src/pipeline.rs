@@ -4,10 +4,10 @@
 //! entries and the program's own defaults, which only clients want back, travel in it as notes. So the
 //! version is all there is: whoever starts anew finds everything there.
 
-use crate::digests;
 use crate::entry::EntryKey;
 use crate::failure::{Done, Failure};
 use crate::proto::{DigestConfig, ForwardingPipelineConfig};
+use crate::uses::Uses;
 use p4_ir::setup::{self, Lineage, Setup};
 use p4_ir::{Checked, DefaultEntry, Identity, Program, Table};
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,8 @@ pub struct Pipeline {
     pub(crate) notes: Notes,
     /// Positions of a table's entries.
     pub(crate) positions: Vec<HashMap<EntryKey, usize>>,
+    /// What refers to members and groups of action profiles.
+    pub(crate) uses: Vec<Uses>,
     /// Whether something has changed since it was encoded or decoded.
     pub(crate) changed: bool,
 }
@@ -93,6 +95,7 @@ impl Pipeline {
         };
         Pipeline {
             positions: program.tables.iter().map(positions).collect(),
+            uses: Uses::of(&program),
             program,
             setup,
             notes,
@@ -160,128 +163,6 @@ impl Pipeline {
         let tables = self.program.tables.iter().map(|table| &table.identity);
         find("table", tables, id)
     }
-
-    /// Takes over what a former pipeline has: entries, defaults, groups, sessions, rates.
-    ///
-    /// # Errors
-    /// Something of it has no place here; all of it is named.
-    pub fn inherit(&mut self, former: &Pipeline) -> Done<()> {
-        let mut lost = p4_interpreter::losses(&former.program, &self.program);
-        for (at, table) in former.program.tables.iter().enumerate() {
-            if let Err(reason) = self.inherit_table(former, at) {
-                lost.push(format!("entries of table {}: {reason}", table.identity.name));
-            }
-        }
-        for rates in &former.setup.meters {
-            let name = &former.program.meters[rates.meter.index()].identity.name;
-            let own = self
-                .program
-                .meters
-                .iter()
-                .position(|meter| meter.identity.name == *name);
-            if let Some(meter) = own.and_then(p4_ir::MeterId::at) {
-                self.setup.meters.push(setup::MeterRates { meter, ..*rates });
-            }
-        }
-        if !lost.is_empty() {
-            return Err(Failure::invalid(format_args!(
-                "state cannot be kept: {}",
-                lost.join("; ")
-            )));
-        }
-        self.setup.groups.clone_from(&former.setup.groups);
-        self.setup.sessions.clone_from(&former.setup.sessions);
-        self.setup.lineage = former.setup.lineage;
-        self.notes.groups.clone_from(&former.notes.groups);
-        let digests = former.notes.digests.iter();
-        let own = digests.filter(|(id, _)| digests::widths(&self.program, **id).is_some());
-        self.notes.digests = own.map(|(id, config)| (*id, *config)).collect();
-        self.changed = true;
-        Ok(())
-    }
-
-    fn inherit_table(&mut self, former: &Pipeline, at: usize) -> Result<(), &'static str> {
-        let old = &former.program.tables[at];
-        let has_other_default = old.default != former.notes.defaults[at];
-        if (old.constant || old.entries.is_empty()) && !has_other_default {
-            return Ok(());
-        }
-        let same = |table: &Table| table.identity.name == old.identity.name;
-        let number = self
-            .program
-            .tables
-            .iter()
-            .position(same)
-            .ok_or("there is no such table")?;
-        let own = &self.program.tables[number];
-        let forms = |table: &Table| -> Vec<_> {
-            table
-                .keys
-                .iter()
-                .map(|key| (key.name.clone(), key.kind, key.width))
-                .collect()
-        };
-        if forms(own) != forms(old) {
-            return Err("its keys are others");
-        }
-        if own.constant != old.constant || own.implementation != old.implementation {
-            return Err("its entries are others");
-        }
-        let translate = |entry: &p4_ir::EntryAction| {
-            translate_action(&former.program, &self.program, own, entry).ok_or("an action is another one")
-        };
-        let default = match (&old.default, has_other_default) {
-            (Some(default), true) => Some(DefaultEntry {
-                entry: translate(&default.entry)?,
-                ..default.clone()
-            }),
-            _ => own.default.clone(),
-        };
-        let entry = |entry: &p4_ir::Entry| {
-            Ok(p4_ir::Entry {
-                action: translate(&entry.action)?,
-                ..entry.clone()
-            })
-        };
-        let entries = match old.constant {
-            true => own.entries.clone(),
-            false => old.entries.iter().map(entry).collect::<Result<_, &str>>()?,
-        };
-        if entries.len() > own.size as usize {
-            return Err("it is smaller");
-        }
-        let own = &mut self.program.tables[number];
-        own.default = default;
-        own.entries = entries;
-        if !old.constant {
-            self.positions[number].clone_from(&former.positions[at]);
-        }
-        self.notes.entries[number].clone_from(&former.notes.entries[at]);
-        Ok(())
-    }
-}
-
-/// An action with its arguments, as another program's table has it.
-fn translate_action(
-    from: &Program,
-    to: &Program,
-    table: &Table,
-    entry: &p4_ir::EntryAction,
-) -> Option<p4_ir::EntryAction> {
-    let old = &from.actions[entry.action.index()];
-    let forms = |action: &p4_ir::Action| -> Vec<_> {
-        let parameters = action.parameters.iter();
-        parameters.map(|one| (one.name.clone(), one.width)).collect()
-    };
-    let is_same = |own: &&p4_ir::TableAction| {
-        let action = &to.actions[own.action.index()];
-        action.identity.name == old.identity.name && forms(action) == forms(old)
-    };
-    let own = table.actions.iter().find(is_same)?;
-    Some(p4_ir::EntryAction {
-        action: own.action,
-        arguments: entry.arguments.clone(),
-    })
 }
 
 /// The position of what has a number of P4Info.

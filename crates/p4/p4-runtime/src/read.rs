@@ -16,7 +16,7 @@ use crate::proto::{
 use crate::replication;
 use crate::write::{cells, position};
 use control_protocol::p4::P4Array;
-use p4_ir::{Bits, EntryAction, Identity, Table};
+use p4_ir::{Bits, EntryAction, EntryTarget, Identity, Table};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -50,11 +50,10 @@ impl Pipeline {
             Kind::MeterEntry(given) => self.read_meters(given, scope, reader),
             Kind::Replication(given) => self.read_replication(given, reader),
             Kind::Digest(given) => self.read_digests(given, scope, reader),
+            Kind::ActionProfileMember(given) => self.read_members(given, scope, reader),
+            Kind::ActionProfileGroup(given) => self.read_action_groups(given, scope, reader),
             // Of these there are none, so a request for all finds none.
-            Kind::ActionProfileMember(_)
-            | Kind::ActionProfileGroup(_)
-            | Kind::ValueSet(_)
-            | Kind::DirectMeterEntry(_) => Ok(()),
+            Kind::ValueSet(_) | Kind::DirectMeterEntry(_) => Ok(()),
             Kind::Extern(_) => Err(Failure::unimplemented("there are no externs of other kinds")),
         }
     }
@@ -82,7 +81,7 @@ impl Pipeline {
     }
 
     /// Positions of objects that a request means, by number or all.
-    fn meant<'a>(
+    pub(crate) fn meant<'a>(
         &self,
         what: &str,
         all: impl Iterator<Item = &'a Identity> + Clone,
@@ -136,16 +135,21 @@ impl Pipeline {
             return Ok(self.positions[number].get(&key).copied().into_iter().collect());
         }
         let action = given.action.as_ref().and_then(|action| action.r#type.as_ref());
-        let action = match action {
-            Some(TableActionType::Action(action)) if !of_all => Some(action.action_id),
-            _ => None,
+        let leads_there = |entry: &p4_ir::Entry| match (action, &entry.target) {
+            (Some(TableActionType::Action(wanted)), EntryTarget::Action(own)) => {
+                self.program.actions[own.action.index()].identity.id == Some(wanted.action_id)
+            }
+            (Some(TableActionType::Action(_)), _) => false,
+            (Some(TableActionType::ActionProfileMemberId(id)), own) => *own == EntryTarget::Member(*id),
+            (Some(TableActionType::ActionProfileGroupId(id)), own) => *own == EntryTarget::Group(*id),
+            (Some(TableActionType::ActionProfileActionSet(_)), own) => matches!(own, EntryTarget::Choices(_)),
+            (None, _) => true,
         };
         let matches = |entry: &p4_ir::Entry| {
-            let id = self.program.actions[entry.action.action.index()].identity.id;
             let note = || self.note_of(number, &entry.keys, entry.priority);
             of_all
                 || (given.priority == 0 || i64::from(given.priority) == i64::from(entry.priority))
-                    && action.is_none_or(|action| id == Some(action))
+                    && leads_there(entry)
                     && (given.metadata.is_empty() || note().0 == given.metadata)
                     && (given.controller_metadata == 0 || note().1 == given.controller_metadata)
         };
@@ -178,7 +182,7 @@ impl Pipeline {
             table_id: table.identity.id.unwrap_or(0),
             r#match: entry::write_key(table, &own.keys),
             priority: i32::try_from(own.priority).unwrap_or(i32::MAX),
-            action: self.action(&own.action),
+            action: self.write_target(&own.target),
             counter_data: count,
             metadata,
             controller_metadata,
@@ -198,6 +202,17 @@ impl Pipeline {
             is_const: own.constant_arguments,
             ..TableEntry::default()
         })))
+    }
+
+    fn write_target(&self, own: &EntryTarget) -> Option<TableAction> {
+        let r#type = match own {
+            EntryTarget::Action(own) => return self.action(own),
+            EntryTarget::Member(id) => TableActionType::ActionProfileMemberId(*id),
+            EntryTarget::Group(id) => TableActionType::ActionProfileGroupId(*id),
+            EntryTarget::Choices(all) => TableActionType::ActionProfileActionSet(self.write_choices(all)),
+        };
+        let r#type = Some(r#type);
+        Some(TableAction { r#type })
     }
 
     fn action(&self, own: &EntryAction) -> Option<TableAction> {

@@ -14,9 +14,10 @@ use crate::proto::{
     Replication, TableActionType, TableEntry, Update, update_type,
 };
 use crate::replication;
+use crate::uses::profile_of;
 use control_protocol::p4::P4Array;
 use p4_ir::setup::{MeterRates, Rate};
-use p4_ir::{DefaultEntry, Entry, EntryAction, Implementation, MeterId};
+use p4_ir::{DefaultEntry, Entry, EntryAction, EntryTarget, MeterId};
 use std::ops::Range;
 use tonic::Code;
 
@@ -47,10 +48,21 @@ pub struct Row {
 
 /// What is done with an entity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verb {
+pub(crate) enum Verb {
     Insert,
     Modify,
     Delete,
+}
+
+impl Verb {
+    /// Refuses to insert what is there, and to modify or delete what is not.
+    pub(crate) fn check(self, is_there: bool) -> Done<()> {
+        match (self, is_there) {
+            (Verb::Insert, true) => Err(Failure::new(Code::AlreadyExists, "it exists already")),
+            (Verb::Modify | Verb::Delete, false) => Err(Failure::missing("it does not exist")),
+            (Verb::Insert, false) | (Verb::Modify | Verb::Delete, true) => Ok(()),
+        }
+    }
 }
 
 impl Pipeline {
@@ -86,6 +98,8 @@ impl Pipeline {
             }
             (Kind::Replication(_), _) => Err(Failure::denied("the role may not write groups and sessions")),
             (Kind::Digest(given), _) => self.write_digest(verb, given).map(|()| None),
+            (Kind::ActionProfileMember(given), _) => self.write_member(verb, given).map(|()| None),
+            (Kind::ActionProfileGroup(given), _) => self.write_action_group(verb, given).map(|()| None),
             (Kind::CounterEntry(given), Verb::Modify) => self.write_counter(given),
             (Kind::DirectCounterEntry(given), Verb::Modify) => self.write_direct_counter(given),
             (Kind::RegisterEntry(given), Verb::Modify) => self.write_register(given),
@@ -109,19 +123,15 @@ impl Pipeline {
             id,
         )?;
         let configs = &mut self.notes.digests;
-        match (verb, configs.contains_key(&id)) {
-            (Verb::Insert, true) => {
-                return Err(Failure::new(Code::AlreadyExists, "there is such an entry"));
+        verb.check(configs.contains_key(&id))?;
+        if verb == Verb::Delete {
+            configs.remove(&id);
+        } else {
+            let config = given.config.unwrap_or_default();
+            if config.max_timeout_ns < 0 || config.max_list_size < 0 || config.ack_timeout_ns < 0 {
+                return Err(Failure::invalid("times and sizes are not below 0"));
             }
-            (Verb::Modify | Verb::Delete, false) => return Err(Failure::missing("there is no such entry")),
-            (Verb::Delete, true) => drop(configs.remove(&id)),
-            (Verb::Insert, false) | (Verb::Modify, true) => {
-                let config = given.config.unwrap_or_default();
-                if config.max_timeout_ns < 0 || config.max_list_size < 0 || config.ack_timeout_ns < 0 {
-                    return Err(Failure::invalid("times and sizes are not below 0"));
-                }
-                configs.insert(id, config);
-            }
+            configs.insert(id, config);
         }
         self.changed = true;
         Ok(())
@@ -147,43 +157,44 @@ impl Pipeline {
         }
         let key = entry::read_key(table, &given.r#match, given.priority)?;
         let position = self.positions[number].get(&key).copied();
-        match (verb, position) {
-            (Verb::Insert, Some(_)) => {
-                return Err(Failure::new(Code::AlreadyExists, "there is such an entry"));
-            }
-            (Verb::Modify | Verb::Delete, None) => return Err(Failure::missing("there is no such entry")),
-            (Verb::Delete, Some(at)) => {
-                self.remove_row(number, &key, at);
-                return Ok(());
-            }
-            (Verb::Insert, None) | (Verb::Modify, Some(_)) => {}
+        verb.check(position.is_some())?;
+        if let (Verb::Delete, Some(at)) = (verb, position) {
+            self.remove_row(number, &key, at);
+            return Ok(());
         }
         check_extras(given)?;
-        let action = self.read_action(number, given)?;
-        if let Some(at) = position {
-            if let Some(action) = action {
-                self.program.tables[number].entries[at].action = action;
-            }
-        } else {
-            let action = action.ok_or_else(|| Failure::invalid("the action is missing"))?;
-            self.add_row(number, &key, action)?;
+        let target = self.read_target(number, given)?;
+        match (position, target) {
+            (Some(at), Some(target)) => self.set_target(number, at, target)?,
+            (Some(_), None) => {}
+            (None, Some(target)) => self.add_row(number, &key, target)?,
+            (None, None) => return Err(Failure::invalid("the action is missing")),
         }
         self.note(number, key, given);
         Ok(())
     }
 
-    fn add_row(&mut self, number: usize, key: &EntryKey, action: EntryAction) -> Done<()> {
-        let table = &mut self.program.tables[number];
+    fn set_target(&mut self, number: usize, at: usize, target: EntryTarget) -> Done<()> {
+        let former = self.program.tables[number].entries[at].target.clone();
+        self.hold(number, Some(&former), &target)?;
+        self.program.tables[number].entries[at].target = target;
+        Ok(())
+    }
+
+    fn add_row(&mut self, number: usize, key: &EntryKey, target: EntryTarget) -> Done<()> {
+        let table = &self.program.tables[number];
         if table.entries.len() >= table.size as usize {
             return Err(Failure::exhausted(format_args!(
                 "it has {} entries at most",
                 table.size
             )));
         }
+        self.hold(number, None, &target)?;
+        let table = &mut self.program.tables[number];
         self.positions[number].insert(key.clone(), table.entries.len());
         table.entries.push(Entry {
             keys: key.keys.clone(),
-            action,
+            target,
             priority: key.priority,
         });
         Ok(())
@@ -191,10 +202,10 @@ impl Pipeline {
 
     /// Takes an entry away; the last one takes its position.
     fn remove_row(&mut self, number: usize, key: &EntryKey, at: usize) {
-        let entries = &mut self.program.tables[number].entries;
-        entries.swap_remove(at);
+        let removed = self.program.tables[number].entries.swap_remove(at);
+        self.release(number, &removed.target);
         self.positions[number].remove(key);
-        if let Some(moved) = entries.get(at) {
+        if let Some(moved) = self.program.tables[number].entries.get(at) {
             let moved = EntryKey {
                 keys: moved.keys.clone(),
                 priority: moved.priority,
@@ -218,23 +229,53 @@ impl Pipeline {
         self.changed = true;
     }
 
-    /// The action of an entry, if one is given.
-    fn read_action(&self, number: usize, given: &TableEntry) -> Done<Option<EntryAction>> {
+    /// What an entry leads to, if that is given.
+    fn read_target(&self, number: usize, given: &TableEntry) -> Done<Option<EntryTarget>> {
         let table = &self.program.tables[number];
         let Some(action) = given.action.as_ref().and_then(|action| action.r#type.as_ref()) else {
             return Ok(None);
         };
-        match (action, table.implementation) {
-            (TableActionType::Action(action), Implementation::Direct) => {
-                entry::read_action(&self.program, table, action, given.is_default_action).map(Some)
+        let profile = match (action, profile_of(table)) {
+            (TableActionType::Action(action), None) => {
+                let read = entry::read_action(&self.program, table, action, false)?;
+                return Ok(Some(EntryTarget::Action(read)));
             }
-            (_, Implementation::Direct) => Err(Failure::invalid(
-                "its entries have actions, not members or groups",
-            )),
-            (TableActionType::Action(_), Implementation::Profile(_)) => Err(Failure::invalid(
-                "its entries have members or groups, not actions",
-            )),
-            (_, Implementation::Profile(_)) => Err(Failure::unimplemented("action profiles are not offered")),
+            (TableActionType::Action(_), Some(_)) => {
+                return Err(Failure::invalid(
+                    "its entries have members or groups, not actions",
+                ));
+            }
+            (_, None) => {
+                return Err(Failure::invalid(
+                    "its entries have actions, not members or groups",
+                ));
+            }
+            (_, Some(profile)) => &self.program.profiles[profile],
+        };
+        let missing = |what: &str, id: u32| Failure::missing(format_args!("there is no {what} {id}"));
+        Ok(Some(match action {
+            TableActionType::ActionProfileMemberId(id) if profile.members.contains_key(id) => {
+                EntryTarget::Member(*id)
+            }
+            TableActionType::ActionProfileMemberId(id) => return Err(missing("member", *id)),
+            TableActionType::ActionProfileGroupId(id) if profile.groups.contains_key(id) => {
+                EntryTarget::Group(*id)
+            }
+            TableActionType::ActionProfileGroupId(id) => return Err(missing("group", *id)),
+            TableActionType::ActionProfileActionSet(set) => self.read_choices(table, set)?,
+            TableActionType::Action(_) => return Ok(None),
+        }))
+    }
+
+    /// The action of a table's default, if one is given. With an action profile, too, it is an action.
+    fn read_default(&self, number: usize, given: &TableEntry) -> Done<Option<EntryAction>> {
+        let table = &self.program.tables[number];
+        match given.action.as_ref().and_then(|action| action.r#type.as_ref()) {
+            None => Ok(None),
+            Some(TableActionType::Action(action)) => {
+                entry::read_action(&self.program, table, action, true).map(Some)
+            }
+            Some(_) => Err(Failure::invalid("a default is an action, and no member or group")),
         }
     }
 
@@ -246,7 +287,7 @@ impl Pipeline {
             return Err(Failure::invalid("the default entry has no keys and no priority"));
         }
         check_extras(given)?;
-        let action = self.read_action(number, given)?;
+        let action = self.read_default(number, given)?;
         let own = self.notes.defaults[number].as_ref();
         if own.is_some_and(|own| own.constant_arguments) {
             return Err(Failure::denied("its default is constant"));
@@ -436,6 +477,7 @@ fn number_of(entity: &Kind) -> Option<u32> {
     match entity {
         Kind::TableEntry(given) => Some(given.table_id),
         Kind::ActionProfileMember(given) => Some(given.action_profile_id),
+        Kind::ActionProfileGroup(given) => Some(given.action_profile_id),
         Kind::MeterEntry(given) => Some(given.meter_id),
         Kind::DirectMeterEntry(given) => Some(table(&given.table_entry)),
         Kind::CounterEntry(given) => Some(given.counter_id),
@@ -487,18 +529,12 @@ fn check_metadata(metadata: &[u8]) -> Done<()> {
 
 /// Inserts, replaces or removes, as the verb and what is there allow.
 fn put<T>(all: &mut Vec<T>, verb: Verb, at: Option<usize>, new: Option<T>) -> Done<()> {
-    match (verb, at, new) {
-        (Verb::Insert, Some(_), _) => Err(Failure::new(Code::AlreadyExists, "it exists already")),
-        (Verb::Modify | Verb::Delete, None, _) => Err(Failure::missing("it does not exist")),
-        (Verb::Insert, None, new) => {
-            all.extend(new);
-            Ok(())
-        }
-        (Verb::Modify | Verb::Delete, Some(at), new) => {
-            all.splice(at..=at, new);
-            Ok(())
-        }
+    verb.check(at.is_some())?;
+    match at {
+        Some(at) => drop(all.splice(at..=at, new)),
+        None => all.extend(new),
     }
+    Ok(())
 }
 
 /// The cells that an index means; all of them without one.

@@ -21,6 +21,14 @@ fn code(pipeline: &mut Pipeline, verb: i32, kind: Kind) -> Code {
 
 use update_type::{DELETE, INSERT, MODIFY};
 
+/// The next hop of a route.
+fn hop(entry: &Entry) -> Option<u64> {
+    match &entry.target {
+        EntryTarget::Action(action) => action.arguments[0].to_u64(),
+        _ => None,
+    }
+}
+
 #[test]
 fn entries_are_inserted_modified_and_deleted() {
     let mut router = pipeline("router");
@@ -32,7 +40,7 @@ fn entries_are_inserted_modified_and_deleted() {
     assert_eq!(code(&mut router, MODIFY, second), Code::Ok);
     let table = testing::table(&router.program, "routes");
     assert_eq!(table.entries.len(), 1);
-    assert_eq!(table.entries[0].action.arguments[0].to_u64(), Some(2));
+    assert_eq!(hop(&table.entries[0]), Some(2));
     // What is deleted is named by its key; nothing else matters.
     let mut key = testing::route(&router.program, [10, 1, 0, 0], 16, 1);
     key.action = Some(testing::direct(1, vec![Param::default()]));
@@ -56,10 +64,7 @@ fn the_entries_that_are_left_are_found_after_one_is_deleted() {
         assert_eq!(code(&mut router, MODIFY, route(net)), Code::Ok);
     }
     let table = testing::table(&router.program, "routes");
-    let hops = table
-        .entries
-        .iter()
-        .map(|entry| entry.action.arguments[0].to_u64().unwrap());
+    let hops = table.entries.iter().map(|entry| hop(entry).unwrap());
     assert_eq!(hops.collect::<std::collections::BTreeSet<_>>(), [3, 4].into());
 }
 
@@ -73,7 +78,7 @@ fn an_entry_without_an_action_is_modified_and_not_inserted() {
     assert_eq!(code(&mut router, INSERT, with), Code::Ok);
     assert_eq!(code(&mut router, MODIFY, entry(without)), Code::Ok);
     let table = testing::table(&router.program, "routes");
-    assert_eq!(table.entries[0].action.arguments[0].to_u64(), Some(7));
+    assert_eq!(hop(&table.entries[0]), Some(7));
 }
 
 #[test]

@@ -14,7 +14,8 @@ use crate::script::{self, Add, Command};
 use p4_interpreter::{CloneSession, Engine};
 use p4_ir::setup::{Copy, Group, MeterRates, Rate, Session, Setup};
 use p4_ir::{
-    ActionId, Bits, Checked, DefaultEntry, Entry, EntryAction, Implementation, MeterId, Program, TableId,
+    ActionId, Bits, Checked, DefaultEntry, Entry, EntryAction, EntryTarget, Implementation, MeterId, Program,
+    TableId,
 };
 use p4_tables::Target;
 use std::collections::BTreeMap;
@@ -239,7 +240,7 @@ impl Oven {
         pattern(table, layout, add)?;
         let entry = Entry {
             keys: entry::keys(table, add)?,
-            action: self.action(add, number)?,
+            target: EntryTarget::Action(self.action(add, number)?),
             priority: if layout.has_priorities() { add.priority } else { 0 },
         };
         self.program.tables[number].entries.push(entry);
@@ -265,7 +266,7 @@ impl Oven {
     fn set(&mut self, add: &Add, number: usize) -> Result<(), CommandError> {
         let at = self.position(add, number)?;
         let action = self.action(add, number)?;
-        self.program.tables[number].entries[at].action = action;
+        self.program.tables[number].entries[at].target = EntryTarget::Action(action);
         Ok(())
     }
 

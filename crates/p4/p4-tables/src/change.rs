@@ -90,19 +90,41 @@ pub enum ProfileChange {
     AddGroup {
         /// The group's identifier.
         group: u32,
-        /// Identifiers of members with weights.
-        members: Vec<(u32, u32)>,
+        /// The members.
+        members: Vec<GroupMember>,
     },
     /// Gives a group other members.
     ModifyGroup {
         /// The group's identifier.
         group: u32,
-        /// Identifiers of members with weights.
-        members: Vec<(u32, u32)>,
+        /// The members.
+        members: Vec<GroupMember>,
     },
     /// Removes a group that no entry refers to.
     RemoveGroup {
         /// The group's identifier.
         group: u32,
     },
+}
+
+/// A member of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GroupMember {
+    /// The member's identifier.
+    pub member: u32,
+    /// How often it stands in the list of which the hash chooses.
+    pub weight: u32,
+    /// The port without which the member is not chosen.
+    pub watch: Option<u16>,
+}
+
+impl From<(u32, u32)> for GroupMember {
+    /// A member with a weight, which watches no port.
+    fn from((member, weight): (u32, u32)) -> GroupMember {
+        GroupMember {
+            member,
+            weight,
+            watch: None,
+        }
+    }
 }

@@ -37,6 +37,7 @@
 //! | `map`, `hash` | exact keys: a hash table, keyed |
 //! | `lpm`, `tuples`, `ranges` | prefixes; masks with priorities; ranges with priorities |
 //! | `profile`, `value_set` | action profiles and selectors; value sets |
+//! | `ports` | states of ports that groups watch |
 //! | `meter` | meters of RFC 2698 |
 //! | `error` | why a change was refused |
 //!
@@ -54,6 +55,7 @@ mod key;
 mod lpm;
 mod map;
 mod meter;
+mod ports;
 mod profile;
 mod ranges;
 mod rows;
@@ -62,11 +64,12 @@ mod tables;
 mod tuples;
 mod value_set;
 
-pub use change::{Change, ProfileChange};
+pub use change::{Change, GroupMember, ProfileChange};
 pub use error::{BatchError, Error};
 pub use key::{FieldPlace, KeyField, KeyLayout, MAX_KEY_WORDS, Match, MatchKind, Pattern, Words};
 pub use meter::{Colour, Meter, MeterRates};
-pub use profile::{Profile, ProfileSpec};
+pub use ports::{PortStates, WATCHED_PORTS};
+pub use profile::{MAX_WATCHING, Profile, ProfileSpec};
 pub use ranges::MAX_RANGE_ENTRIES;
 pub use rows::{Found, Target};
 pub use table::{Count, DEFAULT, DEFAULT_MASK_LIMIT, Entry, Handle, Table, TableSpec};

@@ -2,13 +2,19 @@
 //!
 //! Controllers name members and groups by identifiers; tables hold their places, so that a packet needs no
 //! search. A group lists its members' places, a member as often as its weight says, and the hash modulo the
-//! length of the list chooses. Members and groups in use cannot be removed.
+//! length of the list chooses. Members that watch a port which is down are left out. Members and groups in
+//! use cannot be removed.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use crate::change::ProfileChange;
+use crate::change::{GroupMember, ProfileChange};
 use crate::error::Error;
 use crate::key::Words;
+use crate::ports::PortStates;
+
+/// Most members of a group, counted with their weights, if one watches a port: each is asked per packet.
+pub const MAX_WATCHING: usize = 512;
 
 /// An action that entries share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,9 +32,14 @@ pub(crate) struct Group {
     pub(crate) id: u32,
     /// Places of members, each as often as its weight says.
     pub(crate) list: Vec<u32>,
+    /// Ports that the list's members watch; `None`: none does.
+    watches: Option<Box<[Option<u16>]>>,
     /// Entries that refer to it.
     pub(crate) uses: usize,
 }
+
+/// Places of a group's members, and the ports that they watch.
+type Listed = (Vec<u32>, Option<Box<[Option<u16>]>>);
 
 /// The limits of an action profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +60,7 @@ pub struct Profile {
     pub(crate) groups: Slots<Group>,
     /// Sum of the groups' lists.
     listed: usize,
+    ports: Arc<PortStates>,
 }
 
 /// Values at places that do not change, found by identifier.
@@ -103,9 +115,10 @@ impl<T> Slots<T> {
 }
 
 impl Profile {
-    pub(crate) fn new(spec: ProfileSpec) -> Profile {
+    pub(crate) fn new(spec: ProfileSpec, ports: Arc<PortStates>) -> Profile {
         Profile {
             spec,
+            ports,
             members: Slots::new(),
             groups: Slots::new(),
             listed: 0,
@@ -130,12 +143,24 @@ impl Profile {
     }
 
     /// Action and arguments of the member that `hash` chooses from the group at a place that a look-up
-    /// returned; `None` if the group is empty.
+    /// returned; `None` if the group is empty, or all ports are down that its members watch.
     #[inline]
     pub fn choose(&self, place: u32, hash: u64) -> Option<(u32, &[u64])> {
-        let list = &self.groups.get(place)?.list;
-        let index = hash.checked_rem(list.len() as u64)?;
-        self.member(list[index as usize])
+        let group = self.groups.get(place)?;
+        let list = &group.list;
+        let index = match &group.watches {
+            None => hash.checked_rem(list.len() as u64)? as usize,
+            Some(watches) => self.choose_up(watches, hash)?,
+        };
+        self.member(*list.get(index)?)
+    }
+
+    /// The position that a hash chooses among those that watch no port, or one that is up.
+    fn choose_up(&self, watches: &[Option<u16>], hash: u64) -> Option<usize> {
+        let is_up = |(_, watch): &(usize, &Option<u16>)| watch.is_none_or(|port| self.ports.is_up(port));
+        let up = || watches.iter().enumerate().filter(is_up);
+        let chosen = hash.checked_rem(up().count() as u64)?;
+        Some(up().nth(chosen as usize)?.0)
     }
 
     /// A member by its identifier: action and arguments.
@@ -245,7 +270,7 @@ impl Profile {
         Ok((member.action, member.arguments))
     }
 
-    fn add_group(&mut self, id: u32, members: &[(u32, u32)]) -> Result<(), Error> {
+    fn add_group(&mut self, id: u32, members: &[GroupMember]) -> Result<(), Error> {
         if self.groups.place(id).is_some() {
             return Err(Error::Duplicate);
         }
@@ -254,28 +279,49 @@ impl Profile {
                 limit: self.spec.limit,
             });
         }
-        let list = self.list(members, 0)?;
+        let (list, watches) = self.list(members, 0)?;
         self.listed += list.len();
         self.count_uses(&list, true);
-        self.groups.add(id, Group { id, list, uses: 0 });
+        let group = Group {
+            id,
+            list,
+            watches,
+            uses: 0,
+        };
+        self.groups.add(id, group);
         Ok(())
     }
 
     /// Changes a group's members, and returns the former ones.
-    fn modify_group(&mut self, id: u32, members: &[(u32, u32)]) -> Result<Vec<(u32, u32)>, Error> {
+    fn modify_group(&mut self, id: u32, members: &[GroupMember]) -> Result<Vec<GroupMember>, Error> {
         let place = self.groups.place(id).ok_or(Error::NotFound)?;
         let old = self.groups.get(place).map_or(0, |group| group.list.len());
-        let list = self.list(members, old)?;
-        let before = self.group_by_id(id).ok_or(Error::NotFound)?;
+        let (list, watches) = self.list(members, old)?;
+        let before = self.members_of(id).ok_or(Error::NotFound)?;
         self.listed = self.listed - old + list.len();
         self.count_uses(&list, true);
         let group = self.groups.get_mut(place).ok_or(Error::NotFound)?;
         let old = std::mem::replace(&mut group.list, list);
+        group.watches = watches;
         self.count_uses(&old, false);
-        Ok(before.into_iter().map(|member| (member, 1)).collect())
+        Ok(before)
     }
 
-    fn remove_group(&mut self, id: u32) -> Result<Vec<(u32, u32)>, Error> {
+    /// A group's members, each as often as its weight says, with weight 1.
+    fn members_of(&self, id: u32) -> Option<Vec<GroupMember>> {
+        let group = self.groups.get(self.groups.place(id)?)?;
+        let watch = |at: usize| group.watches.as_ref().and_then(|watches| watches[at]);
+        let member = |(at, place): (usize, &u32)| {
+            Some(GroupMember {
+                member: self.members.get(*place)?.id,
+                weight: 1,
+                watch: watch(at),
+            })
+        };
+        group.list.iter().enumerate().map(member).collect()
+    }
+
+    fn remove_group(&mut self, id: u32) -> Result<Vec<GroupMember>, Error> {
         let place = self.groups.place(id).ok_or(Error::NotFound)?;
         if self.groups.get(place).is_some_and(|group| group.uses > 0) {
             return Err(Error::InUse {
@@ -283,11 +329,11 @@ impl Profile {
                 number: id,
             });
         }
-        let before = self.group_by_id(id).ok_or(Error::NotFound)?;
+        let before = self.members_of(id).ok_or(Error::NotFound)?;
         let group = self.groups.remove(id).ok_or(Error::NotFound)?;
         self.listed -= group.list.len();
         self.count_uses(&group.list, false);
-        Ok(before.into_iter().map(|member| (member, 1)).collect())
+        Ok(before)
     }
 
     /// Bytes in use; maps of the standard library are estimated by their elements.
@@ -307,7 +353,9 @@ impl Profile {
                 .slots
                 .iter()
                 .flatten()
-                .map(|group| group.list.capacity() * 4)
+                .map(|group| {
+                    group.list.capacity() * 4 + group.watches.as_ref().map_or(0, |all| all.len() * 4)
+                })
                 .sum::<usize>()
             + (self.members.len() + self.groups.len()) * 12
     }
@@ -324,13 +372,17 @@ impl Profile {
     /// The list for members with weights, when `freed` of the profile's listed elements are about to be
     /// freed. The order is that of the members' identifiers, as in BMv2, so that the member a hash chooses
     /// does not depend on the order in a change.
-    fn list(&self, members: &[(u32, u32)], freed: usize) -> Result<Vec<u32>, Error> {
-        let limit = self.spec.group_limit;
-        let weights: u64 = members.iter().map(|&(_, weight)| u64::from(weight)).sum();
+    fn list(&self, members: &[GroupMember], freed: usize) -> Result<Listed, Error> {
+        let is_watching = members.iter().any(|member| member.watch.is_some());
+        let limit = match is_watching {
+            true => self.spec.group_limit.min(MAX_WATCHING),
+            false => self.spec.group_limit,
+        };
+        let weights: u64 = members.iter().map(|member| u64::from(member.weight)).sum();
         if weights > limit as u64 {
             return Err(Error::Full { limit });
         }
-        if self.listed - freed + weights as usize > self.spec.limit.max(limit) {
+        if self.listed - freed + weights as usize > self.spec.limit.max(self.spec.group_limit) {
             return Err(Error::Full {
                 limit: self.spec.limit,
             });
@@ -338,14 +390,18 @@ impl Profile {
         let mut members = members.to_vec();
         members.sort_unstable();
         let mut list = Vec::with_capacity(weights as usize);
-        for (id, weight) in members {
-            let place = self.members.place(id).ok_or(Error::Unknown {
+        for member in &members {
+            let place = self.members.place(member.member).ok_or(Error::Unknown {
                 what: "member",
-                number: id,
+                number: member.member,
             })?;
-            list.extend((0..weight).map(|_| place));
+            list.extend((0..member.weight).map(|_| place));
         }
-        Ok(list)
+        let watches = members
+            .iter()
+            .flat_map(|member| (0..member.weight).map(|_| member.watch));
+        let watches = is_watching.then(|| watches.collect());
+        Ok((list, watches))
     }
 
     fn count_uses(&mut self, list: &[u32], more: bool) {

@@ -7,10 +7,12 @@
 //! cache and readers wait for little more than the stores. No structure copies itself when it grows.
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 
 use crate::change::{Change, ProfileChange};
 use crate::error::{BatchError, Error};
 use crate::key::{KeyLayout, Pattern};
+use crate::ports::PortStates;
 use crate::profile::{Profile, ProfileSpec};
 use crate::rows::{Found, Stored, Target};
 use crate::table::{DEFAULT, Entry, Handle, Table, TableSpec};
@@ -56,6 +58,7 @@ pub struct Tables {
     tables: Vec<Table>,
     profiles: Vec<Profile>,
     sets: Vec<ValueSet>,
+    ports: Arc<PortStates>,
 }
 
 impl Tables {
@@ -79,7 +82,7 @@ impl Tables {
 
     /// Adds an action profile, and returns its number.
     pub fn add_profile(&mut self, spec: ProfileSpec) -> u32 {
-        self.profiles.push(Profile::new(spec));
+        self.profiles.push(Profile::new(spec, self.ports.clone()));
         self.profiles.len() as u32 - 1
     }
 
@@ -156,6 +159,11 @@ impl Tables {
                 .choose(place, hash())
                 .or_else(|| self.direct(table, DEFAULT)),
         }
+    }
+
+    /// States of the ports that members of groups watch.
+    pub fn ports(&self) -> &PortStates {
+        &self.ports
     }
 
     /// Bytes of all tables and profiles.

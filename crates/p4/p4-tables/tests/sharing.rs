@@ -8,8 +8,8 @@ use common::{action, entry, exact, layout};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use p4_tables::{
-    Change, Count, DEFAULT, Entry, Error, Match, MatchKind, ProfileChange, ProfileSpec, Shared, TableSpec,
-    Tables, Target, Words,
+    Change, Count, DEFAULT, Entry, Error, GroupMember, Match, MatchKind, ProfileChange, ProfileSpec, Shared,
+    TableSpec, Tables, Target, Words,
 };
 
 /// Each batch gives all entries of two tables the same new argument; readers never see two arguments under
@@ -237,7 +237,7 @@ fn profiles_choose_by_hash_and_keep_what_is_used() {
     let group = |members: &[(u32, u32)]| {
         change(ProfileChange::AddGroup {
             group: 5,
-            members: members.to_vec(),
+            members: members.iter().copied().map(GroupMember::from).collect(),
         })
     };
     let to = |value, target| Change::Insert {
@@ -293,7 +293,7 @@ fn profiles_choose_by_hash_and_keep_what_is_used() {
     let modify = |members: &[(u32, u32)]| {
         change(ProfileChange::ModifyGroup {
             group: 5,
-            members: members.to_vec(),
+            members: members.iter().copied().map(GroupMember::from).collect(),
         })
     };
     assert_eq!(error(&mut tables, modify(&[(30, 4)])), Error::Full { limit: 3 });
@@ -431,4 +431,70 @@ fn look_ups_do_not_allocate() {
         });
         assert_eq!(info.count_total, 0, "{fields:?}");
     }
+}
+
+#[test]
+fn members_that_watch_a_port_which_is_down_are_left_out() {
+    let key = layout(&[(MatchKind::Exact, 8)]);
+    let mut tables = Tables::new();
+    let profile = tables.add_profile(ProfileSpec {
+        limit: 600,
+        group_limit: 600,
+        argument_words: 1,
+    });
+    let spec = TableSpec {
+        profile: Some(profile),
+        default: Some(action(9, 9)),
+        ..TableSpec::new(key.clone(), 10, 1)
+    };
+    let table = tables.add_table(spec).unwrap();
+    let change = |change| Change::Profile { profile, change };
+    let member = |member: u32| {
+        change(ProfileChange::AddMember {
+            member,
+            action: member,
+            arguments: [u64::from(member)].as_slice().into(),
+        })
+    };
+    let watching = |member, weight, port| GroupMember {
+        watch: Some(port),
+        ..GroupMember::from((member, weight))
+    };
+    let members = vec![watching(1, 2, 7), (2, 1).into(), watching(3, 1, 511)];
+    let insert = Change::Insert {
+        table,
+        entry: entry(exact(&key, 1), Target::Group(5)),
+    };
+    let add = ProfileChange::AddGroup { group: 5, members };
+    tables
+        .apply(&[member(1), member(2), member(3), change(add), insert], 0)
+        .unwrap();
+    let chosen = |tables: &Tables| {
+        let table = tables.table(table).unwrap();
+        let handle = table.lookup(&[1]).unwrap();
+        [0, 1, 2, 3].map(|hash| tables.action(table, handle, || hash).unwrap().0)
+    };
+    assert_eq!(chosen(&tables), [1, 1, 2, 3]);
+    tables.ports().set_up(7, false);
+    assert_eq!(chosen(&tables), [2, 3, 2, 3]);
+    tables.ports().set_up(511, false);
+    assert_eq!(chosen(&tables), [2; 4]);
+    // Undone, a change of the group leaves the ports that were watched.
+    let modify = ProfileChange::ModifyGroup {
+        group: 5,
+        members: vec![watching(1, 1, 7)],
+    };
+    tables.apply(&[change(modify.clone()), member(1)], 0).unwrap_err();
+    assert_eq!(chosen(&tables), [2; 4]);
+    tables.apply(&[change(modify)], 0).unwrap();
+    assert_eq!(chosen(&tables), [9; 4], "none is left: the default");
+    tables.ports().set_up(7, true);
+    assert_eq!(chosen(&tables), [1; 4]);
+    tables.ports().set_up(9999, false);
+    let many = ProfileChange::ModifyGroup {
+        group: 5,
+        members: vec![watching(1, 513, 7)],
+    };
+    let refused = tables.apply(&[change(many)], 0).unwrap_err();
+    assert_eq!(refused.error, Error::Full { limit: 512 });
 }

@@ -10,8 +10,8 @@ mod rich;
 use fastrand::Rng;
 use p4_ir::{
     Action, ActionId, Algorithm, Apply, Architecture, Binary, Bits, Block, BlockId, Calculation,
-    CalculationInput, Checksum, Control, DefaultEntry, Deparser, Emit, Entry, EntryAction, Expr, ExprId,
-    ExprKind, FieldId, FieldList, FieldListId, FieldType, Header, HeaderId, HeaderRef, HeaderType,
+    CalculationInput, Checksum, Control, DefaultEntry, Deparser, Emit, Entry, EntryAction, EntryTarget, Expr,
+    ExprId, ExprKind, FieldId, FieldList, FieldListId, FieldType, Header, HeaderId, HeaderRef, HeaderType,
     HeaderTypeId, Identity, Implementation, Key, KeyMatch, MatchKind, Next, NextState, Op, Parameter,
     ParserOp, Pattern, Place, Program, Register, RegisterId, Role, Select, SelectCase, Stack, StackId, State,
     StateId, Table, TableAction, TableId, Type, Unary,
@@ -828,7 +828,7 @@ impl Generator {
             }
             entries.push(Entry {
                 keys,
-                action: self.entry_action(actions),
+                target: EntryTarget::Action(self.entry_action(actions)),
                 priority: if with_priorities { number + 1 } else { 0 },
             });
         }

@@ -80,8 +80,9 @@ impl Notes<'_> {
         if let p4_ir::Implementation::Profile(profile) = table.implementation
             && program.profiles[profile.index()].selector.is_some()
         {
-            // The hash that chooses a member.
+            // The hash that chooses a member, and ports that members watch.
             self.decide_register(0);
+            self.state |= self.engine.watches_ports;
         }
         if table.counter.is_some() || table.idle_timeout {
             self.ends.count(Use::Entry(lookup.table, lookup.entry));

@@ -193,6 +193,11 @@ impl State {
         self.runs_alone
     }
 
+    /// Says whether a port is up that members of groups watch. Ports are up at first.
+    pub fn set_port_up(&self, port: u16, is_up: bool) {
+        self.tables.look().ports().set_up(port, is_up);
+    }
+
     /// The tables, to change them.
     pub fn tables(&self) -> &Tables {
         &self.tables

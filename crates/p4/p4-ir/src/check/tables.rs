@@ -8,7 +8,9 @@ use crate::expr::Type;
 use crate::externs::{Calculation, CalculationInput};
 use crate::ids::TableId;
 use crate::limits;
-use crate::table::{EntryAction, Implementation, Key, KeyMatch, MatchKind, Table};
+use crate::table::{
+    ActionProfile, EntryAction, EntryTarget, Implementation, Key, KeyMatch, MatchKind, Share, Table,
+};
 use std::collections::HashSet;
 
 impl Checker<'_> {
@@ -27,11 +29,35 @@ impl Checker<'_> {
                 )
                 .at(place)?;
             }
+            self.members(profile).at(place)?;
         }
         for (number, table) in self.program.tables.iter().enumerate() {
             let place = || format!("table {:?}", table.identity.name);
             self.table(number, table).at(place)?;
             self.entries(table)?;
+        }
+        Ok(())
+    }
+
+    /// Checks members and groups. Tables check that members have actions of theirs.
+    fn members(&self, profile: &ActionProfile) -> CheckResult {
+        within("members", profile.members.len(), profile.size)?;
+        for own in profile.members.values() {
+            self.arguments(own)?;
+        }
+        if profile.selector.is_none() && !profile.groups.is_empty() {
+            return other("has groups without a selector");
+        }
+        within("groups", profile.groups.len(), profile.size)?;
+        for (number, group) in &profile.groups {
+            for (member, own) in &group.members {
+                if !profile.members.contains_key(member) {
+                    return other(format!(
+                        "group {number} has member {member}, which does not exist"
+                    ));
+                }
+                share(*own)?;
+            }
         }
         Ok(())
     }
@@ -56,7 +82,9 @@ impl Checker<'_> {
             self.entry_action(table, &default.entry)?;
         }
         if let Implementation::Profile(profile) = table.implementation {
-            get(&self.program.profiles, profile.index(), "action profile")?;
+            let profile = get(&self.program.profiles, profile.index(), "action profile")?;
+            let mut all = profile.members.values();
+            all.try_for_each(|own| self.entry_action(table, own))?;
         }
         let own = TableId::at(number);
         if let Some(counter) = table.counter
@@ -77,6 +105,10 @@ impl Checker<'_> {
         if !table.actions.iter().any(|action| action.action == entry.action) {
             return other("an entry has an action that the table has not");
         }
+        self.arguments(entry)
+    }
+
+    fn arguments(&self, entry: &EntryAction) -> CheckResult {
         let action = get(&self.program.actions, entry.action.index(), "action")?;
         let widths = entry
             .arguments
@@ -92,6 +124,33 @@ impl Checker<'_> {
         Ok(())
     }
 
+    fn target(&self, table: &Table, target: &EntryTarget) -> CheckResult {
+        let profile = match (target, table.implementation) {
+            (EntryTarget::Action(action), Implementation::Direct) => return self.entry_action(table, action),
+            (EntryTarget::Action(_), Implementation::Profile(_)) => {
+                return other("has an action where members are");
+            }
+            (_, Implementation::Direct) => return other("has a member or group without a profile"),
+            (_, Implementation::Profile(profile)) => {
+                get(&self.program.profiles, profile.index(), "action profile")?
+            }
+        };
+        match target {
+            EntryTarget::Member(number) if !profile.members.contains_key(number) => {
+                other(format!("has member {number}, which does not exist"))
+            }
+            EntryTarget::Group(number) if !profile.groups.contains_key(number) => {
+                other(format!("has group {number}, which does not exist"))
+            }
+            EntryTarget::Choices(_) if profile.selector.is_none() => other("has choices without a selector"),
+            EntryTarget::Choices(all) => all.iter().try_for_each(|one| {
+                share(one.share)?;
+                self.entry_action(table, &one.action)
+            }),
+            _ => Ok(()),
+        }
+    }
+
     fn entries(&self, table: &Table) -> Result<(), CheckError> {
         let place = || format!("table {:?}", table.identity.name);
         within(
@@ -103,7 +162,7 @@ impl Checker<'_> {
         let mut seen = HashSet::new();
         for (number, entry) in table.entries.iter().enumerate() {
             let place = || format!("table {:?}, entry {number}", table.identity.name);
-            self.entry_action(table, &entry.action).at(place)?;
+            self.target(table, &entry.target).at(place)?;
             if entry.keys.len() != table.keys.len() {
                 return other("has not as many keys as the table").at(place);
             }
@@ -230,6 +289,18 @@ impl Checker<'_> {
         }
         Ok(())
     }
+}
+
+/// Checks a member's part of a group.
+fn share(share: Share) -> CheckResult {
+    if share.weight == 0 {
+        return other("a member has no weight");
+    }
+    within(
+        "port that is watched",
+        share.watch.unwrap_or(0),
+        limits::WATCHED_PORT,
+    )
 }
 
 /// Checks that the kind of a table follows from its keys.

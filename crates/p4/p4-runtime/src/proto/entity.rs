@@ -76,8 +76,8 @@ pub enum Kind {
     TableEntry(Box<TableEntry>),
     #[prost(message, boxed, tag = "3")]
     ActionProfileMember(Box<ActionProfileMember>),
-    #[prost(message, tag = "4")]
-    ActionProfileGroup(Ignored),
+    #[prost(message, boxed, tag = "4")]
+    ActionProfileGroup(Box<ActionProfileGroup>),
     #[prost(message, boxed, tag = "5")]
     MeterEntry(Box<MeterEntry>),
     #[prost(message, boxed, tag = "6")]
@@ -225,7 +225,61 @@ pub enum TableActionType {
     #[prost(uint32, tag = "3")]
     ActionProfileGroupId(u32),
     #[prost(message, tag = "4")]
-    ActionProfileActionSet(Ignored),
+    ActionProfileActionSet(ActionProfileActionSet),
+}
+
+/// Actions of an entry's own, of which a selector chooses.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ActionProfileActionSet {
+    #[prost(message, repeated, tag = "1")]
+    pub action_profile_actions: Vec<ActionProfileAction>,
+    #[prost(int32, tag = "2")]
+    pub action_selection_mode: i32,
+    #[prost(int32, tag = "3")]
+    pub size_semantics: i32,
+    #[prost(message, optional, tag = "5")]
+    pub group_action: Option<Action>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ActionProfileAction {
+    #[prost(message, optional, tag = "1")]
+    pub action: Option<Action>,
+    #[prost(int32, tag = "2")]
+    pub weight: i32,
+    #[prost(oneof = "WatchKind", tags = "3, 4")]
+    pub watch_kind: Option<WatchKind>,
+}
+
+/// Port without which a member is not chosen, in the form of version 1.0 and in that of later ones.
+#[derive(Clone, PartialEq, Eq, Oneof)]
+pub enum WatchKind {
+    #[prost(int32, tag = "3")]
+    Watch(i32),
+    #[prost(bytes = "vec", tag = "4")]
+    WatchPort(Vec<u8>),
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ActionProfileGroup {
+    #[prost(uint32, tag = "1")]
+    pub action_profile_id: u32,
+    #[prost(uint32, tag = "2")]
+    pub group_id: u32,
+    #[prost(message, repeated, tag = "3")]
+    pub members: Vec<GroupMember>,
+    #[prost(int32, tag = "4")]
+    pub max_size: i32,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct GroupMember {
+    #[prost(uint32, tag = "1")]
+    pub member_id: u32,
+    #[prost(int32, tag = "2")]
+    pub weight: i32,
+    #[prost(oneof = "WatchKind", tags = "3, 4")]
+    pub watch_kind: Option<WatchKind>,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]

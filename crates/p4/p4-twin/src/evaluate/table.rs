@@ -2,7 +2,7 @@
 
 use super::{Evaluator, Packet, Stop, Value};
 use num_bigint::BigUint;
-use p4_ir::{Entry, EntryAction, KeyMatch, TableId};
+use p4_ir::{Entry, EntryAction, EntryTarget, KeyMatch, TableId};
 
 impl<'p> Evaluator<'p> {
     /// Whether an entry was found, and the position of the action that ran.
@@ -22,7 +22,11 @@ impl<'p> Evaluator<'p> {
             .max_by_key(|entry| (prefix(entry), entry.priority))
             .filter(|_| !keys.is_empty());
         let action: Option<&EntryAction> = found
-            .map(|entry| &entry.action)
+            .and_then(|entry| match &entry.target {
+                EntryTarget::Action(action) => Some(action),
+                // Random programs have no action profiles.
+                _ => None,
+            })
             .or(table.default.as_ref().map(|default| &default.entry));
         let Some(action) = action else {
             return Ok((false, None));

@@ -7,7 +7,7 @@
 
 use super::entries::number;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use p4_ir::{Entry, KeyMatch, MatchKind, Program, Table};
+use p4_ir::{Entry, EntryAction, EntryTarget, KeyMatch, MatchKind, Program, Table};
 use p4_stf::Digits;
 use p4_stf::script::{self, Add, Command, KeyValue};
 use serde_json::Value;
@@ -89,7 +89,7 @@ pub fn meant(line: &str, program: &Program) -> Result<Add> {
     })
 }
 
-/// An entry as a line, from which [`entry`] makes it again.
+/// An entry as a line, from which [`entry`] makes it again, unless its actions are in a profile.
 pub fn line(program: &Program, table: &Table, entry: &Entry) -> String {
     let keys = entry.keys.iter().map(|key| match key {
         KeyMatch::Exact(value) => value.to_string(),
@@ -99,10 +99,19 @@ pub fn line(program: &Program, table: &Table, entry: &Entry) -> String {
         KeyMatch::Optional(Some(value)) => value.to_string(),
         KeyMatch::Optional(None) => "*".into(),
     });
-    let action = &program.actions[entry.action.action.index()].identity.name;
-    let arguments = entry.action.arguments.iter().map(ToString::to_string);
+    let name_of = |own: &EntryAction| program.actions[own.action.index()].identity.name.clone();
+    let arguments_of = |own: &EntryAction| own.arguments.iter().map(ToString::to_string).collect();
+    let (action, arguments): (String, Vec<String>) = match &entry.target {
+        EntryTarget::Action(own) => (name_of(own), arguments_of(own)),
+        EntryTarget::Member(number) => ("member".into(), vec![number.to_string()]),
+        EntryTarget::Group(number) => ("group".into(), vec![number.to_string()]),
+        EntryTarget::Choices(all) => (
+            "one-of".into(),
+            all.iter().map(|one| name_of(&one.action)).collect(),
+        ),
+    };
     let priority = (entry.priority > 0).then(|| LOWEST_PRIORITY.saturating_sub(entry.priority).to_string());
-    let head = [table.identity.name.clone(), action.clone()];
+    let head = [table.identity.name.clone(), action];
     let words = head.into_iter().chain(keys).chain(["=>".into()]);
     words
         .chain(arguments)
