@@ -11,6 +11,7 @@ use control_protocol::Channel;
 use control_protocol::data_plane::{
     CaptureDirection, Connection, Costly, GuestState, PortCount, PortInfo, PortSpec, PortState,
 };
+use cpu::{Access, prefetch};
 use flow::{DropReason, Filters, Mirror, PortId, SwitchId};
 use pacing::TokenBucket;
 use parking_lot::Mutex;
@@ -215,6 +216,19 @@ impl Port {
             port: self.id(),
             core: self.home.core().map(|core| core.0),
             counters: self.vnic.counters(),
+        }
+    }
+
+    /// Asks the processor for what [`count`](Self::count) reads. Step 1 waits for what step 0 asked for,
+    /// and step 2 for that of step 1.
+    pub fn prefetch_count(&self, step: usize) {
+        match step {
+            0 => {
+                prefetch(&raw const self.vnic, Access::Read);
+                self.home.prefetch_core();
+            }
+            1 => self.vnic.prefetch(),
+            _ => self.vnic.account.prefetch(),
         }
     }
 

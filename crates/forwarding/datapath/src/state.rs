@@ -55,7 +55,8 @@ impl Ports {
 
     /// Ports of a controller.
     pub fn of(&self, controller: ControllerId) -> impl Iterator<Item = &Arc<Port>> {
-        self.iter().filter(move |port| controller.owns(port.id()))
+        let own = self.present.iter().filter(move |port| controller.owns(**port));
+        own.filter_map(|port| self.get(*port))
     }
 
     /// Adds, replaces or removes a port; its number is below [`PortId::LIMIT`].

@@ -6,6 +6,7 @@ use crate::receive::{ReceiveSide, Wait};
 use crate::shortfall::Shortfalls;
 use crate::transmit::{RingSetup, SendLimit, TransmitSide};
 use crate::{Call, Counters, Packet};
+use cpu::{Access, prefetch};
 use flow::{DropReason, PortCounters, PortId, PortRates, RateClass};
 use guest_memory::{Account, GuestMemory, MapError, Region};
 use lock_free::{Claim, Guard, Queue, Shared};
@@ -336,6 +337,12 @@ impl Vnic {
             bandwidth_waits: waits,
             ..self.account.read()
         }
+    }
+
+    /// Asks the processor for what [`counters`](Self::counters) reads beside the account.
+    pub fn prefetch(&self) {
+        prefetch(&raw const self.account, Access::Read);
+        prefetch(&raw const self.rare, Access::Write);
     }
 
     fn rare(&self) -> MutexGuard<'_, Rare> {

@@ -8,6 +8,7 @@ use crate::kick_target::KickTarget;
 use crate::majority::Majority;
 use crate::ring_id::RingId;
 use crate::threads::Threads;
+use cpu::{Access, prefetch};
 use lock_free::Assignment;
 use parking_lot::Mutex;
 use placement::{Cpu, VnicId};
@@ -135,6 +136,11 @@ impl Home {
     /// To be called between queueing packets for the vNIC and leaving them to its copier.
     pub fn announce_queued(&self) {
         self.copier.announce();
+    }
+
+    /// Asks the processor for what [`core`](Self::core) reads.
+    pub fn prefetch_core(&self) {
+        prefetch(&raw const self.kicks, Access::Read);
     }
 
     /// The core whose worker receives its kicks, if one does.
