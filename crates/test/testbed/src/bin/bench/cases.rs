@@ -26,6 +26,7 @@ mod stream;
 mod tables;
 mod uplink;
 mod vcpus;
+mod watched;
 
 use crate::Effort;
 use crate::contender::Contender;
@@ -59,6 +60,7 @@ pub const ALL: &[Case] = &[
     packet_loop::TESTPMD,
     packet_loop::APART,
     packet_loop::TAG,
+    watched::CASE,
     tables::CASE,
     tables::NORMAL,
     ports::CASE,

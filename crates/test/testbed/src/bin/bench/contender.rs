@@ -148,6 +148,13 @@ pub const BEFORE: Contender = Contender {
     kind: Kind::Before,
     ..HYPERSWITCH
 };
+/// Where [`WATCHED`] serves its metrics.
+pub const VIEW: &str = "/run/hyperswitch-bench-view.sock";
+/// The product with metrics.
+pub const WATCHED: Contender = ours(
+    "hyperswitch-watched",
+    "[view]\nlisten = \"/run/hyperswitch-bench-view.sock\"\n",
+);
 /// Ours without the bound on the rate of new flows that protects other ports.
 pub const UNBOUNDED: Contender = Contender {
     name: "hyperswitch-unbounded",

@@ -1,6 +1,6 @@
 //! A contender that runs, with ports for guests, in one shape for all of them.
 
-use crate::contender::{Contender, Kind, Ports, before};
+use crate::contender::{Contender, Kind, Ports, WATCHED, before};
 use anyhow::{Context, Result, bail, ensure};
 use control_protocol::work::WorkReport;
 use std::fmt::Write;
@@ -19,6 +19,8 @@ pub struct Network {
     switch: Running,
     ports: Ports,
     proxies: Vec<MaskingProxy>,
+    /// Whether it serves metrics.
+    is_watched: bool,
     /// Processors on which its guests run, from the first one on.
     for_guests: usize,
 }
@@ -91,8 +93,17 @@ impl Network {
             switch: switch.with_context(|| format!("cannot start {}", contender.name))?,
             ports: contender.ports,
             proxies: Vec::new(),
+            is_watched: *contender == WATCHED,
             for_guests: processors - dedicated,
         })
+    }
+
+    /// The switch, if it serves metrics.
+    pub fn watched(&self) -> Option<&Switch> {
+        match &self.switch {
+            Running::Hyperswitch(switch) if self.is_watched => Some(switch),
+            _ => None,
+        }
     }
 
     /// The sockets of ports, for a polling guest.
