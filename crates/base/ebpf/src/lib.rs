@@ -1,10 +1,18 @@
-//! bpf(2), as far as the product needs it: array maps, programs for tracepoints and for what arrives at a
-//! device, and links, which attach a program for as long as one of their descriptors is open.
+//! bpf(2), as far as the product needs it: array maps, maps of sockets, programs for tracepoints and for what
+//! arrives at a device, and links, which attach a program for as long as one of their descriptors is open.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `xdp` | programs in the driver of a device, and maps of the sockets to which they hand frames |
 //!
 //! Maps and programs take CAP_BPF, which the supervisor alone has. Who is given a program may attach it to a
 //! device with CAP_NET_ADMIN.
 //!
 //! Allowed `unsafe`: bpf(2).
+
+mod xdp;
+
+pub use xdp::{XdpMode, attach_to_driver, create_socket_map, insert_socket, steering_program};
 
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ffi::CStr;
@@ -18,6 +26,7 @@ const LINK_CREATE: libc::c_int = 28;
 const LINK_DETACH: libc::c_int = 34;
 const MAP_TYPE_ARRAY: u32 = 2;
 const PROG_TYPE_SCHED_CLS: u32 = 3;
+const PROG_TYPE_XDP: u32 = 6;
 const PROG_TYPE_TRACING: u32 = 26;
 const TRACE_RAW_TP: u32 = 23;
 const TCX_INGRESS: u32 = 46;
@@ -150,6 +159,8 @@ pub enum Purpose {
     Tracepoint(u32),
     /// What arrives at a device: the program decides before the host's stack sees it.
     Ingress,
+    /// What arrives at a device: the program decides in its driver, before there is a packet.
+    Driver,
 }
 
 /// Loads a program under a name, of which 15 bytes count.
@@ -172,6 +183,7 @@ pub fn load(program: &[u64], license: &CStr, label: &str, purpose: Purpose) -> i
             attributes.attach_btf_id = number;
         }
         Purpose::Ingress => attributes.prog_type = PROG_TYPE_SCHED_CLS,
+        Purpose::Driver => attributes.prog_type = PROG_TYPE_XDP,
     }
     // SAFETY: the structure is laid out for the command and has no padding; `insns` has `insn_cnt`
     // instructions of 8 bytes, `license` is a C string, and both outlive the call, which only reads them.

@@ -4,7 +4,9 @@
 
 use crate::p4runtime::{P4DeviceConfig, P4RuntimeConfig};
 use crate::private_vlan;
-use crate::schema::{Config, HostConfig, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind};
+use crate::schema::{
+    Config, HostConfig, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind, UplinkBackEnd,
+};
 use crate::value::{IpPrefix, MacAddr, MaxRate, Mtu, Weight};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -204,6 +206,10 @@ fn check_uplink(switch: &SwitchConfig, place: &[PathSegment], seen: &mut Seen) -
     if switch.uplink.is_none() && switch.uplink_policy.is_some() {
         let message = format!("`uplink-policy` is for switches with an `uplink`; {name} has none");
         return Err(error(place, "uplink-policy", message));
+    }
+    if switch.uplink.is_none() && switch.uplink_back_end != UplinkBackEnd::default() {
+        let message = format!("`uplink-back-end` is for switches with an `uplink`; {name} has none");
+        return Err(error(place, "uplink-back-end", message));
     }
     match (switch.kind, &switch.uplink) {
         (SwitchKind::External, None) => {

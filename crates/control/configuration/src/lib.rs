@@ -54,7 +54,7 @@ pub use policy_value::{
 };
 pub use schema::{
     Config, ContestedMacs, HostConfig, OvsConfig, PortConfig, PortKind, PortMode, PrivateRole, StormBits,
-    StormControl, SwitchConfig, SwitchKind, VlanConfig,
+    StormControl, SwitchConfig, SwitchKind, UplinkBackEnd, VlanConfig,
 };
 pub use trunk::Trunk;
 pub use value::{

@@ -109,6 +109,9 @@ pub struct SwitchConfig {
     /// The network device that joins an external switch to the world; required there, forbidden elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<InterfaceName>,
+    /// How frames of the uplink are read and written.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub uplink_back_end: UplinkBackEnd,
     /// Name of the uplink's `port-policy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink_policy: Option<Name>,
@@ -131,6 +134,17 @@ pub enum SwitchKind {
     /// Each other.
     #[default]
     Private,
+}
+
+/// How frames of an uplink are read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum UplinkBackEnd {
+    /// A packet socket.
+    #[default]
+    Packet,
+    /// An AF_XDP socket, or a packet socket where that is not possible.
+    AfXdp,
 }
 
 /// What happens to frames for a MAC address that several ports use, where the configuration does not say
@@ -486,6 +500,7 @@ fn list(vlans: &BTreeSet<VlanId>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
+kebab_text!(UplinkBackEnd: Packet "packet", AfXdp "af-xdp");
 kebab_text!(SwitchKind: External "external", Internal "internal", Private "private");
 kebab_text!(PortKind: VhostUser "vhost-user", Tap "tap");
 kebab_text!(PortMode: Server "server", Client "client");
@@ -502,6 +517,7 @@ impl SwitchConfig {
             contested_macs: ContestedMacs::default(),
             mtu: Mtu::default(),
             uplink: None,
+            uplink_back_end: UplinkBackEnd::default(),
             uplink_policy: None,
             host: None,
             ports: Vec::new(),

@@ -269,6 +269,11 @@ fn contradictions_are_found_with_their_line() {
             "port p: fd00::1/64 needs",
         ),
         (
+            private.clone() + "uplink-back-end=\"af-xdp\"\n",
+            3,
+            "`uplink-back-end` is for switches with an `uplink`",
+        ),
+        (
             private.clone() + "uplink=\"eth0\"\n",
             3,
             "`uplink` is for external",

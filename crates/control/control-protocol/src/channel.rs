@@ -32,7 +32,7 @@ thread_local! {
 }
 
 /// Most descriptors on one message.
-pub const MAX_DESCRIPTORS: usize = 4;
+pub const MAX_DESCRIPTORS: usize = 5;
 
 /// Bytes that a value takes in a message.
 pub fn encoded_len<T: Serialize>(part: &T) -> usize {

@@ -92,7 +92,7 @@ impl InterfaceSpec {
     pub fn netns(&self) -> Option<&str> {
         match &self.kind {
             InterfaceKind::Tap { netns, .. } => netns.as_deref(),
-            InterfaceKind::Uplink | InterfaceKind::Device | InterfaceKind::Given { .. } => None,
+            InterfaceKind::Uplink { .. } | InterfaceKind::Device | InterfaceKind::Given { .. } => None,
         }
     }
 
@@ -100,7 +100,7 @@ impl InterfaceSpec {
     pub fn addresses(&self) -> &[(IpAddr, u8)] {
         match &self.kind {
             InterfaceKind::Tap { addresses, .. } => addresses,
-            InterfaceKind::Uplink | InterfaceKind::Device | InterfaceKind::Given { .. } => &[],
+            InterfaceKind::Uplink { .. } | InterfaceKind::Device | InterfaceKind::Given { .. } => &[],
         }
     }
 }
@@ -119,8 +119,11 @@ pub enum InterfaceKind {
         /// Addresses (with prefix length) to assign.
         addresses: Vec<(IpAddr, u8)>,
     },
-    /// An existing network device, opened promiscuously through a packet socket.
-    Uplink,
+    /// An existing network device, opened promiscuously, and by AF_XDP if that is wanted and possible.
+    Uplink {
+        /// What is wanted.
+        back_end: BackEnd,
+    },
     /// As `Uplink`, and the host's own stack does not see the packets that it receives while it is attached.
     Device,
     /// A TAP of the controller's, whose descriptor came with the message. It is never opened by name, so that
@@ -129,6 +132,16 @@ pub enum InterfaceKind {
         /// Interface index when it was made, for the controller's successor.
         index: u32,
     },
+}
+
+/// How frames of a device of the host are read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BackEnd {
+    /// A packet socket.
+    #[default]
+    Packet,
+    /// An AF_XDP socket, or a packet socket where that is not possible.
+    AfXdp,
 }
 
 /// The addresses of an open interface.

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 /// Broker to forwarder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToForwarder {
-    /// Forward between this port's device and this stream from now on. Descriptors: stream and device.
+    /// Forward between this port's device and this stream from now on. Descriptors: stream, and those of the
+    /// device.
     Attach {
         /// The data plane's port.
         port: PortId,
@@ -22,7 +23,7 @@ pub enum ToForwarder {
         /// The device.
         device: Device,
     },
-    /// The device of a port is this one from now on (one descriptor), or there is none. The stream stays.
+    /// The device of a port is this one from now on (its descriptors), or there is none. The stream stays.
     Device {
         /// As in `Attach`.
         port: PortId,
@@ -72,6 +73,21 @@ pub enum Device {
         /// Whether frames arrive in a ring.
         has_ring: bool,
     },
+    /// An AF_XDP socket. Descriptors: socket, and memory of frames.
+    Xdp {
+        /// Bytes of a chunk of that memory.
+        chunk: u32,
+    },
+}
+
+impl Device {
+    /// Descriptors of such a device.
+    pub fn descriptors(&self) -> usize {
+        match self {
+            Device::Tap | Device::Packet { .. } => 1,
+            Device::Xdp { .. } => 2,
+        }
+    }
 }
 
 /// An interface that is open, or only hidden, as the next broker has to know it.
@@ -105,13 +121,45 @@ pub enum Opened {
         ring_refused: Option<String>,
         /// What keeps its frames from the host's stack.
         hiding: Hiding,
+        /// Why it is not an AF_XDP socket, if that was wanted.
+        no_xdp: Option<String>,
     },
+    /// An AF_XDP socket. Descriptors: a packet socket that receives nothing, socket, memory of frames, and
+    /// the link of the program that hands frames to the socket.
+    Xdp {
+        /// As in [`Device::Xdp`].
+        chunk: u32,
+        /// Why the program runs behind the driver and not in it, if it does.
+        generic: Option<String>,
+        /// Whether the device itself reads and writes the memory of frames.
+        is_zero_copy: bool,
+        /// As in `Packet`.
+        hiding: Hiding,
+    },
+}
+
+impl Opened {
+    /// Descriptors of such a device.
+    pub fn descriptors(&self) -> usize {
+        match self {
+            Opened::Tap { .. } | Opened::Packet { .. } => 1,
+            Opened::Xdp { .. } => 4,
+        }
+    }
+
+    /// What keeps its frames from the host's stack; `None` for a TAP.
+    pub fn hiding(&self) -> Option<&Hiding> {
+        match self {
+            Opened::Tap { .. } => None,
+            Opened::Packet { hiding, .. } | Opened::Xdp { hiding, .. } => Some(hiding),
+        }
+    }
 }
 
 /// What keeps the frames of a device from the host's stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hiding {
-    /// An eBPF program, whose link goes with the device as a second descriptor.
+    /// An eBPF program, whose link goes with the device as the last descriptor.
     Program,
     /// A bridge that is down, for this reason.
     Bridge(String),

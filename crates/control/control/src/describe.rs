@@ -114,7 +114,8 @@ impl Control {
             Link::Listen(_) | Link::Connect(_) => None,
         };
         let found = run.id.and_then(|id| self.driver.addresses(id));
-        let uplink = matches!(&port.link, Link::Interface(spec) if spec.kind == InterfaceKind::Uplink);
+        let uplink =
+            matches!(&port.link, Link::Interface(spec) if matches!(spec.kind, InterfaceKind::Uplink { .. }));
         let switch = self.switches.runs.get(&port.switch);
         PortInfo {
             name: name.into(),

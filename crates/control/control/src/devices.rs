@@ -30,7 +30,7 @@ impl Control {
 
     fn is_device(&self, name: &str) -> bool {
         let link = self.ports.get(name).map(|run| &run.wanted.link);
-        matches!(link, Some(Link::Interface(spec)) if spec.kind == InterfaceKind::Uplink)
+        matches!(link, Some(Link::Interface(spec)) if matches!(spec.kind, InterfaceKind::Uplink { .. }))
     }
 
     fn list(&mut self, token: Token, listing: Listing) -> Served {

@@ -286,7 +286,10 @@ impl Control {
                 ToChild::Processes(processes) => self.on_processes(processes),
                 ToChild::VmState(states) => self.vcpus.attach(states, &fds),
                 ToChild::Placement(_) | ToChild::Controller(_) | ToChild::Constraints(_) => {}
-                ToChild::HidingProgram(_) | ToChild::Kept(_) | ToChild::Recalled(_) => {}
+                ToChild::HidingProgram(_)
+                | ToChild::SteeringProgram(_)
+                | ToChild::Kept(_)
+                | ToChild::Recalled(_) => {}
                 ToChild::Priority(priority) => self.reported.priority = Some(priority),
                 ToChild::IdlePoll(idle_poll) => self.reported.idle_poll = Some(idle_poll),
                 ToChild::Reload => match self.reload() {

@@ -10,12 +10,12 @@ use crate::l2::{PortRules, Readiness, SwitchRules};
 use crate::mac::initial_mac;
 use crate::p4_map::check_links;
 use crate::refusal::Refusal;
-use control_protocol::driver::{InterfaceKind, InterfaceSpec};
+use control_protocol::driver::{BackEnd, InterfaceKind, InterfaceSpec};
 use control_protocol::p4::P4_PORTS;
 use flow::{PortRates, RateLimit, Share};
 use management::{
     AccessConfig, AddressSource, AllowedPair, Config, Group, Guard, MaxRate, MissRate, Name, Origin,
-    PortConfig, PortKind, PortMode, SocketMode, SwitchConfig, SwitchKind, UserId, VlanConfig,
+    PortConfig, PortKind, PortMode, SocketMode, SwitchConfig, SwitchKind, UplinkBackEnd, UserId, VlanConfig,
 };
 use socket_path::SocketPath;
 use std::collections::BTreeMap;
@@ -131,7 +131,7 @@ impl DesiredPort {
             (Link::Interface(old), Link::Interface(new)) if old.is_same_device(new) => Vec::new(),
             (Link::Interface(old), Link::Interface(new)) => {
                 let name = match old.kind {
-                    InterfaceKind::Uplink => "uplink",
+                    InterfaceKind::Uplink { .. } => "uplink",
                     _ => "interface",
                 };
                 vec![
@@ -155,7 +155,7 @@ impl Link {
     pub fn loss(&self) -> String {
         match self {
             Link::Listen(_) | Link::Connect(_) => "its virtual machine is disconnected".into(),
-            Link::Interface(spec) if spec.kind == InterfaceKind::Uplink => {
+            Link::Interface(spec) if matches!(spec.kind, InterfaceKind::Uplink { .. }) => {
                 format!("{} is not used any more", spec.name)
             }
             Link::Interface(spec) => format!(
@@ -336,7 +336,12 @@ fn uplink_port(switch: &SwitchConfig, interface: String, origin: Origin) -> Desi
         origin,
         config: None,
         link: Link::Interface(InterfaceSpec {
-            kind: InterfaceKind::Uplink,
+            kind: InterfaceKind::Uplink {
+                back_end: match switch.uplink_back_end {
+                    UplinkBackEnd::Packet => BackEnd::Packet,
+                    UplinkBackEnd::AfXdp => BackEnd::AfXdp,
+                },
+            },
             name: interface,
             mtu: None,
         }),

@@ -27,7 +27,9 @@ impl Control {
         let uplink = || {
             let name = self.names.get(&port)?;
             match &self.ports.get(name)?.wanted.link {
-                Link::Interface(spec) if spec.kind == InterfaceKind::Uplink => Some((name, &spec.name)),
+                Link::Interface(spec) if matches!(spec.kind, InterfaceKind::Uplink { .. }) => {
+                    Some((name, &spec.name))
+                }
                 _ => None,
             }
         };

@@ -23,7 +23,9 @@ fn own(number: u32) -> PortId {
 
 fn spec(name: &str) -> InterfaceSpec {
     InterfaceSpec {
-        kind: InterfaceKind::Uplink,
+        kind: InterfaceKind::Uplink {
+            back_end: BackEnd::Packet,
+        },
         name: name.into(),
         mtu: None,
     }

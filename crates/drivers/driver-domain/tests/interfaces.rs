@@ -8,7 +8,7 @@ mod common;
 use common::backend::{ALL, Backend, EVENT_IDX, MRG_RXBUF};
 use common::{Driver, Namespace, address, can_run, command, sh, tap, unique};
 use control_protocol::Channel;
-use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
+use control_protocol::driver::{BackEnd, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
 use control_protocol::supervisor::{ForwarderId, PriorityStatus, ToChild, VmStates};
 use flow::PortId;
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -68,7 +68,9 @@ impl Pair {
 
 fn uplink_spec(name: &str) -> InterfaceSpec {
     InterfaceSpec {
-        kind: InterfaceKind::Uplink,
+        kind: InterfaceKind::Uplink {
+            back_end: BackEnd::Packet,
+        },
         name: name.to_owned(),
         mtu: None,
     }
@@ -796,7 +798,8 @@ fn open_hidden_in(
             rustix::thread::move_into_link_name_space(netns.as_fd(), kind).unwrap();
             let (mut hiding, visible) = (None, nic_packet::Otherwise::Visible);
             let program = Ok(program.as_fd());
-            nic_packet::open_hidden(uplink, None, &common::owner(), program, visible, &mut hiding)
+            let open = || nic_packet::Uplink::open(uplink, None);
+            nic_packet::open_hidden(uplink, &common::owner(), program, visible, &mut hiding, open)
                 .map_err(|error| error.to_string())?;
             Ok(hiding.unwrap())
         });
@@ -961,7 +964,9 @@ fn frames_wait_for_an_uplink_that_is_full() {
         let driver = Driver::start(Some(&host));
         let (_backend, [first, second]) = Backend::start(ALL);
         let spec = InterfaceSpec {
-            kind: InterfaceKind::Uplink,
+            kind: InterfaceKind::Uplink {
+                back_end: BackEnd::Packet,
+            },
             name: uplink.clone(),
             mtu: None,
         };
@@ -1112,7 +1117,9 @@ impl Site {
         outside.sh(&format!("ip addr add 10.83.0.9/24 dev {far}"));
         outside.sh(&format!("ip link set {far} up"));
         let device = InterfaceSpec {
-            kind: InterfaceKind::Uplink,
+            kind: InterfaceKind::Uplink {
+                back_end: BackEnd::Packet,
+            },
             name: uplink,
             mtu: None,
         };

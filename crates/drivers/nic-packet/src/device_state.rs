@@ -9,6 +9,13 @@ use std::os::fd::{AsFd, AsRawFd};
 const ETHTOOL_GSET: u32 = 1;
 /// Length of `struct ethtool_cmd` in 32-bit words.
 const ETHTOOL_CMD_WORDS: usize = 11;
+/// `struct ethtool_channels` begins with this request.
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+/// Length of `struct ethtool_channels` in 32-bit words.
+const ETHTOOL_CHANNELS_WORDS: usize = 9;
+/// `struct ethtool_value` begins with this request.
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 
 /// The state of a device of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,8 +92,32 @@ impl Uplink {
 
     /// Speed of the device in Mb/s; `None` if it does not say.
     pub fn speed(&self, name: &str) -> Option<u32> {
-        let mut command = [0_u32; ETHTOOL_CMD_WORDS];
-        command[0] = ETHTOOL_GSET;
+        let command = self.ask_driver::<ETHTOOL_CMD_WORDS>(name, ETHTOOL_GSET)?;
+        let bytes = |word: usize| command[word].to_ne_bytes();
+        let ([low, high, ..], [up_low, up_high, ..]) = (bytes(3), bytes(7));
+        let speed = u32::from(u16::from_ne_bytes([low, high]))
+            | u32::from(u16::from_ne_bytes([up_low, up_high])) << 16;
+        // `SPEED_UNKNOWN` is all ones, of 32 bits or of 16.
+        (![0, 0xffff, u32::MAX].contains(&speed)).then_some(speed)
+    }
+
+    /// Queues in which frames arrive at the device; `None` if its driver does not say.
+    pub fn receive_queues(&self, name: &str) -> Option<u32> {
+        let channels = self.ask_driver::<ETHTOOL_CHANNELS_WORDS>(name, ETHTOOL_GCHANNELS)?;
+        // Of their own, and shared with queues in which frames leave.
+        Some(channels[5].saturating_add(channels[8]))
+    }
+
+    /// Whether the device takes VLAN tags out of frames that arrive, and passes them beside.
+    pub fn takes_tags_out(&self, name: &str) -> bool {
+        let flags = self.ask_driver::<2>(name, ETHTOOL_GFLAGS);
+        flags.is_some_and(|[_, flags]| flags & ETH_FLAG_RXVLAN != 0)
+    }
+
+    /// Asks the driver of a device; `None` if it does not answer.
+    fn ask_driver<const WORDS: usize>(&self, name: &str, question: u32) -> Option<[u32; WORDS]> {
+        let mut command = [0_u32; WORDS];
+        command[0] = question;
         // SAFETY: `ifreq` is plain data for which zeros are valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         // The last byte stays zero.
@@ -95,15 +126,10 @@ impl Uplink {
         to.zip(name.bytes())
             .for_each(|(to, byte)| *to = libc::c_char::from_ne_bytes([byte]));
         request.ifr_ifru.ifru_data = command.as_mut_ptr().cast();
-        // SAFETY: the request is live, its name ends with a zero, and its data is a live `struct
-        // ethtool_cmd`, 44 bytes, which the kernel fills.
+        // SAFETY: the request is live, its name ends with a zero, and its data is a live structure of the
+        // length that belongs to the question, which the kernel fills.
         let result = unsafe { libc::ioctl(self.as_fd().as_raw_fd(), SIOCETHTOOL, &raw mut request) };
-        let bytes = |word: usize| command[word].to_ne_bytes();
-        let ([low, high, ..], [up_low, up_high, ..]) = (bytes(3), bytes(7));
-        let speed = u32::from(u16::from_ne_bytes([low, high]))
-            | u32::from(u16::from_ne_bytes([up_low, up_high])) << 16;
-        // `SPEED_UNKNOWN` is all ones, of 32 bits or of 16.
-        (result == 0 && ![0, 0xffff, u32::MAX].contains(&speed)).then_some(speed)
+        (result == 0).then_some(command)
     }
 }
 

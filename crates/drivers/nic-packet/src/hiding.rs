@@ -14,7 +14,7 @@
 
 use crate::netlink::{Change, Link, Netlink};
 use crate::owner::{Made, Owner};
-use crate::{NicError, Uplink, check_name};
+use crate::{NicError, check_name};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -81,22 +81,22 @@ pub enum Otherwise {
     Bridge,
 }
 
-/// Opens a device, and hides the frames that it receives from the host's stack, by the program of
-/// [`load_hiding_program`] or the reason why there is none. `hiding` is what hides it already, if anything
+/// Hides the frames that a device receives from the host's stack, by the program of [`load_hiding_program`]
+/// or the reason why there is none, and opens it. `hiding` is what hides it already, if anything
 /// does, and what does so from now on, even if the device cannot be opened.
 ///
 /// # Errors
 ///
-/// As [`Uplink::open`]; [`NicError::Owned`] for one that is another device's port, [`NicError::Foreign`] for
+/// As `open`; [`NicError::Owned`] for one that is another device's port, [`NicError::Foreign`] for
 /// one that another instance has hidden, [`NicError::Held`] for one that another process keeps hidden.
-pub fn open_hidden(
+pub fn open_hidden<T>(
     name: &str,
-    mtu: Option<u16>,
     owner: &Owner,
     program: Result<BorrowedFd<'_>, &str>,
     otherwise: Otherwise,
     hiding: &mut Option<Hiding>,
-) -> Result<Uplink, NicError> {
+    open: impl FnOnce() -> Result<T, NicError>,
+) -> Result<T, NicError> {
     check_name(name)?;
     let mut netlink = Netlink::new()?;
     let link = netlink
@@ -118,7 +118,7 @@ pub fn open_hidden(
         // Of an earlier switch, or an earlier kernel.
         show(name, owner)?;
     }
-    let opened = Uplink::open(name, mtu);
+    let opened = open();
     if opened.is_err() {
         show(name, owner)?;
     }

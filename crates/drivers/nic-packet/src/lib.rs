@@ -122,6 +122,18 @@ impl NicError {
     }
 }
 
+/// Index and MTU of an interface in the calling thread's namespace.
+///
+/// # Errors
+///
+/// There is none of this name, or the kernel does not say.
+pub fn index_and_mtu(name: &str) -> Result<(u32, u32), NicError> {
+    check_name(name)?;
+    let link = netlink::Netlink::new()?.link(name)?;
+    let link = link.ok_or_else(|| NicError::Missing(name.into()))?;
+    Ok((link.index, link.mtu))
+}
+
 /// The index of an interface in the calling thread's namespace; `None` if there is none of this name.
 pub fn interface_index(name: &str) -> Result<Option<u32>, NicError> {
     check_name(name)?;

@@ -80,6 +80,15 @@ impl AsFd for PacketSocket {
 impl Uplink {
     /// Opens an interface, which must be up. `mtu` is set if given.
     pub fn open(name: &str, mtu: Option<u16>) -> Result<Uplink, NicError> {
+        Uplink::open_for(name, mtu, libc::ETH_P_ALL)
+    }
+
+    /// As [`Self::open`], for no frame: the interface is promiscuous, and says what it is.
+    pub fn open_deaf(name: &str, mtu: Option<u16>) -> Result<Uplink, NicError> {
+        Uplink::open_for(name, mtu, RESERVED_PROTOCOL)
+    }
+
+    fn open_for(name: &str, mtu: Option<u16>, protocol: libc::c_int) -> Result<Uplink, NicError> {
         check_name(name)?;
         let mut netlink = Netlink::new()?;
         let link = netlink
@@ -106,8 +115,11 @@ impl Uplink {
         let index = i32::try_from(link.index).map_err(|_| NicError::Missing(name.into()))?;
         let refused = |(what, error): SetupError| NicError::refused(format!("{name}: {what}"), error);
         let header_len = set_up(&socket).map_err(refused)?;
-        let ring = ReceiveRing::make(socket.as_fd());
-        attach(&socket, index).map_err(refused)?;
+        let ring = match protocol {
+            RESERVED_PROTOCOL => Ok(()),
+            _ => ReceiveRing::make(socket.as_fd()),
+        };
+        attach(&socket, index, protocol).map_err(refused)?;
         Ok(Uplink {
             socket,
             header_len,
@@ -175,9 +187,9 @@ fn set_up(socket: &OwnedFd) -> Result<usize, SetupError> {
     Ok(header_len)
 }
 
-/// From now on frames arrive.
-fn attach(socket: &OwnedFd, index: i32) -> Result<(), SetupError> {
-    bind(socket, index, libc::ETH_P_ALL).map_err(|error| ("bind", error))?;
+/// From now on frames of that kind arrive.
+fn attach(socket: &OwnedFd, index: i32, protocol: libc::c_int) -> Result<(), SetupError> {
+    bind(socket, index, protocol).map_err(|error| ("bind", error))?;
     join_all(socket, index).map_err(|error| ("promiscuous mode", error))
 }
 

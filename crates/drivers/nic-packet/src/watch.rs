@@ -34,6 +34,11 @@ pub enum LinkEvent {
         /// The index in the new namespace.
         index_there: u32,
     },
+    /// A link is no more, or no port of a bridge any more.
+    Gone {
+        /// The index that it had.
+        index: u32,
+    },
     /// One of its addresses came, changed or went.
     Addresses {
         /// The index of the interface.
@@ -129,6 +134,7 @@ fn event(kind: u16, link: &Link) -> Option<LinkEvent> {
             namespace,
             index_there: link.new_index.unwrap_or(link.index),
         }),
+        (libc::RTM_DELLINK, None) => Some(LinkEvent::Gone { index: link.index }),
         _ => None,
     }
 }
@@ -154,7 +160,8 @@ mod tests {
         };
         assert_eq!(event(libc::RTM_DELLINK, &link(Some(3), None)), moved(7));
         assert_eq!(event(libc::RTM_DELLINK, &link(Some(3), Some(9))), moved(9));
-        assert_eq!(event(libc::RTM_DELLINK, &link(None, None)), None);
+        let gone = Some(LinkEvent::Gone { index: 7 });
+        assert_eq!(event(libc::RTM_DELLINK, &link(None, None)), gone);
         assert_eq!(event(libc::RTM_NEWLINK, &link(None, None)), None, "no MTU");
     }
 }

@@ -117,7 +117,7 @@ impl TapPlaceholders {
                 };
                 (index, state)
             }
-            LinkEvent::Addresses { .. } => return,
+            LinkEvent::Addresses { .. } | LinkEvent::Gone { .. } => return,
             LinkEvent::Lost => return self.look_again(),
         };
         let taps = self.taps.iter().map(|(name, open)| (name, open.index));

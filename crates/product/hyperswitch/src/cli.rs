@@ -5,8 +5,8 @@ use clap::{Args, Parser, Subcommand};
 use management::{
     AddressLimit, AddressSource, AgeingSeconds, Dscp, Group, Guard, InterfaceName, IpPrefix, ListenAddress,
     MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name, Netns, P4End, P4Operations, PlacedPort,
-    PortKind, PortMode, Priority, SocketMode, StormBits, StormControl, SwitchKind, TableSize, Trunk, UserId,
-    VlanId, VlanPriority, Weight,
+    PortKind, PortMode, Priority, SocketMode, StormBits, StormControl, SwitchKind, TableSize, Trunk,
+    UplinkBackEnd, UserId, VlanId, VlanPriority, Weight,
 };
 use std::net::IpAddr;
 use std::net::SocketAddr;
@@ -720,6 +720,9 @@ pub struct SwitchArgs {
     /// Network device that joins an external switch to the world
     #[arg(long, value_name = "DEVICE")]
     pub uplink: Option<InterfaceName>,
+    /// How frames of the uplink are read and written: packet, or af-xdp where that is possible
+    #[arg(long, value_name = "BACK-END", default_value = "packet")]
+    pub uplink_back_end: UplinkBackEnd,
     /// Name of the host's interface [default: the switch's name, cut to 15 bytes]
     #[arg(long, value_name = "NAME")]
     pub host_interface: Option<InterfaceName>,

@@ -28,6 +28,11 @@ struct Site {
 
 impl Site {
     fn start() -> Option<Site> {
+        Site::start_with("")
+    }
+
+    /// With further keys of the switch.
+    fn start_with(keys: &str) -> Option<Site> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
             println!("left out: takes root and TAPs");
             return None;
@@ -39,6 +44,7 @@ impl Site {
         );
         assert!(run(&veth).0);
         assert!(host.run("ip link set up0 up").0);
+        assert!(host.run("ethtool -K up0 rxvlan off").0);
         assert!(outside.run("ip addr add 10.84.0.9/24 dev far0").0);
         assert!(outside.run("ip link set far0 up").0);
         let directory = tempfile::tempdir().unwrap();
@@ -51,7 +57,7 @@ impl Site {
             )
         };
         let switch = "[[switch]]\nname = \"lan\"\ntype = \"external\"\nuplink = \"up0\"\n";
-        let text = format!("{switch}{}{}", port("a", &a, 1), port("b", &b, 2));
+        let text = format!("{switch}{keys}{}{}", port("a", &a, 1), port("b", &b, 2));
         std::fs::write(&file, text).unwrap();
         let site = Site {
             instance: Instance::start_with(
@@ -206,6 +212,45 @@ fn the_death_of_one_process_is_no_other_ones_loss() {
     site.instance.kill(TAPS);
     site.reaches_all();
     assert_eq!(index(), before, "no interface was opened again");
+}
+
+/// AF_XDP with real processes: TCP both ways, large segments and open checksums on either side, and deaths.
+#[test]
+fn an_uplink_by_af_xdp_carries_tcp_and_outlives_processes() {
+    let Some(site) = Site::start_with("uplink-back-end = \"af-xdp\"\n") else {
+        return;
+    };
+    let serves = || site.process(UPLINK).unwrap()["serves"].to_string();
+    assert!(
+        serves().contains("up0: AF_XDP in its driver, copied by the kernel"),
+        "{}",
+        serves()
+    );
+    let sends = |options: &str| {
+        let (is_done, said) = site.outside.run("iperf3 -s -1 -D");
+        assert!(is_done, "{said}");
+        let client = format!("iperf3 -c 10.84.0.9 --connect-timeout 5000 -n 20M {options}");
+        eventually("TCP", || site.containers[0].run(&client).0);
+    };
+    sends("");
+    sends("-R");
+    let ping = site.ping("10.84.0.9");
+    site.instance.kill(BROKER);
+    loses_nothing(ping, "a broker that died");
+    for _ in 0..3 {
+        let ping = site.ping("10.84.0.2");
+        site.instance.kill(UPLINK);
+        loses_nothing(ping, "between containers");
+        site.reaches_all();
+        assert!(serves().contains("AF_XDP in its driver"), "{}", serves());
+    }
+    sends("-R");
+    let program = || site.host.run("ip link show up0").1.contains("prog/xdp");
+    assert!(program());
+    let mut site = site;
+    site.instance.die();
+    let gone = || !site.host.run("ip link show up0").1.contains("prog/xdp");
+    eventually("nothing is left at the device", gone);
 }
 
 /// Ten times a second, for some seconds: other ports lose nothing, and everything comes back.

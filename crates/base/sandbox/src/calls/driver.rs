@@ -15,6 +15,7 @@ const O_TMPFILE: libc::c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
 const TUNGETDEVNETNS: u32 = 0x54e3;
 
 // Commands of `linux/bpf.h`.
+const BPF_MAP_UPDATE_ELEM: u32 = 2;
 const BPF_LINK_CREATE: u32 = 28;
 const BPF_LINK_DETACH: u32 = 34;
 
@@ -48,7 +49,10 @@ pub(crate) const CALLS: Calls = &[
             OneOf(2, &[bits(libc::NETLINK_ROUTE)]),
         ]),
     ),
-    (libc::SYS_socket, If(&[OneOf(0, &[bits(libc::AF_PACKET)])])),
+    (
+        libc::SYS_socket,
+        If(&[OneOf(0, &[bits(libc::AF_PACKET), bits(libc::AF_XDP)])]),
+    ),
     (libc::SYS_bind, Always), // of sockets of these kinds only: no path, no port
     (
         libc::SYS_setsockopt,
@@ -76,6 +80,32 @@ pub(crate) const CALLS: Calls = &[
             OneOf(2, &[bits(libc::SO_RCVBUFFORCE)]),
         ]),
     ),
+    // Memory and rings of AF_XDP sockets.
+    (libc::SYS_memfd_create, Always),
+    (libc::SYS_fcntl, If(&[OneOf(1, &[bits(libc::F_ADD_SEALS)])])),
+    (
+        libc::SYS_setsockopt,
+        If(&[
+            OneOf(1, &[bits(libc::SOL_XDP)]),
+            OneOf(
+                2,
+                &[
+                    bits(libc::XDP_UMEM_REG),
+                    bits(libc::XDP_UMEM_FILL_RING),
+                    bits(libc::XDP_UMEM_COMPLETION_RING),
+                    bits(libc::XDP_RX_RING),
+                    bits(libc::XDP_TX_RING),
+                ],
+            ),
+        ]),
+    ),
+    (
+        libc::SYS_getsockopt,
+        If(&[
+            OneOf(1, &[bits(libc::SOL_XDP)]),
+            OneOf(2, &[bits(libc::XDP_OPTIONS), bits(libc::XDP_STATISTICS)]),
+        ]),
+    ),
     // Frames that found no room.
     (
         libc::SYS_getsockopt,
@@ -84,10 +114,10 @@ pub(crate) const CALLS: Calls = &[
             OneOf(2, &[bits(libc::PACKET_STATISTICS)]),
         ]),
     ),
-    // No maps and no programs: of these there are only those that came with a message.
+    // No maps and no programs: of these there are only those that came with a message. Into the map go sockets.
     (
         libc::SYS_bpf,
-        If(&[OneOf(0, &[BPF_LINK_CREATE, BPF_LINK_DETACH])]),
+        If(&[OneOf(0, &[BPF_MAP_UPDATE_ELEM, BPF_LINK_CREATE, BPF_LINK_DETACH])]),
     ),
     (libc::SYS_setns, If(&[OneOf(1, &[bits(libc::CLONE_NEWNET)])])),
 ];

@@ -14,6 +14,14 @@ pub(crate) const CALLS: Calls = &[
     // Threads stay on their core while they are real-time.
     (libc::SYS_sched_setaffinity, If(&[CALLING_THREAD])),
     (libc::SYS_ioctl, If(&[OneOf(1, &[request(libc::TUNSETOFFLOAD)])])),
+    // Where the rings of an AF_XDP socket lie in its mappings.
+    (
+        libc::SYS_getsockopt,
+        If(&[
+            OneOf(1, &[bits(libc::SOL_XDP)]),
+            OneOf(2, &[bits(libc::XDP_MMAP_OFFSETS)]),
+        ]),
+    ),
     (libc::SYS_sendmmsg, Always),
     (libc::SYS_memfd_create, Always),
     (libc::SYS_ftruncate, Always),

@@ -3,10 +3,11 @@
 use super::controller::Controller;
 use super::port::Port;
 use control_protocol::driver::{DeviceCounters, DeviceState, FromDriver};
-use control_protocol::forwarder::Opened;
 use flow::{ControllerId, PortId};
 use nic_packet::{Uplink, device_states};
+use nic_xdp::XdpDevice;
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 
 /// Tells a controller the states of its devices, if it has asked.
 pub fn tell(controller: &mut Controller, ports: &mut BTreeMap<PortId, Port>) {
@@ -19,7 +20,10 @@ pub fn tell(controller: &mut Controller, ports: &mut BTreeMap<PortId, Port>) {
 /// The states of a controller's open devices, but for TAPs.
 fn states_of(controller: ControllerId, ports: &mut BTreeMap<PortId, Port>) -> Vec<(PortId, DeviceState)> {
     let own = ports.iter_mut().filter(|(id, port)| {
-        let is_device = matches!(&port.open, Some(open) if matches!(open.opened, Opened::Packet { .. }));
+        let is_device = port
+            .open
+            .as_ref()
+            .is_some_and(|open| open.opened.hiding().is_some());
         is_device && controller.owns(**id)
     });
     let own: Vec<_> = own.collect();
@@ -41,11 +45,11 @@ fn states_of(controller: ControllerId, ports: &mut BTreeMap<PortId, Port>) -> Ve
 
 /// What the kernel says of a device, and of the socket on it.
 fn with_socket(port: &mut Port, state: &nic_packet::DeviceState) -> DeviceState {
-    let descriptor = port
-        .open
-        .as_ref()
-        .and_then(|open| open.descriptor.try_clone().ok());
-    let uplink = descriptor.map(|descriptor| Uplink::of_descriptor(descriptor, 0, None));
+    let descriptors = port.open.as_ref().map(|open| &open.descriptors);
+    let first = descriptors.and_then(|all| all.first()?.try_clone().ok());
+    let second = descriptors.and_then(|all| all.get(1));
+    let lost_by_xdp = second.map_or(0, |socket| XdpDevice::lost(socket.as_fd()));
+    let uplink = first.map(|descriptor| Uplink::of_descriptor(descriptor, 0, None));
     port.ring_full += uplink.as_ref().map_or(0, Uplink::take_drops);
     let [received, transmitted, received_bytes, transmitted_bytes] = state.passed;
     let [receive_errors, transmit_errors] = state.errors;
@@ -63,7 +67,7 @@ fn with_socket(port: &mut Port, state: &nic_packet::DeviceState) -> DeviceState 
             receive_errors,
             transmit_drops,
             transmit_errors,
-            ring_full: port.ring_full,
+            ring_full: port.ring_full.saturating_add(lost_by_xdp),
         },
     }
 }

@@ -182,8 +182,8 @@ impl Broker {
             forwarder: port.forwarder,
             opened: Some(open.opened.clone()),
         };
-        let all = [Some(&open.descriptor), open.link.as_ref()];
-        let descriptors: Result<Vec<_>, _> = all.into_iter().flatten().map(OwnedFd::try_clone).collect();
+        let all = open.descriptors.iter().chain(&open.link);
+        let descriptors: Result<Vec<_>, _> = all.map(OwnedFd::try_clone).collect();
         let message = match descriptors {
             Ok(descriptors) if encoded_len(&about) <= MAX_KEPT => (FromChild::Keep(about), descriptors),
             // The next broker opens it again.

@@ -37,6 +37,7 @@ use controller::Controller;
 use flow::{ControllerId, PortId};
 use forwarders::Forwarder;
 use nic_packet::{LinkEvent, LinkWatch, Owner};
+use nic_xdp::Steering;
 use open_interface::Means;
 use opener::{Command, News, Report};
 use outbox::Outbox;
@@ -125,6 +126,7 @@ impl Broker {
             means: Arc::new(Means {
                 owner,
                 hiding_program: Err("there is no program for it".into()),
+                steering: Err("there is no program for it".into()),
             }),
             watch: LinkWatch::with_addresses()
                 .inspect_err(|error| log::warn!("{error}"))
@@ -213,6 +215,7 @@ impl Broker {
                 Ok((ToChild::Controller(id), fds)) => self.connect(id, fds),
                 Ok((ToChild::Peer(Role::Forwarder(id)), fds)) => self.connect_forwarder(id, fds),
                 Ok((ToChild::HidingProgram(told), fds)) => self.take_hiding_program(told, fds),
+                Ok((ToChild::SteeringProgram(told), fds)) => self.take_steering(told, fds),
                 Ok((ToChild::Kept(interface), fds)) => self.take_up(interface, fds),
                 Ok((ToChild::Recalled(next), _)) => self.recall(next),
                 Ok((ToChild::Priority(_) | ToChild::VmState(_), _)) => {}
@@ -232,6 +235,14 @@ impl Broker {
         match Arc::get_mut(&mut self.means) {
             Some(means) => means.hiding_program = program,
             None => log::error!("the program that hides devices comes too late"),
+        }
+    }
+
+    fn take_steering(&mut self, told: Result<(), String>, fds: Vec<OwnedFd>) {
+        let both = told.and_then(|()| fds.try_into().map_err(|_| "its program was not sent".into()));
+        match Arc::get_mut(&mut self.means) {
+            Some(means) => means.steering = both.map(Steering::of_descriptors),
+            None => log::error!("the program for AF_XDP comes too late"),
         }
     }
 
@@ -273,7 +284,7 @@ impl Broker {
             News::Open {
                 spec,
                 opened,
-                descriptor,
+                descriptors,
                 link,
                 is_new,
             } => {
@@ -282,7 +293,7 @@ impl Broker {
                 }
                 let is_handed_over = !is_new && port.open.as_ref().is_some_and(|open| open.is_handed_over);
                 port.open = Some(Open {
-                    descriptor,
+                    descriptors,
                     link,
                     opened,
                     is_handed_over,
@@ -317,14 +328,21 @@ impl Broker {
         while let Some(event) = watch.next_event() {
             let changed = match event {
                 LinkEvent::Is(link) => Some(link.index),
-                LinkEvent::Addresses { index } | LinkEvent::Moved { index, .. } => Some(index),
+                LinkEvent::Addresses { index }
+                | LinkEvent::Moved { index, .. }
+                | LinkEvent::Gone { index } => Some(index),
                 LinkEvent::Lost => None,
             };
             let concerned = self.ports.values().filter(|port| {
                 let index = port.addresses.as_ref().map(|addresses| addresses.index);
                 index.is_some() && port.spec.netns().is_none() && (changed.is_none() || index == changed)
             });
-            concerned.for_each(|port| port.send(Command::Look));
+            for port in concerned {
+                port.send(Command::Look);
+                if let Some(reason) = port.misfit(event) {
+                    port.send(Command::Broken(reason.into()));
+                }
+            }
         }
     }
 
@@ -387,11 +405,7 @@ impl Broker {
 
 /// Says that the host's stack sees an uplink's frames, and why.
 fn warn_of_visibility(id: PortId, name: &str, opened: &Opened) {
-    if let Opened::Packet {
-        hiding: Hiding::Nothing(reason),
-        ..
-    } = opened
-    {
+    if let Some(Hiding::Nothing(reason)) = opened.hiding() {
         log::warn!("port {id} ({name}): the host sees its frames, too: {reason}");
     }
 }

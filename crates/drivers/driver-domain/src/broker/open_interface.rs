@@ -1,11 +1,12 @@
 //! An open interface of any kind: opening, changing, closing it, and what others have to know of it.
 
-use control_protocol::driver::{InterfaceKind, InterfaceSpec};
+use control_protocol::driver::{BackEnd, InterfaceKind, InterfaceSpec};
 use control_protocol::forwarder::{self, Device, Opened};
 use nic_packet::{
     Addresses, Hiding, NicError, Otherwise, Owner, Tap, TapSpec, Uplink, VNET_HEADER_LEN, addresses_of,
     users_of,
 };
+use nic_xdp::{Layout, Steering, Target, XdpDevice};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +17,16 @@ pub enum Interface {
     /// A TAP.
     Tap(Tap),
     /// A device of the host.
-    Uplink(Uplink, Hiding),
+    Uplink(Uplink, Frames, Hiding),
+}
+
+/// Where the frames of a device come and go.
+#[derive(Debug)]
+pub enum Frames {
+    /// Through its packet socket; with the reason, if AF_XDP was wanted.
+    Packet(Option<String>),
+    /// Through an AF_XDP socket. The packet socket receives nothing.
+    Xdp(XdpDevice),
 }
 
 /// What opening interfaces takes besides their specifications.
@@ -26,6 +36,8 @@ pub struct Means {
     pub owner: Owner,
     /// The program that hides devices from the host's stack, or why there is none.
     pub hiding_program: Result<OwnedFd, String>,
+    /// The program that hands frames to AF_XDP sockets, or why there is none.
+    pub steering: Result<Steering, String>,
 }
 
 impl Interface {
@@ -41,7 +53,7 @@ impl Interface {
             return Tap::open(&tap, stale, &means.owner).map(Interface::Tap);
         }
         let otherwise = match spec.kind {
-            InterfaceKind::Uplink => Otherwise::Visible,
+            InterfaceKind::Uplink { .. } => Otherwise::Visible,
             InterfaceKind::Device => Otherwise::Bridge,
             // The descriptor comes from the controller.
             InterfaceKind::Given { .. } | InterfaceKind::Tap { .. } => {
@@ -50,10 +62,12 @@ impl Interface {
         };
         let program = means.hiding_program.as_ref();
         let program = program.map(AsFd::as_fd).map_err(String::as_str);
-        let uplink = nic_packet::open_hidden(&spec.name, spec.mtu, &means.owner, program, otherwise, hiding)?;
+        let open = || open_device(spec, means);
+        let (uplink, frames) =
+            nic_packet::open_hidden(&spec.name, &means.owner, program, otherwise, hiding, open)?;
         let hiding = hiding.take();
         let hiding = hiding.unwrap_or_else(|| Hiding::Nothing("nothing hides it".into()));
-        Ok(Interface::Uplink(uplink, hiding))
+        Ok(Interface::Uplink(uplink, frames, hiding))
     }
 
     /// A TAP that came with its descriptor.
@@ -61,32 +75,43 @@ impl Interface {
         Tap::from_descriptor(descriptor, name).map(Interface::Tap)
     }
 
-    /// One that an earlier broker has opened, with what hides it if that is a program.
+    /// One that an earlier broker has opened, with what hides it if that is a program. `None` if it cannot be
+    /// such a one.
     pub fn kept(
         spec: &InterfaceSpec,
         opened: Opened,
-        descriptor: OwnedFd,
+        descriptors: Vec<OwnedFd>,
         link: Option<OwnedFd>,
-    ) -> Interface {
+    ) -> Option<Interface> {
         let name = &spec.name;
+        let mut descriptors = descriptors.into_iter();
+        let first = descriptors.next()?;
         match opened {
             Opened::Tap { is_ours, namespace } => {
                 let namespace = spec.netns().map(String::from).zip(namespace);
-                Interface::Tap(Tap::of_earlier(descriptor, name, is_ours, namespace))
+                Some(Interface::Tap(Tap::of_earlier(first, name, is_ours, namespace)))
             }
             Opened::Packet {
                 header_len,
                 ring_refused,
                 hiding,
+                no_xdp,
             } => {
-                let uplink = Uplink::of_descriptor(descriptor, header_len.into(), ring_refused);
-                let hiding = match (hiding, link) {
-                    (forwarder::Hiding::Program, Some(link)) => Hiding::Program(link),
-                    (forwarder::Hiding::Program, None) => Hiding::Nothing("its program is lost".into()),
-                    (forwarder::Hiding::Bridge(reason), _) => Hiding::Bridge(reason),
-                    (forwarder::Hiding::Nothing(reason), _) => Hiding::Nothing(reason),
-                };
-                Interface::Uplink(uplink, hiding)
+                let uplink = Uplink::of_descriptor(first, header_len.into(), ring_refused);
+                let frames = Frames::Packet(no_xdp);
+                Some(Interface::Uplink(uplink, frames, kept_hiding(hiding, link)))
+            }
+            Opened::Xdp {
+                chunk,
+                generic,
+                is_zero_copy,
+                hiding,
+            } => {
+                let uplink = Uplink::of_descriptor(first, VNET_HEADER_LEN, None);
+                let all = [descriptors.next()?, descriptors.next()?, descriptors.next()?];
+                let layout = Layout::of_chunk(chunk)?;
+                let frames = Frames::Xdp(XdpDevice::of_descriptors(all, layout, generic, is_zero_copy));
+                Some(Interface::Uplink(uplink, frames, kept_hiding(hiding, link)))
             }
         }
     }
@@ -98,29 +123,41 @@ impl Interface {
                 is_ours: tap.is_made_by_us(),
                 namespace: tap.namespace(),
             },
-            Interface::Uplink(uplink, hiding) => Opened::Packet {
+            Interface::Uplink(uplink, Frames::Packet(no_xdp), hiding) => Opened::Packet {
                 header_len: header_len(uplink),
                 ring_refused: uplink.ring_refused().cloned(),
-                hiding: match hiding {
-                    Hiding::Program(_) => forwarder::Hiding::Program,
-                    Hiding::Bridge(reason) => forwarder::Hiding::Bridge(reason.clone()),
-                    Hiding::Nothing(reason) => forwarder::Hiding::Nothing(reason.clone()),
-                },
+                hiding: told_hiding(hiding),
+                no_xdp: no_xdp.clone(),
+            },
+            Interface::Uplink(_, Frames::Xdp(xdp), hiding) => Opened::Xdp {
+                chunk: xdp.layout().chunk(),
+                generic: xdp.generic().cloned(),
+                is_zero_copy: xdp.is_zero_copy(),
+                hiding: told_hiding(hiding),
             },
         }
     }
 
-    /// Another descriptor of the device, for a forwarder.
-    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+    /// Other descriptors of the device, as [`Opened::descriptors`] counts them.
+    pub fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         match self {
-            Interface::Tap(tap) => tap.descriptor(),
-            Interface::Uplink(uplink, _) => uplink.descriptor(),
+            Interface::Tap(tap) => Ok(vec![tap.descriptor()?]),
+            Interface::Uplink(uplink, Frames::Packet(_), _) => Ok(vec![uplink.descriptor()?]),
+            Interface::Uplink(uplink, Frames::Xdp(xdp), _) => {
+                let all = [uplink.as_fd()].into_iter().chain(xdp.descriptors());
+                all.map(|descriptor| descriptor.try_clone_to_owned()).collect()
+            }
         }
+    }
+
+    /// Whether nothing else may have the device open when it is opened again.
+    pub fn is_exclusive(&self) -> bool {
+        matches!(self, Interface::Uplink(_, Frames::Xdp(_), _))
     }
 
     /// Another descriptor of the program that hides the device, if one does.
     pub fn link(&self) -> io::Result<Option<OwnedFd>> {
-        let Interface::Uplink(_, hiding) = self else {
+        let Interface::Uplink(_, _, hiding) = self else {
             return Ok(None);
         };
         hiding.link().map(|link| link.try_clone_to_owned()).transpose()
@@ -140,7 +177,7 @@ impl Interface {
     pub fn addresses(&self, spec: &InterfaceSpec) -> Option<Result<Addresses, NicError>> {
         match (self, &spec.kind) {
             (Interface::Tap(tap), InterfaceKind::Tap { .. }) => Some(tap.addresses()),
-            (Interface::Uplink(..), InterfaceKind::Uplink) => Some(of_device(&spec.name)),
+            (Interface::Uplink(..), InterfaceKind::Uplink { .. }) => Some(of_device(&spec.name)),
             _ => None,
         }
     }
@@ -157,13 +194,69 @@ impl Interface {
     pub fn remove(self, name: &str, owner: &Owner) -> Result<(), NicError> {
         match self {
             Interface::Tap(tap) => tap.delete(),
-            Interface::Uplink(uplink, hiding) => {
+            Interface::Uplink(uplink, frames, hiding) => {
                 // The socket is closed first, so that no packet reaches both it and the host's stack.
                 uplink.close();
+                frames.close();
                 hiding.end();
                 nic_packet::show(name, owner)
             }
         }
+    }
+}
+
+impl Frames {
+    /// No frame arrives from now on, even if other processes have the sockets open.
+    pub fn close(self) {
+        if let Frames::Xdp(xdp) = self {
+            xdp.close();
+        }
+    }
+}
+
+/// Opens a device by AF_XDP, if that is wanted and possible, or else by a packet socket.
+fn open_device(spec: &InterfaceSpec, means: &Means) -> Result<(Uplink, Frames), NicError> {
+    let wants_xdp = InterfaceKind::Uplink {
+        back_end: BackEnd::AfXdp,
+    };
+    let mut reason = None;
+    if spec.kind == wants_xdp {
+        let deaf = Uplink::open_deaf(&spec.name, spec.mtu)?;
+        match open_xdp(&spec.name, &deaf, means) {
+            Ok(xdp) => return Ok((deaf, Frames::Xdp(xdp))),
+            Err(why) => reason = Some(why),
+        }
+    }
+    Ok((Uplink::open(&spec.name, spec.mtu)?, Frames::Packet(reason)))
+}
+
+fn open_xdp(name: &str, device: &Uplink, means: &Means) -> Result<XdpDevice, String> {
+    let steering = means.steering.as_ref().map_err(Clone::clone)?;
+    let (index, mtu) = nic_packet::index_and_mtu(name).map_err(|error| error.to_string())?;
+    let target = Target {
+        name,
+        index,
+        mtu,
+        queues: device.receive_queues(name).unwrap_or(1),
+        takes_tags_out: device.takes_tags_out(name),
+    };
+    XdpDevice::open(target, steering).map_err(|refused| refused.to_string())
+}
+
+fn told_hiding(hiding: &Hiding) -> forwarder::Hiding {
+    match hiding {
+        Hiding::Program(_) => forwarder::Hiding::Program,
+        Hiding::Bridge(reason) => forwarder::Hiding::Bridge(reason.clone()),
+        Hiding::Nothing(reason) => forwarder::Hiding::Nothing(reason.clone()),
+    }
+}
+
+fn kept_hiding(told: forwarder::Hiding, link: Option<OwnedFd>) -> Hiding {
+    match (told, link) {
+        (forwarder::Hiding::Program, Some(link)) => Hiding::Program(link),
+        (forwarder::Hiding::Program, None) => Hiding::Nothing("its program is lost".into()),
+        (forwarder::Hiding::Bridge(reason), _) => Hiding::Bridge(reason),
+        (forwarder::Hiding::Nothing(reason), _) => Hiding::Nothing(reason),
     }
 }
 
@@ -174,11 +267,12 @@ pub fn device(opened: &Opened) -> Device {
         Opened::Packet {
             header_len,
             ring_refused,
-            hiding: _,
+            ..
         } => Device::Packet {
             header_len: *header_len,
             has_ring: ring_refused.is_none(),
         },
+        Opened::Xdp { chunk, .. } => Device::Xdp { chunk: *chunk },
     }
 }
 

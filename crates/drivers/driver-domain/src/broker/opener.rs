@@ -52,10 +52,10 @@ pub enum News {
     Open {
         spec: InterfaceSpec,
         opened: Opened,
-        descriptor: OwnedFd,
+        descriptors: Vec<OwnedFd>,
         /// The program that hides it, if one does.
         link: Option<OwnedFd>,
-        /// The descriptor is another one than before.
+        /// The descriptors are other ones than before.
         is_new: bool,
     },
     /// The interface cannot be used; why, for users, and the program that hides it all the same.
@@ -198,6 +198,10 @@ impl Opener {
             }
             Some(Err(error)) => self.close(error.to_string()),
             Some(Ok(false)) | None => {
+                if self.start.interface.as_ref().is_some_and(Interface::is_exclusive) {
+                    // Others give it up when they hear of that.
+                    self.close("it is opened again".into());
+                }
                 self.let_go();
                 self.open();
             }
@@ -232,7 +236,8 @@ impl Opener {
 
     /// Closes the interface, which stays hidden.
     fn let_go(&mut self) {
-        if let Some(Interface::Uplink(_, hiding)) = self.start.interface.take() {
+        if let Some(Interface::Uplink(_, frames, hiding)) = self.start.interface.take() {
+            frames.close();
             self.hiding = Some(hiding);
         }
     }
@@ -242,13 +247,13 @@ impl Opener {
             return;
         };
         let descriptors = interface
-            .descriptor()
-            .and_then(|descriptor| Ok((descriptor, interface.link()?)));
+            .descriptors()
+            .and_then(|descriptors| Ok((descriptors, interface.link()?)));
         match descriptors {
-            Ok((descriptor, link)) => self.start.tell(News::Open {
+            Ok((descriptors, link)) => self.start.tell(News::Open {
                 spec: self.start.spec.clone(),
                 opened: interface.opened(),
-                descriptor,
+                descriptors,
                 link,
                 is_new,
             }),

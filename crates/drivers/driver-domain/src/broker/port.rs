@@ -6,7 +6,8 @@ use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState};
 use control_protocol::forwarder::{Hiding, Opened, ToForwarder};
 use control_protocol::supervisor::ForwarderId;
 use flow::PortId;
-use nic_packet::Addresses;
+use nic_packet::{Addresses, LinkEvent};
+use nic_xdp::Layout;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -39,7 +40,8 @@ pub struct Port {
 
 /// An open device.
 pub struct Open {
-    pub descriptor: OwnedFd,
+    /// As [`Opened::descriptors`] counts them.
+    pub descriptors: Vec<OwnedFd>,
     /// The program that hides it, if one does.
     pub link: Option<OwnedFd>,
     pub opened: Opened,
@@ -59,6 +61,63 @@ pub struct Connection {
     pub is_attached: bool,
     /// As the forwarder says; `None` as long as one of an earlier broker's has said nothing.
     pub state: Option<InterfaceState>,
+}
+
+impl Open {
+    /// Descriptors for the forwarder.
+    fn for_forwarder(&self) -> io::Result<Vec<OwnedFd>> {
+        let own = match self.opened {
+            Opened::Tap { .. } | Opened::Packet { .. } => 0..1,
+            Opened::Xdp { .. } => 1..3,
+        };
+        let all = self.descriptors.get(own).unwrap_or_default();
+        all.iter().map(OwnedFd::try_clone).collect()
+    }
+}
+
+/// How an open interface is forwarded, for users.
+fn describe(opened: &Opened) -> String {
+    let hiding = match opened.hiding() {
+        None => return "TAP".into(),
+        Some(Hiding::Program) => "hidden from the host".into(),
+        Some(Hiding::Bridge(reason)) => format!("hidden from the host by a bridge ({reason})"),
+        Some(Hiding::Nothing(reason)) => format!("not hidden from the host ({reason})"),
+    };
+    match opened {
+        Opened::Tap { .. } => hiding,
+        Opened::Packet {
+            ring_refused, no_xdp, ..
+        } => {
+            let ring = match ring_refused {
+                None => "with receive ring".into(),
+                Some(reason) => format!("without receive ring ({reason})"),
+            };
+            let xdp = match no_xdp {
+                None => "AF_XDP is not asked for".into(),
+                Some(reason) => format!("not AF_XDP, since {reason}"),
+            };
+            format!("packet socket {ring}, {hiding}; passes TCP segmentation and open checksums; {xdp}")
+        }
+        Opened::Xdp {
+            chunk,
+            generic,
+            is_zero_copy,
+            ..
+        } => {
+            let place = match generic {
+                None => "in its driver".into(),
+                Some(reason) => format!("behind its driver ({reason})"),
+            };
+            let copies = match is_zero_copy {
+                true => "zero copy",
+                false => "copied by the kernel (no zero copy here)",
+            };
+            let longest = Layout::of_chunk(*chunk).map_or(0, Layout::longest);
+            format!(
+                "AF_XDP {place}, {copies}, {hiding}; frames up to {longest} bytes, no TCP segmentation, completes open checksums"
+            )
+        }
+    }
 }
 
 impl Port {
@@ -141,7 +200,7 @@ impl Port {
         };
         let device = device(&open.opened);
         let message = if connection.waiting.is_some() {
-            let descriptor = open.descriptor.try_clone()?;
+            let descriptors = open.for_forwarder()?;
             connection.number = connection.number.wrapping_add(1);
             let stream = connection.waiting.take().map(OwnedFd::from);
             let attach = ToForwarder::Attach {
@@ -149,13 +208,13 @@ impl Port {
                 stream: connection.number,
                 device,
             };
-            (attach, stream.into_iter().chain([descriptor]).collect())
+            (attach, stream.into_iter().chain(descriptors).collect())
         } else if connection.is_attached && !open.is_handed_over {
             let change = ToForwarder::Device {
                 port: id,
                 device: Some(device),
             };
-            (change, vec![open.descriptor.try_clone()?])
+            (change, open.for_forwarder()?)
         } else {
             return Ok(None);
         };
@@ -168,27 +227,26 @@ impl Port {
     pub fn describe(&self) -> String {
         let name = &self.spec.name;
         match (&self.open, &self.trouble) {
-            (Some(Open { opened, .. }), _) => match opened {
-                Opened::Tap { .. } => format!("{name}: TAP"),
-                Opened::Packet {
-                    ring_refused, hiding, ..
-                } => {
-                    let ring = match ring_refused {
-                        None => "with receive ring".into(),
-                        Some(reason) => format!("without receive ring ({reason})"),
-                    };
-                    let hiding = match hiding {
-                        Hiding::Program => "hidden from the host".into(),
-                        Hiding::Bridge(reason) => format!("hidden from the host by a bridge ({reason})"),
-                        Hiding::Nothing(reason) => format!("not hidden from the host ({reason})"),
-                    };
-                    format!(
-                        "{name}: packet socket {ring}, {hiding}; passes TCP segmentation and open checksums; this version has no AF_XDP"
-                    )
-                }
-            },
+            (Some(Open { opened, .. }), _) => format!("{name}: {}", describe(opened)),
             (None, Some(_)) => format!("{name}: not open"),
             (None, None) => format!("{name}: being opened"),
+        }
+    }
+
+    /// Why an AF_XDP socket does not fit its device any more, of which the kernel has said that; `None` if it
+    /// does, or there is none. Unlike a packet socket, it notices nothing of that itself.
+    pub fn misfit(&self, event: LinkEvent) -> Option<&'static str> {
+        let Opened::Xdp { chunk, .. } = self.open.as_ref()?.opened else {
+            return None;
+        };
+        match event {
+            LinkEvent::Is(link) if !link.up => Some("the interface was set down"),
+            LinkEvent::Is(link) => {
+                let fitting = Layout::of_mtu(link.mtu).map(Layout::chunk);
+                (fitting != Some(chunk)).then_some("its MTU has changed")
+            }
+            LinkEvent::Gone { .. } | LinkEvent::Moved { .. } => Some("the interface is gone"),
+            LinkEvent::Addresses { .. } | LinkEvent::Lost => None,
         }
     }
 

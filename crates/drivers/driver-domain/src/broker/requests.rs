@@ -178,13 +178,16 @@ impl Broker {
     /// Takes up an interface that an earlier broker had kept.
     pub(super) fn take_up(&mut self, about: OpenInterface, fds: Vec<OwnedFd>) {
         let (id, spec, forwarder) = (about.port, about.spec, about.forwarder);
-        let mut fds = fds.into_iter();
-        let (Some(first), second) = (fds.next(), fds.next()) else {
+        let mut fds = fds;
+        let of_device = about.opened.as_ref().map_or(0, Opened::descriptors);
+        if fds.len() < of_device.max(1) {
             return log::error!("port {id}: kept without its device");
-        };
-        let taken = match about.opened {
-            Some(opened) => self.take_up_open(id, spec, opened, first, second),
-            None => {
+        }
+        let link = fds.split_off(of_device).into_iter().next();
+        let taken = match (about.opened, link) {
+            (Some(opened), link) => self.take_up_open(id, spec, opened, fds, link),
+            (None, None) => return,
+            (None, Some(first)) => {
                 let reason = "it could not be opened before".into();
                 let left = Left::Hidden(Hiding::Program(first));
                 self.start_port(id, spec, left).map(|()| (None, Some(reason)))
@@ -207,14 +210,16 @@ impl Broker {
         id: PortId,
         spec: InterfaceSpec,
         opened: Opened,
-        descriptor: OwnedFd,
+        descriptors: Vec<OwnedFd>,
         link: Option<OwnedFd>,
     ) -> io::Result<(Option<Open>, Option<String>)> {
         let own_link = link.as_ref().map(OwnedFd::try_clone).transpose()?;
-        let interface = Interface::kept(&spec, opened.clone(), descriptor.try_clone()?, own_link);
+        let own: io::Result<Vec<_>> = descriptors.iter().map(OwnedFd::try_clone).collect();
+        let interface = Interface::kept(&spec, opened.clone(), own?, own_link);
+        let interface = interface.ok_or(io::ErrorKind::InvalidData)?;
         self.start_port(id, spec, Left::Open(interface))?;
         let open = Open {
-            descriptor,
+            descriptors,
             link,
             opened,
             is_handed_over: true,

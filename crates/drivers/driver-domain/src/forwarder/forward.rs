@@ -105,12 +105,14 @@ fn collect(session: &mut Session) -> Result<(), SessionError> {
 /// [`Progress::Idle`], the data plane will call if that `is_wanted`. While a queue of the kernel is full,
 /// frames keep their buffers, so that those behind them wait in the data plane.
 pub fn receive(
-    back_end: Option<&dyn BackEnd>,
+    back_end: Option<&mut (dyn BackEnd + 'static)>,
     session: &mut Session,
     counters: &mut Counters,
     is_wanted: bool,
 ) -> Result<Progress, End> {
-    let header_len = back_end.map_or(VNET_HEADER_LEN, BackEnd::header_len);
+    let header_len = back_end
+        .as_ref()
+        .map_or(VNET_HEADER_LEN, |back_end| back_end.header_len());
     let mut progress = Progress::More;
     while !session.outbound.is_waiting() && session.outbound.has_room() {
         let Some(first) = session.receive.take().map_err(SessionError::from)? else {
@@ -143,7 +145,11 @@ pub fn receive(
     if session.receive.publish() {
         session.receive_bell.kick.ring();
     }
-    result.map_err(End::Interface)?;
+    if let Some(full) = result.map_err(End::Interface)?.full {
+        // Frames that were taken are not sent yet.
+        counters.full += 1;
+        return Ok(Progress::Full(full));
+    }
     if progress == Progress::Idle
         && is_wanted
         && session

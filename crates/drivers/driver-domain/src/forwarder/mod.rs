@@ -31,7 +31,7 @@ mod worker;
 
 use crate::DriverError;
 use control_protocol::driver::{InterfaceState, thread_name};
-use control_protocol::forwarder::{FromForwarder, ToForwarder};
+use control_protocol::forwarder::{Device, FromForwarder, ToForwarder};
 use control_protocol::supervisor::{FromChild, Role, ToChild, VmStates};
 use control_protocol::{Channel, ChannelError};
 use flow::PortId;
@@ -215,27 +215,26 @@ impl Forwarder {
     }
 
     fn handle(&mut self, message: ToForwarder, fds: Vec<OwnedFd>) {
-        let mut fds = fds.into_iter();
-        match (message, fds.next(), fds.next()) {
-            (ToForwarder::Attach { port, stream, device }, Some(end), Some(descriptor)) => {
-                let end = UnixStream::from(end);
+        let takes = match &message {
+            ToForwarder::Attach { device, .. } => 1 + device.descriptors(),
+            ToForwarder::Device { device, .. } => device.as_ref().map_or(0, Device::descriptors),
+            ToForwarder::Detach { .. } => 0,
+        };
+        if fds.len() != takes {
+            return log::error!("other descriptors than it takes: {message:?}");
+        }
+        let mut fds = fds;
+        match message {
+            ToForwarder::Attach { port, stream, device } => {
+                let end = UnixStream::from(fds.remove(0));
                 let spare = end.try_clone().ok();
-                let command = Command::Attach(stream, end, device, descriptor);
+                let command = Command::Attach(stream, end, device, fds);
                 self.attach(port, stream, command, spare);
             }
-            (
-                ToForwarder::Device {
-                    port,
-                    device: Some(device),
-                },
-                Some(descriptor),
-                None,
-            ) => self.tell(port, Command::Device(Some((device, descriptor)))),
-            (ToForwarder::Device { port, device: None }, None, None) => {
-                self.tell(port, Command::Device(None))
+            ToForwarder::Device { port, device } => {
+                self.tell(port, Command::Device(device.map(|device| (device, fds))));
             }
-            (ToForwarder::Detach { port }, None, None) => self.detach(port),
-            (message, ..) => log::error!("other descriptors than it takes: {message:?}"),
+            ToForwarder::Detach { port } => self.detach(port),
         }
     }
 

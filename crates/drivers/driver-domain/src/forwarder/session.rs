@@ -16,11 +16,12 @@ use std::sync::Arc;
 use vhost_driver::{Bells, ConnectError, Connection, GUEST_BASE, feature};
 use virtqueue::driver::{Access, DriverQueue, Layout, RingError, SharedMemory, Span};
 
-const WANTED: u64 = feature::NET_CSUM
-    | feature::NET_GUEST_CSUM
-    | feature::NET_GUEST_TSO4
-    | feature::NET_GUEST_TSO6
-    | feature::NET_GUEST_ECN
+/// What a device can do without.
+const GIVEN_OFFLOADS: u64 =
+    feature::NET_GUEST_CSUM | feature::NET_GUEST_TSO4 | feature::NET_GUEST_TSO6 | feature::NET_GUEST_ECN;
+
+const WANTED: u64 = GIVEN_OFFLOADS
+    | feature::NET_CSUM
     | feature::NET_HOST_TSO4
     | feature::NET_HOST_TSO6
     | feature::NET_HOST_ECN
@@ -73,9 +74,15 @@ pub struct Session {
 
 impl Session {
     /// Negotiates and starts both rings. Takes as long as the data plane takes to answer; shutting the stream
-    /// down from elsewhere ends the wait.
-    pub fn connect(stream: UnixStream) -> Result<Session, SessionError> {
-        let mut connection = Connection::negotiate(stream.try_clone()?, WANTED)?;
+    /// down from elsewhere ends the wait. With `takes_offloads` frames for the interface may be large, and
+    /// have open checksums.
+    pub fn connect(stream: UnixStream, takes_offloads: bool) -> Result<Session, SessionError> {
+        let wanted = if takes_offloads {
+            WANTED
+        } else {
+            WANTED & !GIVEN_OFFLOADS
+        };
+        let mut connection = Connection::negotiate(stream.try_clone()?, wanted)?;
         let features = connection.features();
         let merged = features & feature::NET_MRG_RXBUF != 0;
         let event_idx = features & feature::RING_EVENT_IDX != 0;
@@ -115,6 +122,11 @@ impl Session {
             stream,
             _connection: connection,
         })
+    }
+
+    /// Whether frames for the interface may be large, or have open checksums.
+    pub fn gives_offloads(&self) -> bool {
+        self.features & GIVEN_OFFLOADS != 0
     }
 
     /// The offloads that the interface may leave to the data plane.

@@ -42,9 +42,9 @@ const SHORTAGE_NAP: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub enum Command {
     /// Use this stream, which has this number, and this device.
-    Attach(u32, UnixStream, Device, OwnedFd),
+    Attach(u32, UnixStream, Device, Vec<OwnedFd>),
     /// Use this device from now on, or none.
-    Device(Option<(Device, OwnedFd)>),
+    Device(Option<(Device, Vec<OwnedFd>)>),
     /// Close everything and end.
     Detach,
 }
@@ -150,8 +150,8 @@ impl Worker {
         loop {
             while let Some(command) = next {
                 match command {
-                    Command::Attach(number, stream, device, descriptor) => {
-                        self.attach(number, stream, &device, descriptor);
+                    Command::Attach(number, stream, device, descriptors) => {
+                        self.attach(number, stream, &device, descriptors);
                     }
                     Command::Device(device) => self.set_device(device),
                     Command::Detach => {
@@ -177,29 +177,33 @@ impl Worker {
         }
     }
 
-    fn attach(&mut self, number: u32, stream: UnixStream, device: &Device, descriptor: OwnedFd) {
+    fn attach(&mut self, number: u32, stream: UnixStream, device: &Device, descriptors: Vec<OwnedFd>) {
         self.session = None;
         self.poller = None;
         self.failure = None;
         self.stream = number;
         self.told = None;
-        self.take_up(device, descriptor);
+        self.take_up(device, descriptors);
         self.connect(stream);
     }
 
-    fn set_device(&mut self, device: Option<(Device, OwnedFd)>) {
+    fn set_device(&mut self, device: Option<(Device, Vec<OwnedFd>)>) {
         self.back_end = None;
         self.poller = None;
-        if let Some((device, descriptor)) = device {
-            self.take_up(&device, descriptor);
+        if let Some((device, descriptors)) = device {
+            self.take_up(&device, descriptors);
         }
     }
 
-    fn take_up(&mut self, device: &Device, descriptor: OwnedFd) {
+    fn take_up(&mut self, device: &Device, descriptors: Vec<OwnedFd>) {
         self.back_end = None;
         self.poller = None;
         self.blocked = false;
-        let back_end = back_end::open(device, descriptor).and_then(|back_end| {
+        let back_end = back_end::open(device, descriptors).and_then(|back_end| {
+            if !back_end.takes_offloads() && self.session.as_ref().is_some_and(Session::gives_offloads) {
+                // The next stream is negotiated without.
+                self.session = None;
+            }
             if let Some(session) = &self.session {
                 back_end.set_offloads(session.offloads())?;
             }
@@ -222,7 +226,11 @@ impl Worker {
         let spare = stream.try_clone();
         self.blocked = false;
         self.poller = None;
-        match Session::connect(stream) {
+        let takes_offloads = self
+            .back_end
+            .as_ref()
+            .is_none_or(|back_end| back_end.takes_offloads());
+        match Session::connect(stream, takes_offloads) {
             Ok(session) => {
                 log::debug!("port {}: features {:#x}", self.start.port, session.features);
                 let accepted = self
@@ -378,7 +386,12 @@ impl Worker {
         let Some(session) = &mut self.session else {
             return Ok(false);
         };
-        let progress = receive(self.back_end.as_deref(), session, &mut self.counters, is_wanted)?;
+        let progress = receive(
+            self.back_end.as_deref_mut(),
+            session,
+            &mut self.counters,
+            is_wanted,
+        )?;
         let full = match progress {
             Progress::Full(full) => Some(full),
             _ => None,

@@ -187,9 +187,18 @@ impl Driver {
 
     /// As [`Driver::start_process`], with a broker in a namespace, and forwarders that are threads.
     pub fn start_process_in(netns: &Namespace, entry: &str) -> Driver {
+        Driver::start_in(netns, entry, None)
+    }
+
+    /// As [`Driver::start_process`], with a broker in a namespace, and forwarders that are processes.
+    pub fn start_processes_in(netns: &Namespace, entry: &str, forwarders: &'static str) -> Driver {
+        Driver::start_in(netns, entry, Some(forwarders))
+    }
+
+    fn start_in(netns: &Namespace, entry: &str, forwarders: Option<&'static str>) -> Driver {
         let (supervisor, theirs) = Channel::pair().unwrap();
         let runs = Runs::process_in(Some(&netns.0), entry, theirs);
-        let mut driver = Driver::with(supervisor, runs);
+        let mut driver = Driver::with_forwarders(supervisor, runs, forwarders);
         driver.netns = Some(netns.0.clone());
         driver
     }

@@ -69,6 +69,8 @@ struct State {
     entry: Option<&'static str>,
     /// What each forwarder is told first.
     greetings: Vec<(ToChild, Vec<OwnedFd>)>,
+    /// Outlives brokers, as its map has the sockets.
+    steering: driver_domain::Steering,
 }
 
 impl Supervision {
@@ -80,8 +82,9 @@ impl Supervision {
             serves: Vec::new(),
             entry,
             greetings: Vec::new(),
+            steering: driver_domain::Steering::load().unwrap(),
         })));
-        lend_hiding_program(broker);
+        lend_programs(broker, &supervision.state().steering);
         supervision.serve(duplicate(broker));
         supervision
     }
@@ -92,8 +95,8 @@ impl Supervision {
         state.broker = duplicate(broker);
         let ids: Vec<ForwarderId> = state.forwarders.keys().copied().collect();
         ids.into_iter().for_each(|id| state.join(id));
+        lend_programs(broker, &state.steering);
         drop(state);
-        lend_hiding_program(broker);
         self.serve(duplicate(broker));
     }
 
@@ -230,10 +233,12 @@ impl State {
     }
 }
 
-fn lend_hiding_program(broker: &Channel) {
+fn lend_programs(broker: &Channel, steering: &driver_domain::Steering) {
     let program = driver_domain::load_hiding_program().unwrap();
     let message = ToChild::HidingProgram(Ok(()));
     broker.send(&message, &[program.as_fd()]).unwrap();
+    let message = ToChild::SteeringProgram(Ok(()));
+    broker.send(&message, &steering.descriptors()).unwrap();
 }
 
 fn duplicate(channel: &Channel) -> Channel {

@@ -20,8 +20,8 @@ const MOST: usize = 4096;
 /// Interfaces that are handed out at a time: with the largest ones there is room for the messages.
 const BATCH: usize = 16;
 
-/// Descriptors of an interface at most: its device, and what hides it.
-const DESCRIPTORS: usize = 2;
+/// Descriptors of an interface at most: those of its device, and what hides it.
+const DESCRIPTORS: usize = 5;
 
 /// Interfaces that are open, or hidden, each with its descriptors.
 #[derive(Debug, Default)]
@@ -128,14 +128,16 @@ impl Supervisor {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use control_protocol::driver::{InterfaceKind, InterfaceSpec};
+    use control_protocol::driver::{BackEnd, InterfaceKind, InterfaceSpec};
     use control_protocol::forwarder::{Hiding, Opened};
 
     pub fn interface(port: u32, name: &str) -> OpenInterface {
         OpenInterface {
             port: PortId(port),
             spec: InterfaceSpec {
-                kind: InterfaceKind::Uplink,
+                kind: InterfaceKind::Uplink {
+                    back_end: BackEnd::Packet,
+                },
                 name: name.into(),
                 mtu: None,
             },
@@ -144,6 +146,7 @@ pub(super) mod tests {
                 header_len: 12,
                 ring_refused: None,
                 hiding: Hiding::Program,
+                no_xdp: None,
             }),
         }
     }

@@ -118,6 +118,8 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     let mut supervisor = Supervisor::new(Box::new(launch), Some(probe), wanted.placement, vm_state);
     supervisor.hiding_program = driver_domain::load_hiding_program()
         .map_err(|error| format!("loading the eBPF program that hides devices: {error}"));
+    supervisor.steering = driver_domain::Steering::load()
+        .map_err(|error| format!("loading the eBPF program that hands frames to AF_XDP sockets: {error}"));
     supervisor.constraints = may_idle_poll.then(|| Constraints::open(Path::new(CPUS), &note));
     supervisor
         .children
@@ -268,6 +270,8 @@ struct Supervisor {
     /// The program that hides devices from the host's stack, or why there is none. It is loaded here because
     /// that takes a privilege.
     hiding_program: Result<OwnedFd, String>,
+    /// The program that hands frames to AF_XDP sockets, or why there is none.
+    steering: Result<driver_domain::Steering, String>,
     /// Files by which the data plane keeps cores from halting, if it may.
     constraints: Option<Constraints>,
 }
@@ -294,6 +298,7 @@ impl Supervisor {
             },
             vm_state,
             hiding_program: Err("it was not loaded".into()),
+            steering: Err("it was not loaded".into()),
             constraints: None,
         }
     }
@@ -342,7 +347,7 @@ impl Supervisor {
         self.tell_constraints(role);
         self.tell_vm_state(role);
         if role == Role::Driver {
-            self.lend_hiding_program();
+            self.lend_programs();
         }
         for (server, controller, id) in JOINED {
             if role == server || role == controller {
@@ -439,17 +444,21 @@ impl Supervisor {
             .send(&message, area.ok().as_slice());
     }
 
-    /// Lends the broker the program that hides devices from the host's stack.
-    fn lend_hiding_program(&mut self) {
+    /// Lends the broker the programs that hide devices from the host's stack, and hand their frames to sockets.
+    fn lend_programs(&mut self) {
         let program = self.hiding_program.as_ref();
-        let message = ToChild::HidingProgram(program.map(drop).map_err(Clone::clone));
+        let hides = ToChild::HidingProgram(program.map(drop).map_err(Clone::clone));
         let program = program.ok().map(AsFd::as_fd);
+        let steering = self.steering.as_ref();
+        let steers = ToChild::SteeringProgram(steering.map(drop).map_err(Clone::clone));
+        let both = steering.map(|steering| steering.descriptors());
         let child = self
             .children
             .iter_mut()
             .find(|child| child.role() == Role::Driver);
         if let Some(child) = child {
-            child.send(&message, program.as_slice());
+            child.send(&hides, program.as_slice());
+            child.send(&steers, both.as_ref().map_or(&[], |both| &both[..]));
         }
     }
 

@@ -101,6 +101,10 @@ impl BackEnd for Misbehaving {
         self.inner.set_offloads(offloads)
     }
 
+    fn takes_offloads(&self) -> bool {
+        self.inner.takes_offloads()
+    }
+
     fn header_len(&self) -> usize {
         self.inner.header_len()
     }
@@ -122,7 +126,7 @@ impl BackEnd for Misbehaving {
         Ok(left)
     }
 
-    fn send(&self, memory: &SharedMemory, frames: &Messages, first: usize) -> io::Result<Sent> {
+    fn send(&mut self, memory: &SharedMemory, frames: &Messages, first: usize) -> io::Result<Sent> {
         self.inner.send(memory, frames, first)
     }
 

@@ -4,6 +4,8 @@
 //! |---|---|---|---|
 //! | `tap` | a TAP | a system call a frame, into the data plane's buffers | a system call a frame |
 //! | `packet` | a packet socket on a device of the host | copied from a ring; long frames by a system call | a system call a batch |
+//! | `xdp` | an AF_XDP socket on a device of the host | copied from memory that the kernel has filled | copied, and a system call a batch |
+//! | `open_checksum` | checksums of frames that nothing announces as open | | |
 //! | `misbehaving` | any of these, which does wrong when a frame says so; for tests | | |
 //! | `frame` | header and VLAN tag of a frame that was received | | |
 //!
@@ -18,8 +20,10 @@
 mod frame;
 #[cfg(debug_assertions)]
 mod misbehaving;
+mod open_checksum;
 mod packet;
 mod tap;
+mod xdp;
 
 pub use frame::{MAX_FRAME, RECEIVE_ROOM};
 
@@ -43,6 +47,11 @@ pub trait BackEnd: AsFd + Debug + Send {
     /// The device cannot do with these.
     fn set_offloads(&self, offloads: Offloads) -> io::Result<()>;
 
+    /// Whether frames may be large, or have open checksums, as their header says.
+    fn takes_offloads(&self) -> bool {
+        true
+    }
+
     /// Length of the virtio-net header in front of each frame that is sent, in bytes:
     /// [`VNET_HEADER_LEN`](nic_packet::VNET_HEADER_LEN), or less, without its end.
     fn header_len(&self) -> usize;
@@ -55,12 +64,12 @@ pub trait BackEnd: AsFd + Debug + Send {
     fn receive(&mut self, batch: &mut Inbound<'_>) -> io::Result<Left>;
 
     /// Sends frames from number `first` on, each a header of [`Self::header_len`] and the frame itself, until
-    /// a queue is full.
+    /// a queue is full. Full with all frames taken: some are not sent yet, and the call is to be repeated.
     ///
     /// # Errors
     ///
     /// The device does not work any more.
-    fn send(&self, memory: &SharedMemory, frames: &Messages, first: usize) -> io::Result<Sent>;
+    fn send(&mut self, memory: &SharedMemory, frames: &Messages, first: usize) -> io::Result<Sent>;
 
     /// Why the descriptor signals an error, for users.
     fn trouble(&self) -> String;
@@ -71,12 +80,15 @@ pub trait BackEnd: AsFd + Debug + Send {
 /// # Errors
 ///
 /// The process has no room for what the device needs.
-pub fn open(device: &Device, descriptor: OwnedFd) -> io::Result<Box<dyn BackEnd>> {
+pub fn open(device: &Device, descriptors: Vec<OwnedFd>) -> io::Result<Box<dyn BackEnd>> {
+    let mut descriptors = descriptors.into_iter();
+    let mut next = || descriptors.next().ok_or(io::ErrorKind::NotFound);
     let back_end: Box<dyn BackEnd> = match device {
-        Device::Tap => Box::new(tap::TapDevice::new(descriptor)),
+        Device::Tap => Box::new(tap::TapDevice::new(next()?)),
         Device::Packet { header_len, has_ring } => {
-            Box::new(packet::PacketDevice::new(descriptor, *header_len, *has_ring)?)
+            Box::new(packet::PacketDevice::new(next()?, *header_len, *has_ring)?)
         }
+        Device::Xdp { chunk } => Box::new(xdp::XdpBackEnd::new(next()?, &next()?, *chunk)?),
     };
     #[cfg(debug_assertions)]
     let back_end = misbehaving::wrap(back_end);

@@ -58,7 +58,7 @@ impl BackEnd for PacketDevice {
         Ok(Left::Perhaps)
     }
 
-    fn send(&self, memory: &SharedMemory, frames: &Messages, first: usize) -> io::Result<Sent> {
+    fn send(&mut self, memory: &SharedMemory, frames: &Messages, first: usize) -> io::Result<Sent> {
         let mut sent = Sent::default();
         let count = frames.iter().len();
         while first + sent.taken + sent.refused < count && sent.full.is_none() {

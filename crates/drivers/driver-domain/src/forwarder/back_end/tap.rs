@@ -40,7 +40,7 @@ impl BackEnd for TapDevice {
         Ok(Left::Perhaps)
     }
 
-    fn send(&self, memory: &SharedMemory, frames: &Messages, first: usize) -> io::Result<Sent> {
+    fn send(&mut self, memory: &SharedMemory, frames: &Messages, first: usize) -> io::Result<Sent> {
         let mut sent = Sent::default();
         for frame in frames.iter().skip(first) {
             let fate = match fate(memory.write_to(self.0.as_fd(), frame))? {

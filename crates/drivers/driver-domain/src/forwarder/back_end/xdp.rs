@@ -1,0 +1,150 @@
+//! The back end for devices of the host by AF_XDP: frames lie in memory that the kernel, or the device, has
+//! filled, from which they are copied; those to be sent are copied there, and one call sends a batch.
+//!
+//! Nothing but bytes arrives and leaves. So the data plane is asked for frames that are complete, and an open
+//! checksum of a frame that arrived is recognised and announced.
+
+use super::frame::{place_of, put};
+use super::open_checksum::{OpenChecksum, find};
+use super::{BackEnd, Full, Inbound, Left, Sent};
+use nic_packet::{Offloads, VNET_HEADER_LEN};
+use nic_xdp::{Layout, XdpSocket};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use virtqueue::driver::{Messages, SharedMemory, Span};
+
+const NEEDS_CSUM: u8 = 1;
+const ETHERNET_HEADER_LEN: usize = 14;
+
+/// An open AF_XDP socket.
+#[derive(Debug)]
+pub struct XdpBackEnd(XdpSocket);
+
+/// What became of a frame to be sent.
+enum Put {
+    Taken,
+    Refused,
+}
+
+impl XdpBackEnd {
+    pub fn new(socket: OwnedFd, memory: &OwnedFd, chunk: u32) -> io::Result<XdpBackEnd> {
+        let layout = Layout::of_chunk(chunk).ok_or(io::ErrorKind::InvalidInput)?;
+        XdpSocket::new(socket, memory.as_fd(), layout).map(XdpBackEnd)
+    }
+
+    /// Copies a frame, which lies behind a header, to where it is sent from. `None`: there is no room.
+    fn put(&mut self, memory: &SharedMemory, frame: &[Span]) -> Option<Put> {
+        let all: usize = frame.iter().map(|span| span.len).sum();
+        let Some((first, rest)) = frame
+            .split_first()
+            .filter(|(first, _)| first.len >= VNET_HEADER_LEN)
+        else {
+            return Some(Put::Refused);
+        };
+        let mut header = [0; VNET_HEADER_LEN];
+        memory.read(first.offset, &mut header);
+        let len = all - VNET_HEADER_LEN;
+        let is_complete = header[0] & NEEDS_CSUM == 0 && header[1] == 0;
+        if !is_complete || len < ETHERNET_HEADER_LEN || len > self.0.longest() {
+            return Some(Put::Refused);
+        }
+        let mut to = self.0.put(len)?;
+        let first = Span {
+            offset: first.offset + VNET_HEADER_LEN,
+            len: first.len - VNET_HEADER_LEN,
+        };
+        for span in [&first].into_iter().chain(rest) {
+            let (part, behind) = to.split_at_mut(span.len);
+            memory.read(span.offset, part);
+            to = behind;
+        }
+        Some(Put::Taken)
+    }
+}
+
+/// The virtio-net header of a frame that arrived; `None` for one that cannot be forwarded.
+fn header_of(frame: &[u8]) -> Option<[u8; VNET_HEADER_LEN]> {
+    let mut header = [0; VNET_HEADER_LEN];
+    match find(frame) {
+        OpenChecksum::Nowhere => {}
+        OpenChecksum::Unfinishable => return None,
+        OpenChecksum::At { start, offset } => {
+            header[0] = NEEDS_CSUM;
+            header[6..8].copy_from_slice(&start.to_le_bytes());
+            header[8..10].copy_from_slice(&offset.to_le_bytes());
+        }
+    }
+    Some(header)
+}
+
+impl BackEnd for XdpBackEnd {
+    /// What is open when it arrives, the data plane must complete.
+    fn set_offloads(&self, offloads: Offloads) -> io::Result<()> {
+        if offloads.checksum {
+            return Ok(());
+        }
+        Err(io::Error::other(
+            "AF_XDP: the data plane offers no checksum offload",
+        ))
+    }
+
+    fn takes_offloads(&self) -> bool {
+        false
+    }
+
+    fn header_len(&self) -> usize {
+        VNET_HEADER_LEN
+    }
+
+    fn receive(&mut self, batch: &mut Inbound<'_>) -> io::Result<Left> {
+        let mut left = Left::Perhaps;
+        while let Some(at) = batch.place() {
+            let room = place_of(at);
+            let Some(frame) = self.0.front()? else {
+                left = Left::Nothing;
+                break;
+            };
+            let (header, len) = (header_of(frame), VNET_HEADER_LEN + frame.len());
+            if let Some(header) = &header {
+                batch.memory().write(room.offset, header);
+                batch.memory().write(room.offset + VNET_HEADER_LEN, frame);
+            }
+            self.0.release();
+            match header {
+                Some(_) => put(batch, room, len, None),
+                None => batch.discard(),
+            }
+        }
+        self.0.publish_taken();
+        Ok(left)
+    }
+
+    fn send(&mut self, memory: &SharedMemory, frames: &Messages, first: usize) -> io::Result<Sent> {
+        let mut sent = Sent::default();
+        self.0.collect()?;
+        for frame in frames.iter().skip(first) {
+            match self.put(memory, frame) {
+                Some(Put::Taken) => sent.taken += 1,
+                Some(Put::Refused) => sent.refused += 1,
+                None => {
+                    sent.full = Some(Full::Device);
+                    break;
+                }
+            }
+        }
+        if !self.0.flush()? {
+            sent.full = Some(Full::Device);
+        }
+        Ok(sent)
+    }
+
+    fn trouble(&self) -> String {
+        "the interface is gone".into()
+    }
+}
+
+impl AsFd for XdpBackEnd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
