@@ -120,7 +120,7 @@ pub enum Event {
     /// The process of that role owes it an answer.
     Owes(Role),
     /// The broker says what is to be kept for its successor, or which forwarders there are to be.
-    Broker(FromChild, Vec<OwnedFd>),
+    Broker(Box<FromChild>, Vec<OwnedFd>),
 }
 
 /// Whether a process may have another one replaced: controllers their peers, the control process `ovs`, too,
@@ -304,7 +304,7 @@ impl Supervised {
                 | FromChild::Forget(_)
                 | FromChild::Recall(_)),
                 fds,
-            )) if role == Role::Driver => return Some(Event::Broker(message, fds)),
+            )) if role == Role::Driver => return Some(Event::Broker(Box::new(message), fds)),
             // Its end is noticed elsewhere; messages that are malformed or not allowed are not answered.
             said => log::debug!("{role}: {said:?}"),
         }

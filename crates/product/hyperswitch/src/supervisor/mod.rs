@@ -542,7 +542,7 @@ impl Supervisor {
                             debtor.ping(now);
                         }
                     }
-                    Event::Broker(message, fds) => news |= self.on_broker(message, fds, now),
+                    Event::Broker(message, fds) => news |= self.on_broker(*message, fds, now),
                 }
             }
             let victim = self.child(role).take_victim(now);
