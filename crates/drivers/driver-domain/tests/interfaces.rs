@@ -785,6 +785,68 @@ fn a_device_that_is_down_stays_hidden_when_the_broker_dies() {
     until("it stays hidden", &answers);
 }
 
+/// A kernel before 6.6 attaches no program: an uplink is visible to the host, a device of Open vSwitch is hidden
+/// by a bridge, and users are told why.
+#[test]
+fn a_kernel_without_tcx_has_bridges_and_says_so() {
+    if !can_run() {
+        return;
+    }
+    let (host, outside, inside) = (Namespace::new(), Namespace::new(), Namespace::new());
+    let (uplink, far, name) = (unique(), unique(), unique());
+    sh(&format!(
+        "ip link add {uplink} netns {} type veth peer name {far} netns {}",
+        host.0, outside.0
+    ));
+    outside.sh(&format!("ip addr add 10.80.0.1/24 dev {far}"));
+    outside.sh(&format!("ip link set {far} up"));
+    host.sh(&format!("ip addr add 10.80.0.2/24 dev {uplink}"));
+    host.sh(&format!("ip link set {uplink} up"));
+    let answers = |address: &str| {
+        let line = format!("ip netns exec {} ping -c 1 -W 1 {address}", outside.0);
+        command(&line).output().unwrap().status.success()
+    };
+    let until = |what: &str, is_so: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !is_so() {
+            assert!(Instant::now() < deadline, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let driver = Driver::start_on_kernel(Some(&host), false);
+    let cause = "(no program at the device's ingress (Linux 6.6): Invalid argument";
+    let (as_uplink, as_device) = (uplink_spec(&uplink), device_spec(&uplink));
+    let cases = [
+        (as_uplink, format!("not hidden from the host {cause}"), true),
+        (
+            as_device,
+            format!("hidden from the host by a bridge {cause}"),
+            false,
+        ),
+    ];
+    for (spec, text, is_visible) in cases {
+        let (_backend, [first, second]) = Backend::start(ALL);
+        driver.attach(0, &spec, first);
+        driver.attach(1, &tap(&name, &inside, &["10.80.0.3/24"]), second);
+        driver.expect_up(0);
+        driver.expect_up(1);
+        let served = || driver.supervision.serves();
+        until(&text, &|| served().iter().any(|(_, own)| own.contains(&text)));
+        inside.ping("10.80.0.1");
+        assert_eq!(answers("10.80.0.2"), is_visible);
+        driver.detach(0);
+        driver.detach(1);
+        until("it stays hidden", &|| answers("10.80.0.2"));
+    }
+}
+
+fn device_spec(name: &str) -> InterfaceSpec {
+    InterfaceSpec {
+        kind: InterfaceKind::Device,
+        ..uplink_spec(name)
+    }
+}
+
 /// Opens a device that another link hides already, in its namespace.
 fn open_hidden_in(
     host: &Namespace,

@@ -111,10 +111,14 @@ impl Site {
 /// Requests but the last 50 are answered: for those that are under way when it ends, `ping` waits two round
 /// trips, which is too short on a busy machine.
 fn loses_nothing(ping: Child, what: &str) {
+    loses_none_up_to(950, ping, what);
+}
+
+fn loses_none_up_to(last: u64, ping: Child, what: &str) {
     let text = String::from_utf8(ping.wait_with_output().unwrap().stdout).unwrap();
     let number = |line: &str| line.strip_prefix("icmp_seq=")?.parse().ok();
-    let answered: BTreeSet<u32> = text.lines().filter_map(number).collect();
-    let lost: Vec<u32> = (1..=950).filter(|number| !answered.contains(number)).collect();
+    let answered: BTreeSet<u64> = text.lines().filter_map(number).collect();
+    let lost: Vec<u64> = (1..=last).filter(|number| !answered.contains(number)).collect();
     assert!(lost.is_empty(), "{what}: no answers to {lost:?}");
 }
 
@@ -251,6 +255,62 @@ fn an_uplink_by_af_xdp_carries_tcp_and_outlives_processes() {
     site.instance.die();
     let gone = || !site.host.run("ip link show up0").1.contains("prog/xdp");
     eventually("nothing is left at the device", gone);
+}
+
+/// An uplink that goes down and up ten times a second takes nothing from containers and from another uplink,
+/// and is used again. For 5 s, or as many as HYPERSWITCH_FLAP_SECONDS says.
+#[test]
+fn an_uplink_that_flaps_takes_nothing_from_others() {
+    let Some(site) = Site::start() else { return };
+    let seconds = std::env::var("HYPERSWITCH_FLAP_SECONDS").ok();
+    let seconds: u64 = seconds.and_then(|text| text.parse().ok()).unwrap_or(5);
+    let other = Namespace::new("other");
+    let veth = format!(
+        "ip link add up1 netns {} type veth peer name far1 netns {}",
+        site.host.0, site.outside.0
+    );
+    assert!(run(&veth).0);
+    for line in ["ip addr add 10.85.0.9/24 dev far1", "ip link set far1 up"] {
+        assert!(site.outside.run(line).0);
+    }
+    assert!(site.host.run("ip link set up1 up").0);
+    let verbs = [
+        "switch add lan2 --type external --uplink up1".to_owned(),
+        format!(
+            "port add lan2 c --type tap --netns {} --address 10.85.0.1/24",
+            other.0
+        ),
+    ];
+    for verb in verbs {
+        let words: Vec<&str> = verb.split(' ').collect();
+        site.instance.verb(&words).unwrap();
+    }
+    eventually("the other uplink", || other.pings("10.85.0.9"));
+    let pids = || [BROKER, TAPS, UPLINK].map(|role| site.pid(role));
+    let before = pids();
+    let begin = |namespace: &Namespace, address: &str| {
+        let count = seconds * 500;
+        let ping = format!("ping -n -c {count} -i 0.002 -W 10 {address} | grep -o 'icmp_seq=[0-9]*'");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &namespace.0, "sh", "-c", &ping]);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let pings = [
+        ("between containers", begin(&site.containers[0], "10.84.0.2")),
+        ("through another uplink", begin(&other, "10.85.0.9")),
+    ];
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while Instant::now() < end {
+        for state in ["down", "up"] {
+            assert!(site.host.run(&format!("ip link set up0 {state}")).0);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    for (what, ping) in pings {
+        loses_none_up_to(seconds * 500 - 50, ping, what);
+    }
+    site.reaches_all();
+    assert_eq!(pids(), before, "no process died of it");
 }
 
 /// Ten times a second, for some seconds: other ports lose nothing, and everything comes back.

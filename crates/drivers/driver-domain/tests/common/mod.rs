@@ -166,6 +166,11 @@ pub struct Driver {
 impl Driver {
     /// Runs the driver domain on a thread, in a namespace if given.
     pub fn start(netns: Option<&Namespace>) -> Driver {
+        Driver::start_on_kernel(netns, true)
+    }
+
+    /// As [`Driver::start`], on a kernel that attaches programs to the ingress of devices, or does not.
+    pub fn start_on_kernel(netns: Option<&Namespace>, has_tcx: bool) -> Driver {
         let (supervisor, theirs) = Channel::pair().unwrap();
         let netns = netns.map(|netns| std::fs::File::open(format!("/run/netns/{}", netns.0)).unwrap());
         let thread = std::thread::spawn(move || {
@@ -175,14 +180,14 @@ impl Driver {
             }
             driver_domain::run(theirs, owner()).unwrap();
         });
-        Driver::with(supervisor, Runs::Thread(thread))
+        Driver::with_forwarders(supervisor, Runs::Thread(thread), None, has_tcx)
     }
 
     /// Runs it as a process that can be killed: this test program, running `entry` only. Forwarders are
     /// threads, or processes that run another entry.
     pub fn start_process(entry: &str, forwarders: Option<&'static str>) -> Driver {
         let (supervisor, theirs) = Channel::pair().unwrap();
-        Driver::with_forwarders(supervisor, Runs::process(entry, theirs), forwarders)
+        Driver::with_forwarders(supervisor, Runs::process(entry, theirs), forwarders, true)
     }
 
     /// As [`Driver::start_process`], with a broker in a namespace, and forwarders that are threads.
@@ -198,21 +203,22 @@ impl Driver {
     fn start_in(netns: &Namespace, entry: &str, forwarders: Option<&'static str>) -> Driver {
         let (supervisor, theirs) = Channel::pair().unwrap();
         let runs = Runs::process_in(Some(&netns.0), entry, theirs);
-        let mut driver = Driver::with_forwarders(supervisor, runs, forwarders);
+        let mut driver = Driver::with_forwarders(supervisor, runs, forwarders, true);
         driver.netns = Some(netns.0.clone());
         driver
     }
 
-    fn with(supervisor: Channel, runs: Runs) -> Driver {
-        Driver::with_forwarders(supervisor, runs, None)
-    }
-
-    fn with_forwarders(supervisor: Channel, runs: Runs, forwarders: Option<&'static str>) -> Driver {
+    fn with_forwarders(
+        supervisor: Channel,
+        runs: Runs,
+        forwarders: Option<&'static str>,
+        hides: bool,
+    ) -> Driver {
         let id = ControllerId::BUILT_IN;
         let control = connect(&supervisor, id);
         Driver {
             id,
-            supervision: Supervision::new(&supervisor, forwarders),
+            supervision: Supervision::new(&supervisor, forwarders, hides),
             supervisor,
             control,
             heard: RefCell::default(),

@@ -69,12 +69,16 @@ struct State {
     entry: Option<&'static str>,
     /// What each forwarder is told first.
     greetings: Vec<(ToChild, Vec<OwnedFd>)>,
+    /// The broker can hide devices by a program.
+    hides: bool,
     /// Outlives brokers, as its map has the sockets.
     steering: driver_domain::Steering,
 }
 
 impl Supervision {
-    pub fn new(broker: &Channel, entry: Option<&'static str>) -> Supervision {
+    /// Without `hides` the program that the broker gets for hiding is one that the kernel does not attach there,
+    /// as one before 6.6 attaches none.
+    pub fn new(broker: &Channel, entry: Option<&'static str>, hides: bool) -> Supervision {
         let supervision = Supervision(Arc::new(Mutex::new(State {
             broker: duplicate(broker),
             kept: BTreeMap::new(),
@@ -82,9 +86,10 @@ impl Supervision {
             serves: Vec::new(),
             entry,
             greetings: Vec::new(),
+            hides,
             steering: driver_domain::Steering::load().unwrap(),
         })));
-        lend_programs(broker, &supervision.state().steering);
+        lend_programs(broker, &supervision.state());
         supervision.serve(duplicate(broker));
         supervision
     }
@@ -95,7 +100,7 @@ impl Supervision {
         state.broker = duplicate(broker);
         let ids: Vec<ForwarderId> = state.forwarders.keys().copied().collect();
         ids.into_iter().for_each(|id| state.join(id));
-        lend_programs(broker, &state.steering);
+        lend_programs(broker, &state);
         drop(state);
         self.serve(duplicate(broker));
     }
@@ -233,12 +238,14 @@ impl State {
     }
 }
 
-fn lend_programs(broker: &Channel, steering: &driver_domain::Steering) {
-    let program = driver_domain::load_hiding_program().unwrap();
-    let message = ToChild::HidingProgram(Ok(()));
-    broker.send(&message, &[program.as_fd()]).unwrap();
-    let message = ToChild::SteeringProgram(Ok(()));
-    broker.send(&message, &steering.descriptors()).unwrap();
+fn lend_programs(broker: &Channel, state: &State) {
+    let [steers, map] = state.steering.descriptors();
+    let hides = driver_domain::load_hiding_program().unwrap();
+    let program = if state.hides { hides.as_fd() } else { steers };
+    broker.send(&ToChild::HidingProgram(Ok(())), &[program]).unwrap();
+    broker
+        .send(&ToChild::SteeringProgram(Ok(())), &[steers, map])
+        .unwrap();
 }
 
 fn duplicate(channel: &Channel) -> Channel {
