@@ -250,7 +250,7 @@ mod tests {
         let inner = ipv4(6, &open(TCP, &FOUR, 9, b"data"));
         let bridged = ethernet(&[], IPV4, &inner);
         let udp = |port: u16, header: &[u8], payload: &[u8]| {
-            let mut bytes = vec![0, 9, 0, 0, 0, 0, 0, 0];
+            let mut bytes = [0, 9, 0, 0, 0, 0, 0, 0];
             bytes[2..4].copy_from_slice(&port.to_be_bytes());
             [&bytes[..], header, payload].concat()
         };
