@@ -96,8 +96,8 @@ pub fn insert_socket(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_>) -
     unsafe { bpf(MAP_UPDATE_ELEM, &attributes) }.map(drop)
 }
 
-/// Attaches a program to a device of the calling thread's network namespace, until the link returned is closed
-/// everywhere, [detached](super::detach), or the device is gone.
+/// Attaches a program to a device of the calling thread's network namespace, until the link returned is
+/// closed everywhere, [detached](super::detach), or the device is gone.
 ///
 /// # Errors
 ///

@@ -196,8 +196,8 @@ mod tests {
                     "{process:?} may make call {forbidden}"
                 );
             }
-            // The broker makes and ends links of programs that it was given, puts sockets into a map, and has no
-            // other command.
+            // The broker makes and ends links of programs that it was given, puts sockets into a map, and has
+            // no other command.
             let bpf: Vec<_> = process
                 .calls()
                 .filter(|(number, _)| *number == libc::SYS_bpf)

@@ -122,8 +122,8 @@ pub enum ToChild {
     /// The program that hides devices from the host's stack (one descriptor), or why there is none, for users
     /// (broker). Before anything else.
     HidingProgram(Result<(), String>),
-    /// The program that hands frames to AF_XDP sockets, and its map of sockets (two descriptors), or why there
-    /// is none, for users (broker). Before anything else.
+    /// The program that hands frames to AF_XDP sockets, and its map of sockets (two descriptors), or why
+    /// there is none, for users (broker). Before anything else.
     SteeringProgram(Result<(), String>),
     /// An interface that the broker has had kept, with the descriptors of [`FromChild::Keep`] (broker; see
     /// [`FromChild::Recall`]).

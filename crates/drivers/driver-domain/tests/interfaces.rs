@@ -785,8 +785,8 @@ fn a_device_that_is_down_stays_hidden_when_the_broker_dies() {
     until("it stays hidden", &answers);
 }
 
-/// A kernel before 6.6 attaches no program: an uplink is visible to the host, a device of Open vSwitch is hidden
-/// by a bridge, and users are told why.
+/// A kernel before 6.6 attaches no program: an uplink is visible to the host, a device of Open vSwitch is
+/// hidden by a bridge, and users are told why.
 #[test]
 fn a_kernel_without_tcx_has_bridges_and_says_so() {
     if !can_run() {

@@ -1,5 +1,5 @@
-//! AF_XDP sockets (`Documentation/networking/af_xdp.rst`): frames between a device's driver and mapped memory,
-//! past the host's stack.
+//! AF_XDP sockets (`Documentation/networking/af_xdp.rst`): frames between a device's driver and mapped
+//! memory, past the host's stack.
 //!
 //! One process opens a socket ([`XdpDevice`], which takes privileges), another one moves frames
 //! ([`XdpSocket`], which takes none, but for the descriptors). An eBPF program in the driver hands what

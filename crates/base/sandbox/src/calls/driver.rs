@@ -114,7 +114,8 @@ pub(crate) const CALLS: Calls = &[
             OneOf(2, &[bits(libc::PACKET_STATISTICS)]),
         ]),
     ),
-    // No maps and no programs: of these there are only those that came with a message. Into the map go sockets.
+    // No maps and no programs: of these there are only those that came with a message. Into the map go
+    // sockets.
     (
         libc::SYS_bpf,
         If(&[OneOf(0, &[BPF_MAP_UPDATE_ELEM, BPF_LINK_CREATE, BPF_LINK_DETACH])]),

@@ -76,8 +76,8 @@ struct State {
 }
 
 impl Supervision {
-    /// Without `hides` the program that the broker gets for hiding is one that the kernel does not attach there,
-    /// as one before 6.6 attaches none.
+    /// Without `hides` the program that the broker gets for hiding is one that the kernel does not attach
+    /// there, as one before 6.6 attaches none.
     pub fn new(broker: &Channel, entry: Option<&'static str>, hides: bool) -> Supervision {
         let supervision = Supervision(Arc::new(Mutex::new(State {
             broker: duplicate(broker),

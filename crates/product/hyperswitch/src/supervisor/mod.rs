@@ -444,7 +444,7 @@ impl Supervisor {
             .send(&message, area.ok().as_slice());
     }
 
-    /// Lends the broker the programs that hide devices from the host's stack, and hand their frames to sockets.
+    /// Lends the broker the programs that hide devices from the host's stack, and hand frames to sockets.
     fn lend_programs(&mut self) {
         let program = self.hiding_program.as_ref();
         let hides = ToChild::HidingProgram(program.map(drop).map_err(Clone::clone));

@@ -1,7 +1,7 @@
 //! Open checksums that nothing announces.
 //!
-//! The kernel leaves the checksum of a packet to the device that sends it, if that can. A virtual device, such
-//! as veth, passes the packet on with a note that the checksum is open; an AF_XDP socket gets the bytes
+//! The kernel leaves the checksum of a packet to the device that sends it, if that can. A virtual device,
+//! such as veth, passes the packet on with a note that the checksum is open; an AF_XDP socket gets the bytes
 //! without the note. An open checksum of TCP or UDP holds the sum of the pseudo header. So a field with that
 //! sum is taken for an open one, at any depth of tunnels. That does no harm to a packet whose checksum is
 //! right and happens to be the same number: what completes it arrives at that number.
@@ -15,11 +15,11 @@ use wire::pseudo;
 /// Where the checksum of a frame is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenChecksum {
-    /// It is complete, or there is none.
+    /// The checksum is complete, or there is none.
     Nowhere,
-    /// It covers the bytes from `start` on, and is `offset` bytes behind `start`.
+    /// The checksum covers the bytes from `start` on, and is `offset` bytes behind `start`.
     At { start: u16, offset: u16 },
-    /// It is open, and of a kind that cannot be announced.
+    /// The checksum is open, and of a kind that cannot be announced.
     Unfinishable,
 }
 
