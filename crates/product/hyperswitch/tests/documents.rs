@@ -131,7 +131,10 @@ fn examples_of_configurations_are_accepted() {
         ("docs/tutorial.md", 1),
         ("docs/libvirt.md", 1),
         ("docs/cni.md", 1),
+        ("docs/endpoint.md", 1),
+        ("docs/operations.md", 1),
         ("docs/configuration.md", 4),
+        ("docs/p4.md", 2),
         ("docs/policies.md", 2),
         ("docs/policies-from-elsewhere.md", 4),
     ] {
