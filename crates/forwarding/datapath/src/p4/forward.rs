@@ -219,6 +219,7 @@ impl Walk {
     {
         let (switch, guard) = (held.switch, &held.guard);
         let (version, packets) = (&switch.version, &mut self.burst.packets);
+        version.watch(|port| bound.is_up(port, step.ports));
         held.lane.with(|Lane { context, outputs }| {
             let before = *context.counts();
             context.set_spare_passes(version.passes(self.crossings.spare));

@@ -48,6 +48,7 @@ pub(crate) use share::{Diverted, Shares};
 pub(crate) use verdicts::KeptVerdicts;
 pub(crate) use version::P4Refused;
 
+use crate::state::Ports;
 use control_protocol::p4::P4Binding;
 use flow::{ControllerId, P4Id, PortId};
 use std::collections::BTreeMap;
@@ -140,6 +141,16 @@ impl P4Table {
 }
 
 impl Bound<'_> {
+    /// Whether the guest behind a number that the program knows can receive. The clients' port is up while
+    /// they are there, and a link always.
+    fn is_up(&self, port: u16, ports: &Ports) -> bool {
+        if let Some(clients) = self.clients_at(port.into()) {
+            return !clients.is_closed();
+        }
+        let guest = self.port_of(port.into()).and_then(|port| ports.get(port));
+        self.link_at(port.into()).is_some() || guest.is_some_and(|guest| guest.vnic.is_open())
+    }
+
     /// The clients, if that is the number of their port.
     fn clients_at(&self, port: u32) -> Option<&Clients> {
         let clients = self.clients?;

@@ -11,7 +11,7 @@ use flow::PortId;
 use lock_free::{Claim, Guard};
 use p4_interpreter::{CloneSession, Context, Drop, Engine, KeyMasks, Replica, State, StateLimits};
 use p4_ir::setup::{self, Lineage, MeterRates, Setup};
-use p4_ir::{Block, CalculationInput, Checked, KeyMatch, MatchKind, Table};
+use p4_ir::{Block, CalculationInput, Checked, Implementation, KeyMatch, MatchKind, Table};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +26,9 @@ pub(super) const BURST_OPERATIONS: u64 = 65_536;
 const LOOK_UP: u64 = 32;
 const PER_MASK: u64 = 16;
 const PER_RANGE: u64 = 2;
+
+/// Operations that a choice among members counts as that may watch ports.
+const WATCHING: u64 = 2 * p4_interpreter::MAX_WATCHING as u64;
 
 /// Operations that a sum over the payload of the longest frame counts as.
 const PAYLOAD: u64 = 8_192;
@@ -105,6 +108,8 @@ pub(super) struct Version {
     /// Rates of meters, as given.
     meters: Vec<MeterRates>,
     pub lineage: Lineage,
+    /// Ports that members of groups watch.
+    pub watched: Box<[u16]>,
     /// The beginning of the program's clock, of the first version.
     began: Instant,
 }
@@ -153,7 +158,9 @@ impl Version {
         let (program, given) = setup::decode(bytes)?;
         let operations = operations(&program);
         within("operations of one pass", operations, most.into())?;
-        let entries = program.tables.iter().map(|table| u64::from(table.size)).sum();
+        let tables = program.tables.iter().map(|table| u64::from(table.size));
+        let profiles = program.profiles.iter().map(|profile| u64::from(profile.size));
+        let entries = tables.chain(profiles).sum();
         within("entries of all tables", entries, MAX_ENTRIES)?;
         let engine = Engine::new(program)?;
         let limits = StateLimits {
@@ -182,6 +189,7 @@ impl Version {
         Ok(Version {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             key_masks: KeyMasks::new(&engine, &state),
+            watched: engine.program().watched_ports().into_iter().collect(),
             lanes: (0..lanes).map(|number| Claim::new(lane(number))).collect(),
             memory: scratch + tables,
             engine,
@@ -205,6 +213,13 @@ impl Version {
     /// Passes that so many operations are enough for.
     pub fn passes(&self, operations: u64) -> u32 {
         u32::try_from(operations / self.operations.max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// Says which of the ports are up that members of groups watch.
+    pub fn watch(&self, is_up: impl Fn(u16) -> bool) {
+        for &port in &self.watched {
+            self.state.set_port_up(port, is_up(port));
+        }
     }
 
     /// Scratch memory that no other thread uses, if there is one.
@@ -343,7 +358,11 @@ fn operations(program: &Checked) -> u64 {
         // In a checksum both ways, or wherever an action says.
         2 * PAYLOAD * u64::from(calculation.inputs.iter().any(over_payload))
     });
-    u64::from(program.bounds().operations) + look_ups.chain(sums).sum::<u64>()
+    let chosen = program.tables.iter().map(|table| match table.implementation {
+        Implementation::Profile(_) if !program.watched_ports().is_empty() => WATCHING,
+        _ => 0,
+    });
+    u64::from(program.bounds().operations) + look_ups.chain(sums).chain(chosen).sum::<u64>()
 }
 
 /// Operations that a look-up counts as.
