@@ -866,6 +866,15 @@ pub enum TraceStep {
         /// The rule is on trial, so that later rules decide.
         trial: bool,
     },
+    /// A P4 program forwarded the packet.
+    Program {
+        /// Name of the program.
+        program: String,
+        /// Number of the port by which the packet came.
+        number: u16,
+        /// What it did, as text: states of the parser, tables with keys and actions, changes, outputs.
+        lines: Vec<String>,
+    },
     /// No flow: the packet would go to the control process.
     Miss,
     /// The control process would make this decision.

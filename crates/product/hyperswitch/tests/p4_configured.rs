@@ -469,7 +469,55 @@ fn blocks(part: &str) -> Vec<String> {
         .find(|found| found.starts_with(part))
         .unwrap();
     let blocks = part.split("```").skip(1).step_by(2);
-    blocks.map(str::to_owned).collect()
+    // Behind the name of the language.
+    let text = |block: &str| block.split_once('\n').map(|(_, text)| text.to_owned());
+    blocks.filter_map(text).collect()
+}
+
+/// Through the operator's program, the tenant's, and the operator's again.
+fn follows_a_packet(world: &World) {
+    let arguments = |to: &'static str| {
+        let packet = [
+            "--src",
+            "02:00:00:00:01:01",
+            "--dst",
+            to,
+            "--ip",
+            "10.1.0.1,10.2.0.1",
+        ];
+        [&["trace", "--in-port", "a"], &packet[..]].concat()
+    };
+    let said = world.says(&arguments("02:00:00:00:00:f1"));
+    let mut rest = &said[..];
+    for part in [
+        "switch lan, from port a\n",
+        "program     operator, by its port 1\n",
+        "hit: SwitchIngress.forward(port = 3)",
+        "program     tenant, by its port 1\n",
+        "hdr.ipv4.dst (lpm) = 10.2.0.1",
+        "ipv4.ttl  64 -> 63",
+        "program     operator, by its port 4\n",
+        "hdr.ethernet.dst (exact) = 02:00:00:00:01:02",
+        "delivered   to port b\n",
+    ] {
+        let found = rest.find(part).unwrap_or_else(|| panic!("no {part} in\n{said}"));
+        rest = &rest[found + part.len()..];
+    }
+    assert_eq!(rest, "");
+    let report = world.instance.verb(&arguments("02:00:00:00:00:99")).unwrap();
+    let steps = report["steps"].as_array().unwrap();
+    assert_eq!(
+        (steps.len(), &steps[0]["step"]),
+        (1, &"program".into()),
+        "{report}"
+    );
+    assert!(
+        steps[0]["lines"].to_string().contains("dropped: no-replica"),
+        "{report}"
+    );
+    // The packets were none of the instance's.
+    let shown = world.instance.verb(&["p4", "show"]).unwrap();
+    assert_eq!(shown[0]["packets"], 0);
 }
 
 /// The commands of the document, with files as it has them.
@@ -479,7 +527,7 @@ fn the_example_of_linked_programs_is_as_the_document_says() {
     let of_router = blocks("Two guests talk through a program");
     let entries = of_router
         .iter()
-        .find(|block| block.starts_with("\ntable_add router_mac"));
+        .find(|block| block.starts_with("table_add router_mac"));
     world.write("commands.txt", entries.unwrap());
     let of_links = blocks("Programs around programs");
     world.write("stations.txt", &of_links[1]);
@@ -495,7 +543,7 @@ fn the_example_of_linked_programs_is_as_the_document_says() {
         let words: Vec<String> = words.collect();
         world.says(&words.iter().map(String::as_str).collect::<Vec<_>>())
     };
-    let said: Vec<String> = of_links[0].lines().skip(1).map(run).collect();
+    let said: Vec<String> = of_links[0].lines().map(run).collect();
     assert_eq!(said.len(), 6);
     let around = "operator 1=a,2=b,3=tenant:1,4=tenant:2 in force";
     world.until(&[around, "tenant 1=operator:3,2=operator:4 in force"]);
@@ -505,6 +553,7 @@ fn the_example_of_linked_programs_is_as_the_document_says() {
         said[2]
     );
     assert!(said[5].contains("tenant:2"), "{}", said[5]);
+    follows_a_packet(&world);
     // In other processes as well.
     for role in ["control", "data-plane"] {
         world.instance.kill(role);

@@ -9,8 +9,8 @@ use super::outputs::Outputs;
 use control_protocol::p4::{P4_PORTS, P4Array, P4Binding, P4ClientCounts, P4Counts};
 use flow::PortId;
 use lock_free::{Claim, Guard};
-use p4_interpreter::{CloneSession, Context, Drop, Engine, KeyMasks, Replica, State, StateLimits};
-use p4_ir::setup::{self, Lineage, MeterRates, Setup};
+use p4_interpreter::{Context, Drop, Engine, KeyMasks, State, StateLimits};
+use p4_ir::setup::{self, Lineage, MeterRates};
 use p4_ir::{Block, CalculationInput, Checked, Implementation, KeyMatch, MatchKind, Table};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ pub(crate) enum P4Refused {
     Joined(usize),
     #[error("port {0} has filters, which a P4 switch would pass by")]
     Filters(PortId),
-    #[error("a P4 program forwards the packets of port {0}; `hyperswitch p4 run --trace` follows them")]
+    #[error("a P4 program forwards the packets of port {0}; `hyperswitch trace` follows them through it")]
     Trace(PortId),
 }
 
@@ -168,7 +168,7 @@ impl Version {
             ..StateLimits::default()
         };
         let mut state = State::new(&engine, limits)?;
-        give(&state, &given)?;
+        state.give(&given)?;
         let former = former.filter(|former| given.lineage.succeeds(former.lineage));
         if let Some(former) = former {
             let keeps = |own, other| rates_of(&given.meters, own).eq(rates_of(&former.meters, other));
@@ -394,42 +394,4 @@ fn rates_of(
 ) -> impl Iterator<Item = (Option<u32>, setup::Rate, setup::Rate)> + '_ {
     let own = all.iter().filter(move |rates| rates.meter.index() == meter);
     own.map(|rates| (rates.cell, rates.committed, rates.peak))
-}
-
-/// Gives a state its groups, sessions and rates of meters.
-fn give(state: &State, given: &Setup) -> Result<(), P4Refused> {
-    let replicas = |copies: &[setup::Copy]| -> Vec<Replica> {
-        let replica = |copy: &setup::Copy| Replica {
-            port: copy.port,
-            rid: copy.rid,
-        };
-        copies.iter().map(replica).collect()
-    };
-    for group in &given.groups {
-        state.set_group(group.number, &replicas(&group.copies))?;
-    }
-    for session in &given.sessions {
-        let made = CloneSession {
-            replicas: replicas(&session.copies).into(),
-            group: session.group,
-            max_length: session.max_length.map(|length| length as usize),
-        };
-        state.set_session(session.number, made)?;
-    }
-    for rates in &given.meters {
-        let cells = match rates.cell {
-            Some(cell) => cell.into()..u64::from(cell) + 1,
-            None => 0..state.meter_cells(rates.meter),
-        };
-        let own = p4_interpreter::MeterRates {
-            cir: rates.committed.per_second,
-            cbs: rates.committed.burst,
-            pir: rates.peak.per_second,
-            pbs: rates.peak.burst,
-        };
-        for cell in cells {
-            state.set_meter(rates.meter, cell, Some(own), 0)?;
-        }
-    }
-    Ok(())
 }

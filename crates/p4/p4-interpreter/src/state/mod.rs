@@ -19,6 +19,7 @@
 //! packets: those beyond an array read zero and change nothing.
 
 mod carried;
+mod given;
 mod replication;
 
 pub use carried::losses;

@@ -15,8 +15,10 @@ mod reuse;
 mod run;
 mod running;
 mod trace;
+mod traced;
 
 pub use configured::FILES;
+pub use traced::report as trace;
 
 use crate::cli::P4Verb;
 use crate::verbs::{Instance, Session};

@@ -137,6 +137,11 @@ impl Running {
         self.tag
     }
 
+    /// The program, and what was given with it.
+    pub fn into_parts(self) -> (Checked, Setup) {
+        (self.program, self.setup)
+    }
+
     /// As it travels.
     pub fn encode(&self) -> Vec<u8> {
         setup::encode(&self.program, &self.setup)

@@ -54,7 +54,7 @@ pub fn run(session: &mut Session, args: &ExplainArgs) -> Result<()> {
         pcap: None,
         index: 1,
     };
-    let Reply::Trace(report) = session.call(&trace::request(&traced)?)? else {
+    let Reply::Trace(report) = session.call(&trace::request(&traced, trace::frame(&traced)?))? else {
         bail!("the running instance gave another answer than asked for: is it of another version?");
     };
     let lines = lines(session)?;

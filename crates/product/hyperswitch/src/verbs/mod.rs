@@ -78,7 +78,7 @@ fn ask(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<()> {
         UserVerb::Stats(args) => stats::run(&mut session, args),
         UserVerb::Top(args) => top::run(args, instance),
         UserVerb::Events { follow } => events::run(&mut session, *follow),
-        UserVerb::Trace(args) => session.show(trace::request(args)?),
+        UserVerb::Trace(args) => trace::run(&mut session, args),
         UserVerb::Capture(args) => capture::run(&mut session, args),
         UserVerb::Policy(PolicyVerb::Check { file }) => policy::check(file, json),
         UserVerb::Policy(PolicyVerb::List) => session.show(Request::PolicyList),

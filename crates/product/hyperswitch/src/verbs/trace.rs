@@ -1,21 +1,30 @@
 //! `hyperswitch trace`: "why did this packet go there?"
 
-use super::Request;
+use super::{Reply, Request, Session};
 use crate::cli::TraceArgs;
 use crate::{capture_file, frame};
 use anyhow::{Context, Result, ensure};
 use management::{Hex, TraceReport, TraceStep};
 use std::fmt::Write;
 
-/// The request.
+/// Traces a packet: through flows, or through the P4 program that forwards the port's packets.
 ///
 /// # Errors
-/// As [`frame`].
-pub fn request(args: &TraceArgs) -> Result<Request> {
-    Ok(Request::Trace {
+/// As [`frame`], or when the instance refuses.
+pub fn run(session: &mut Session<'_>, args: &TraceArgs) -> Result<()> {
+    let frame = frame(args)?;
+    if let Some(report) = crate::p4::trace(session, &args.in_port, &frame)? {
+        return session.print(&Reply::Trace(report), super::show::text);
+    }
+    session.show(request(args, frame))
+}
+
+/// The request for a packet that meets flows.
+pub fn request(args: &TraceArgs, frame: Vec<u8>) -> Request {
+    Request::Trace {
         port: args.in_port.clone(),
-        frame: Hex(frame(args)?),
-    })
+        frame: Hex(frame),
+    }
 }
 
 /// The packet, made up or taken from a file.
@@ -78,6 +87,18 @@ fn write_step(text: &mut String, step: &TraceStep) {
                 }
                 None => writeln!(text, "policy      {stage}, {list}: there is no such list"),
             }
+        }
+        TraceStep::Program {
+            program,
+            number,
+            lines,
+        } => {
+            let lines = lines.iter().map(|line| format!("{line}\n"));
+            writeln!(
+                text,
+                "program     {program}, by its port {number}\n{}",
+                lines.collect::<String>().trim_end()
+            )
         }
         TraceStep::Miss => writeln!(text, "miss        no flow matches: the control process decides"),
         TraceStep::Decided {
