@@ -448,7 +448,20 @@ impl Walk {
         if self.copies_twice {
             self.detach(sender);
         }
-        self.parse(sender.port, step.time.now_ms);
+        self.parse_diverted(sender.port, step.time.now_ms);
+    }
+
+    /// Parses packets that no flow looks at: most need no key.
+    fn parse_diverted(&mut self, port: &Port, now_ms: u64) {
+        let (packets, keys) = (&mut self.burst.packets, &mut self.burst.keys);
+        let mut again = 0u32;
+        for (at, (packet, key)) in packets.iter_mut().zip(&mut keys[..]).enumerate() {
+            let is_parsed = packet.parse_plain() || packet.parse(key).is_ok();
+            again |= u32::from(!is_parsed) << at;
+        }
+        if again != 0 {
+            self.parse_again(again, port, now_ms);
+        }
     }
 
     /// Drops the packets for which there is a reason.

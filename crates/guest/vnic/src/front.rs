@@ -70,6 +70,16 @@ impl Packet {
         self.settle(frame_len, open)
     }
 
+    /// As [`rewrite_front`](Self::rewrite_front), of a frame without tags that asks for nothing, and whose
+    /// Ethernet type stays. False, and nothing has changed, if it is another one.
+    pub fn rewrite_plain(&mut self, change: impl FnOnce(&mut [u8])) -> bool {
+        let is_plain = !self.offload.needs_checksum() && self.is_untagged();
+        if is_plain {
+            change(self.head.bytes_mut());
+        }
+        is_plain
+    }
+
     /// Checks the request against new headers of a frame that had that length and that open checksum.
     fn settle(&mut self, frame_len: usize, open: Option<[u8; 2]>) -> Result<(), BadOffload> {
         let header = self.moved_header(frame_len, self.frame_len())?;

@@ -152,6 +152,28 @@ impl Packet {
         }
     }
 
+    /// Notes what delivery needs to know of a frame without tags whose sender asks for nothing. False, and
+    /// nothing has changed, if it is another one.
+    #[inline]
+    pub fn parse_plain(&mut self) -> bool {
+        let is_plain = !Offload::is_wanted(&self.header) && self.is_untagged();
+        if is_plain {
+            self.layers = Layers {
+                l3: 14,
+                ..Layers::default()
+            };
+            self.offload = Offload::NONE;
+        }
+        is_plain
+    }
+
+    /// Whether the Ethernet header is followed by an IP header.
+    #[inline]
+    pub(crate) fn is_untagged(&self) -> bool {
+        let ether_type = self.head.bytes().get(12..14);
+        ether_type.is_some_and(|ether_type| matches!(ether_type, [0x08, 0x00] | [0x86, 0xDD]))
+    }
+
     /// Goes on where [`parse`](Self::parse) made this key and did not succeed. Fields that are unknown and
     /// that `is_read` stay so no longer: the front of the tail, where they are, is copied to our memory.
     ///

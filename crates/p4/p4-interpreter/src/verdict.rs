@@ -37,6 +37,9 @@ const SLOTS: usize = 8192;
 /// Verdicts that have their place in common.
 const WAYS: usize = 4;
 
+/// Bytes of a frame that say what follows the Ethernet header.
+const ETHER_TYPE: std::ops::Range<usize> = 12..14;
+
 /// How packets of a kind end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -54,12 +57,20 @@ pub(crate) struct Edit {
     pub value: u64,
 }
 
-/// A one's complement sum of words in runs of bytes, and where it lies.
+/// A one's complement sum of words, and where it lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sum {
-    /// First byte and number of bytes.
-    pub runs: Box<[(u8, u8)]>,
+    pub parts: Box<[Part]>,
     pub at: u8,
+}
+
+/// Words of a sum among eight bytes that begin with one, or end with one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// First of the eight bytes.
+    pub at: u8,
+    /// The bits of the words, in the order of bytes in memory.
+    pub mask: u64,
 }
 
 /// What counts packets of a kind.
@@ -83,30 +94,35 @@ pub struct Verdict {
     /// Sums that are written behind the edits.
     pub(crate) updates: Vec<Sum>,
     pub(crate) uses: Box<[Use]>,
+    /// No byte of the Ethernet type is changed.
+    pub(crate) keeps_ether_type: bool,
 }
 
 impl Sum {
-    fn of(&self, head: &[u8]) -> u16 {
-        let mut sum = 0_u32;
-        for &(at, length) in &self.runs {
-            let run = head.get(usize::from(at)..usize::from(at) + usize::from(length));
-            for word in run.unwrap_or(&[]).as_chunks::<2>().0 {
-                sum += u32::from(u16::from_be_bytes(*word));
-            }
+    /// The sum as it lies in memory: one's complement sums do not depend on the order of bytes (RFC 1071).
+    fn of(&self, head: &[u8]) -> [u8; 2] {
+        let mut sum = 0_u64;
+        for part in &self.parts {
+            let bytes = head.get(usize::from(part.at)..);
+            let bytes = bytes.and_then(|bytes| bytes.first_chunk());
+            let words = bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes)) & part.mask;
+            sum += (words & 0xFFFF_FFFF) + (words >> 32);
         }
+        sum = (sum & 0xFFFF_FFFF) + (sum >> 32);
         sum = (sum & 0xFFFF) + (sum >> 16);
-        !((sum & 0xFFFF) + (sum >> 16)) as u16
+        sum = (sum & 0xFFFF) + (sum >> 16);
+        (!((sum & 0xFFFF) + (sum >> 16)) as u16).to_ne_bytes()
     }
 
     fn is_right(&self, head: &[u8]) -> bool {
         let found = head
             .get(usize::from(self.at)..)
             .and_then(|bytes| bytes.first_chunk());
-        found.is_some_and(|found| u16::from_be_bytes(*found) == self.of(head))
+        found.is_some_and(|found| *found == self.of(head))
     }
 
     fn write(&self, head: &mut [u8]) {
-        let sum = self.of(head).to_be_bytes();
+        let sum = self.of(head);
         let at = head.get_mut(usize::from(self.at)..);
         if let Some(at) = at.and_then(|bytes| bytes.first_chunk_mut()) {
             *at = sum;
@@ -125,6 +141,25 @@ impl Verdict {
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.edits.is_empty() && self.updates.is_empty()
+    }
+
+    /// Whether no byte of the Ethernet type is changed.
+    #[must_use]
+    pub fn keeps_ether_type(&self) -> bool {
+        self.keeps_ether_type
+    }
+
+    pub(crate) fn note_ether_type(&mut self) {
+        let is_beside = |at: usize, keep: &[u8; 8]| {
+            let changed = keep.iter().enumerate().filter(|(_, keep)| **keep != 0xFF);
+            changed
+                .map(|(byte, _)| at + byte)
+                .all(|at| !ETHER_TYPE.contains(&at))
+        };
+        let mut edits = self.edits.iter();
+        let mut updates = self.updates.iter().map(|sum| usize::from(sum.at));
+        self.keeps_ether_type = edits.all(|edit| is_beside(usize::from(edit.at), &edit.keep.to_ne_bytes()))
+            && updates.all(|at| !ETHER_TYPE.contains(&at) && !ETHER_TYPE.contains(&(at + 1)));
     }
 
     /// Changes the head of a packet of the kind, which has all bytes that the parser went through.

@@ -30,16 +30,23 @@ const BURSTS: usize = 20_000;
 const PREFIXES: u64 = 1_000;
 const P4: P4Id = P4Id(1);
 
+/// The program that does what [`LINKED`] do.
+const ALL_IN_ONE: &str = "l2_firewall_router";
+
+/// Programs in the order of their links, each by its port 2 with the next one's port 1.
+const LINKED: [&str; 3] = ["l2_switch", "firewall", "router"];
+
 /// Entries of a program for all flows, as a script.
 fn entries(program: &str) -> String {
     let line = match program {
         "l2_switch" => of_switch,
         "firewall" => of_firewall,
         "router" => of_router,
+        ALL_IN_ONE => of_all,
         other => panic!("no entries for {other}"),
     };
     let mut text: String = (0..FLOWS).map(line).collect();
-    if program == "firewall" {
+    if ["firewall", ALL_IN_ONE].contains(&program) {
         for rule in 0..16 {
             let (network, port, priority) = (0xc0_a800 + rule, 8 * rule, rule + 1);
             let keys = format!("src:0x{network:x}** protocol:6 dst_port:{port}");
@@ -49,7 +56,7 @@ fn entries(program: &str) -> String {
             writeln!(text, "add services protocol:17 dst_port:{port} service_deny()").unwrap();
         }
     }
-    if program == "router" {
+    if ["router", ALL_IN_ONE].contains(&program) {
         for prefix in 0..PREFIXES {
             let (network, hop) = (0x0a_0000 + prefix, prefix % FLOWS);
             writeln!(
@@ -80,6 +87,16 @@ fn of_router(flow: u64) -> String {
     let (to, next) = (0x0200_0000_0200 + flow, 0x0200_0000_0300 + flow);
     format!(
         "add router_mac std.ingress_port:1 hdr.ethernet.dst:{to} take()\n\
+         add next_hops meta.next_hop_id:{flow} send(port:2, mac:{next})\n"
+    )
+}
+
+fn of_all(flow: u64) -> String {
+    let (to, from) = (0x0200_0000_0200 + flow, 0x0200_0000_0100 + flow);
+    let next = 0x0200_0000_0300 + flow;
+    format!(
+        "add smac hdr.ethernet.src:{from} std.ingress_port:1 NoAction()\n\
+         add dmac hdr.ethernet.dst:{to} to_router()\n\
          add next_hops meta.next_hop_id:{flow} send(port:2, mac:{next})\n"
     )
 }
@@ -126,21 +143,29 @@ fn frame_of(flow: u64) -> Vec<u8> {
 }
 
 fn bind(datapath: &Datapath, ports: &[Arc<Port>; 2], version: Version) {
+    bind_linked(datapath, ports, vec![version]);
+}
+
+/// Binds the first port to the first program's port 1, the last one to the last program's port 2.
+fn bind_linked(datapath: &Datapath, ports: &[Arc<Port>; 2], versions: Vec<Version>) {
+    let controller = PortId(1).controller();
+    let last = P4Id(versions.len() as u32);
+    let end = |switch, port| P4Binding { switch, port };
     datapath.change_p4(|table| {
-        let switch = P4Switch {
-            version,
-            tag: 0,
-            counts: Arc::<Counts>::default(),
-        };
-        let controller = PortId(1).controller();
-        table.switches.insert((controller, P4), Arc::new(switch));
-        for (port, place) in ports.iter().zip(1..) {
-            let binding = Some(P4Binding {
-                switch: P4,
-                port: place,
-            });
-            table.bind(port.id(), binding).unwrap();
+        for (version, number) in versions.into_iter().zip(1..) {
+            let switch = P4Switch {
+                version,
+                tag: 0,
+                counts: Arc::<Counts>::default(),
+            };
+            table
+                .switches
+                .insert((controller, P4Id(number)), Arc::new(switch));
         }
+        let links = (1..last.0).map(|number| [end(P4Id(number), 2), end(P4Id(number + 1), 1)]);
+        table.link(controller, &links.collect::<Vec<_>>()).unwrap();
+        table.bind(ports[0].id(), Some(end(P4, 1))).unwrap();
+        table.bind(ports[1].id(), Some(end(last, 2))).unwrap();
     });
     ports.iter().for_each(|port| port.vnic.set_programmed(true));
 }
@@ -150,7 +175,15 @@ fn measure(program: &str, burst: usize, bursts: usize) -> [f64; 2] {
     let policy = Policy::new(Config::default(), Topology::of_machine(), Costs::default());
     let datapath = Datapath::new(Placement::new(policy, None).unwrap()).unwrap();
     let (ports, mut guests) = pair(&datapath);
-    bind(&datapath, &ports, version(program, &entries(program)).unwrap());
+    let programs = if program == "linked" {
+        &LINKED[..]
+    } else {
+        &[program]
+    };
+    let versions = programs
+        .iter()
+        .map(|program| version(program, &entries(program)).unwrap());
+    bind_linked(&datapath, &ports, versions.collect());
     let mut scheduler = Scheduler::new(datapath.shared.clone(), None, Pipeline::new(datapath));
     guests.prepare_each((0..FLOWS).map(frame_of));
     let mut times = Vec::with_capacity(bursts);
@@ -177,12 +210,12 @@ fn cycles() {
     let number = |name, usual| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
     let (burst, bursts) = (number("BURST", 32), number("BURSTS", BURSTS));
     let wanted = std::env::var("PROGRAM").ok();
-    println!("program    burst  ns/packet  median, ns  million packets/s");
-    for program in ["l2_switch", "firewall", "router"] {
+    println!("program            burst  ns/packet  median, ns  million packets/s");
+    for program in LINKED.into_iter().chain([ALL_IN_ONE, "linked"]) {
         if wanted.as_ref().is_none_or(|wanted| wanted == program) {
             let [ns, median] = measure(program, burst, bursts);
             println!(
-                "{program:10} {burst:5} {ns:10.1} {median:11.1} {:18.2}",
+                "{program:18} {burst:5} {ns:10.1} {median:11.1} {:18.2}",
                 1000.0 / median
             );
         }

@@ -46,6 +46,8 @@ pub(super) struct Exit<'a, S> {
     pub crossings: &'a mut Crossings,
     pub reach: Reach<'a>,
     pub outgoing: &'a mut Outgoing,
+    /// Where the last packet left to whose verdict is kept: the program's number, and the port.
+    pub last: Option<(u32, PortId)>,
     pub spare: S,
 }
 
@@ -56,8 +58,17 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
             End::Leaves(port) => port,
             End::Dropped(reason) => return packet.account.dropped(reason_of(reason), 1),
         };
-        if !verdict.is_plain() && packet.rewrite_front(|head| verdict.edit(head)).is_err() {
+        let change = |head: &mut [u8]| verdict.edit(head);
+        let is_changed = verdict.is_plain()
+            || verdict.keeps_ether_type() && packet.rewrite_plain(change)
+            || packet.rewrite_front(change).is_ok();
+        if !is_changed {
             return packet.account.dropped(DropReason::BadOffload, 1);
+        }
+        if let Some((known, to)) = self.last
+            && known == port
+        {
+            return self.outgoing.add(to, packet);
         }
         if self.bound.clients_at(port).is_some() {
             let header = *packet.offload.header();
@@ -70,7 +81,10 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
             return crossed.unwrap_or_else(|reason| account.dropped(reason, 1));
         }
         match self.bound.port_of(port) {
-            Some(to) => self.outgoing.add(to, packet),
+            Some(to) => {
+                self.last = Some((port, to));
+                self.outgoing.add(to, packet);
+            }
             None => packet.account.dropped(DropReason::NoSuchPort, 1),
         }
     }

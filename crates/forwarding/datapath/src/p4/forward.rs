@@ -254,6 +254,7 @@ impl Walk {
                         now_ms: step.time.now_ms,
                     },
                     outgoing: &mut self.burst.outgoing,
+                    last: None,
                     spare: &mut source.spare,
                 };
                 run.each(packets, &places, &mut exit);

@@ -30,6 +30,25 @@ fn packets_of_a_kind_pass_a_router_whole_without_a_run() {
     switch.finish();
 }
 
+/// Frames that ask for nothing are changed by the verdict alone, and their checksums are right.
+#[test]
+fn complete_frames_of_a_kind_are_changed_as_a_run_does() {
+    let (mut switch, mut guests) = bound(2, &version("router", &commands(ROUTES)));
+    for round in 0..20 {
+        for payload in [0, 11, 700, 1400] {
+            let frame = Tcp::new(false, payload).frame(1, 2, true);
+            guests.get_mut(&1).unwrap().send(&frame);
+            let received = guests.get_mut(&2).unwrap().expect(&routed(&frame));
+            assert_eq!((received.flags, received.gso_size), (0, 0), "{round}, {payload}");
+        }
+    }
+    switch.until_ended(1, 80);
+    let counts = &switch.p4_switches()[0].counts;
+    assert_eq!((counts.packets, counts.outputs), (80, 80));
+    assert!(counts.repeated >= 60, "{}", counts.repeated);
+    switch.finish();
+}
+
 /// Of 16 packets of a version, two kinds run once.
 #[test]
 fn another_version_ends_what_was_kept() {

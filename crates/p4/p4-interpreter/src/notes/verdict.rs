@@ -4,7 +4,7 @@ use super::sums::{Sum, Update, words};
 use super::{METADATA, Notes, Origin, WORK, add_all, sizes};
 use crate::observe::{Lookup, Outcome, View};
 use crate::packet::Drop;
-use crate::verdict::{Edit, End, KEY, Sum as Kept, Use, Verdict};
+use crate::verdict::{Edit, End, KEY, Part, Sum as Kept, Use, Verdict};
 use p4_ir::Role;
 
 /// Most bytes of headers that a verdict looks at or changes: those that a packet's private head surely has.
@@ -122,6 +122,7 @@ impl Notes<'_> {
             guards: Vec::new(),
             updates: Vec::new(),
             uses: ends.uses.clone().into(),
+            keeps_ether_type: false,
         };
         let mut decided = self.decided.clone();
         if leaves {
@@ -134,6 +135,7 @@ impl Notes<'_> {
         for bit in decided.into_iter().filter(|bit| !port.contains(bit)) {
             *verdict.mask.get_mut(bit as usize / 8)? |= 0x80 >> (bit % 8);
         }
+        verdict.note_ether_type();
         (verdict.at_least <= MAX_FRONT).then_some(verdict)
     }
 
@@ -231,23 +233,62 @@ fn edits(keep: &[u8], value: &[u8]) -> Vec<Edit> {
     starts.map(edit).filter(|edit| edit.keep != u64::MAX).collect()
 }
 
-/// A sum by runs of bytes.
+/// A sum by parts of eight bytes.
 fn kept(sum: &Sum) -> Option<Kept> {
-    let mut runs: Vec<(u8, u8)> = Vec::new();
+    let place = |word: usize| Some(word).filter(|at| at + 2 <= MAX_FRONT);
+    let mut parts: Vec<Words> = Vec::new();
     for &word in &sum.words {
-        let at = u8::try_from(word)
-            .ok()
-            .filter(|at| usize::from(*at) + 2 <= MAX_FRONT)?;
-        match runs.last_mut() {
-            Some((from, length)) if *from + *length == at => *length += 2,
-            _ => runs.push((at, 2)),
+        let at = place(usize::from(word))?;
+        if !parts.last_mut().is_some_and(|part| part.add(at)) {
+            let mut part = Words::new(at);
+            part.add(at);
+            parts.push(part);
         }
     }
-    let at = u8::try_from(sum.at)
-        .ok()
-        .filter(|at| usize::from(*at) + 2 <= MAX_FRONT)?;
     Some(Kept {
-        runs: runs.into(),
-        at,
+        parts: parts.iter().map(Words::part).collect::<Option<_>>()?,
+        at: u8::try_from(place(sum.at.into())?).ok()?,
     })
+}
+
+/// Words among eight bytes that begin with one.
+struct Words {
+    from: usize,
+    end: usize,
+    mask: [u8; 8],
+}
+
+impl Words {
+    fn new(from: usize) -> Words {
+        Words {
+            from,
+            end: from,
+            mask: [0; 8],
+        }
+    }
+
+    /// Adds a word; false if it lies elsewhere, across others, or is there already.
+    fn add(&mut self, at: usize) -> bool {
+        let place = at.checked_sub(self.from).filter(|place| place % 2 == 0);
+        let bytes = place.and_then(|place| self.mask.get_mut(place..place + 2));
+        let Some(bytes) = bytes.filter(|bytes| **bytes == [0, 0]) else {
+            return false;
+        };
+        bytes.fill(0xFF);
+        self.end = self.end.max(at + 2);
+        true
+    }
+
+    /// The eight bytes that end with the last word, so that all of them are in the packet. `None` if the
+    /// packet need not have as many.
+    fn part(&self) -> Option<Part> {
+        let at = self.end.checked_sub(8)?;
+        let shift = self.from - at;
+        let mut mask = [0; 8];
+        mask[shift..].copy_from_slice(&self.mask[..8 - shift]);
+        Some(Part {
+            at: u8::try_from(at).ok()?,
+            mask: u64::from_ne_bytes(mask),
+        })
+    }
 }
