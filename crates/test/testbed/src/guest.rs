@@ -45,6 +45,8 @@ pub struct GuestOptions {
     pub memory: u32,
     /// The connection of its interface.
     pub network: Network,
+    /// A TAP that is a second network card, `vec0`, and its namespace (User Mode Linux only).
+    pub card: Option<(String, String)>,
     /// Hardware address; one made from the name by default.
     pub mac: String,
     /// Largest IP packet of the interface; the driver's default if `None`.
@@ -65,6 +67,7 @@ impl GuestOptions {
             name: name.into(),
             memory: 192,
             network: Network::None,
+            card: None,
             mac: format!("02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}"),
             mtu: None,
             addresses: Vec::new(),
@@ -84,6 +87,12 @@ impl GuestOptions {
             interface: interface.into(),
             namespace: namespace.map(Into::into),
         };
+        self
+    }
+
+    /// Gives the guest a second network card, which is an existing TAP in a namespace.
+    pub fn card(mut self, interface: &str, namespace: &str) -> GuestOptions {
+        self.card = Some((interface.into(), namespace.into()));
         self
     }
 

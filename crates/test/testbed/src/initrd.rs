@@ -32,7 +32,7 @@ const FURTHER_PROGRAMS: &[&str] = &["trafgen"];
 const OUR_PROGRAMS: &[&str] = &["udp-rr"];
 
 /// Modules a guest needs; those that its kernel has built in are skipped.
-const MODULES: &[&str] = &["virtio_pci", "ipv6", "virtio_net", "8021q"];
+const MODULES: &[&str] = &["virtio_pci", "ipv6", "virtio_net", "8021q", "bridge"];
 
 /// Compressions of modules in distributions, and the program that unpacks each: Debian 13 has `.ko.xz`.
 const COMPRESSIONS: &[(&str, &str)] = &[("xz", "xz"), ("zst", "zstd")];

@@ -40,7 +40,7 @@ impl UmlGuest {
     pub fn start(options: GuestOptions) -> Result<Guest> {
         let initrd = initrd::build("uml", &modules()?)?;
         let directory = tempfile::Builder::new().prefix("hs-uml-").tempdir()?;
-        let (device, interface, namespace) = match &options.network {
+        let (device, interface, mut namespace) = match &options.network {
             Network::None => (String::new(), "none", None),
             Network::VhostUser(socket) => (format!("virtio_uml.device={}:1", socket.display()), "eth0", None),
             Network::VhostUserServer(_) => bail!("User Mode Linux cannot listen on a vhost-user socket"),
@@ -53,6 +53,10 @@ impl UmlGuest {
                 namespace.clone(),
             ),
         };
+        let card = options.card.as_ref().map(|(interface, within)| {
+            namespace = Some(within.clone());
+            format!("vec0:transport=tap,ifname={interface},depth=128,gro=1")
+        });
         let mut words = Vec::new();
         if let Some(namespace) = namespace {
             words.extend(["ip".into(), "netns".into(), "exec".into(), namespace]);
@@ -76,6 +80,7 @@ impl UmlGuest {
         if !device.is_empty() {
             command.arg(device);
         }
+        command.args(card);
         command.env("TMPDIR", memory_directory(options.memory));
         command.current_dir(directory.path());
         Guest::start(options, command, directory)

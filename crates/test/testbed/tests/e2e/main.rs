@@ -5,6 +5,8 @@
 //! root, and what `scripts/setup` installs; `make test` runs them.
 
 mod attack;
+mod bonds;
+mod driver_vm;
 mod endpoints;
 mod failures;
 mod interfaces;
