@@ -173,6 +173,13 @@ pub enum FromP4 {
 pub enum ToP4 {
     /// A packet that comes by the clients' port, 14 to 65,553 bytes.
     PacketOut(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// What was lost on the way to clients, since the last message of this kind.
+    Lost {
+        /// Packets.
+        packets: u64,
+        /// Digests.
+        digests: u64,
+    },
 }
 
 /// An array of cells, by its number in the program.
@@ -185,6 +192,9 @@ pub enum P4Array {
     /// What entries of a table have counted, packets and bytes, in the order of the program's entries; the
     /// last cell is the default's.
     Entries(u16),
+    /// Times since the last packet of entries of a table, in nanoseconds, in the order of the program's
+    /// entries. Of tables of which an entry has an idle time; read only.
+    Idle(u16),
 }
 
 impl fmt::Display for P4Array {
@@ -193,6 +203,7 @@ impl fmt::Display for P4Array {
             P4Array::Counter(number) => write!(f, "counter {number}"),
             P4Array::Register(number) => write!(f, "register {number}"),
             P4Array::Entries(number) => write!(f, "table {number} with counts"),
+            P4Array::Idle(number) => write!(f, "table {number} with idle times"),
         }
     }
 }
@@ -256,7 +267,8 @@ pub struct P4Counts {
 pub struct P4ClientCounts {
     /// Packets to clients.
     pub packets_in: u64,
-    /// Packets to clients that were dropped: too many in a second, or a socket that is not read.
+    /// Packets to clients that were dropped: too many in a second, a socket that is not read, or a client
+    /// that does not read.
     pub packets_in_lost: u64,
     /// Packets of clients that ran.
     pub packets_out: u64,
@@ -264,7 +276,7 @@ pub struct P4ClientCounts {
     pub packets_out_lost: u64,
     /// Packets of clients, and copies of them, that the program or a receiver dropped.
     pub packets_out_dropped: u64,
-    /// Digests that reached no client.
+    /// Digests that did not reach a client.
     pub digests_lost: u64,
 }
 

@@ -195,6 +195,7 @@ impl<'a> Loader<'a> {
             identity: identity(name),
             parts,
             size,
+            members: Vec::new(),
         });
         Ok(())
     }

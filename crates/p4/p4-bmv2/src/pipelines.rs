@@ -412,6 +412,7 @@ impl<'a> Loader<'a> {
             entry,
             constant_action,
             constant_arguments,
+            rates: None,
         }))
     }
 
@@ -527,6 +528,8 @@ impl<'a> Loader<'a> {
         Ok(Entry {
             keys: matches,
             target: EntryTarget::Action(action),
+            rates: None,
+            idle_timeout_ns: 0,
             priority,
         })
     }

@@ -197,6 +197,8 @@ pub struct Engine {
     pub(crate) emits: Vec<usize>,
     pub(crate) parser_steps: u32,
     pub(crate) loop_turns: u32,
+    /// Per table, whether times of last packets are kept.
+    pub(crate) idle: Vec<bool>,
     /// Whether members of groups watch ports, whose state decides then.
     pub(crate) watches_ports: bool,
     sizes: Sizes,
@@ -242,6 +244,7 @@ impl Engine {
             hashes: hashes(program),
             parser_steps: bounds.parser_steps,
             loop_turns: bounds.loop_turns,
+            idle: program.tables.iter().map(p4_ir::Table::has_idle_times).collect(),
             watches_ports: !program.watched_ports().is_empty(),
             layouts,
             code,

@@ -53,5 +53,5 @@ pub use observe::{NoObserver, Observer};
 pub use p4_tables::{MAX_WATCHING, MeterRates};
 pub use packet::{Collected, Counts, Drop, NoTail, Output, Packet, Sink, Tail};
 pub use state::{CloneSession, CounterValue, ReadGuard, Replica, State, StateLimits, losses};
-pub use tables::Tables;
+pub use tables::{Tables, meter_rates};
 pub use verdict::{End, KEY, Mask, Verdict, Verdicts};

@@ -8,11 +8,11 @@ use crate::engine::{Engine, match_kind};
 use crate::error::Error;
 use p4_ir::{
     ActionProfile, Bits, Choice, EntryAction, EntryTarget, Implementation, KeyMatch, MatchKind, ProfileId,
-    Program, TableId, ValueSetId,
+    Program, Rates, TableId, ValueSetId,
 };
 use p4_tables::{
-    BatchError, Change, Colour, DEFAULT, Entry, GroupMember, Handle, KeyField, KeyLayout, Match, Pattern,
-    ProfileChange, ProfileSpec, Shared, TableSpec, Target, Words,
+    BatchError, Change, Colour, DEFAULT, Entry, GroupMember, Handle, KeyField, KeyLayout, Match, MeterRates,
+    Pattern, ProfileChange, ProfileSpec, Shared, TableSpec, Target, Words,
 };
 use parking_lot::RwLockReadGuard;
 
@@ -64,21 +64,18 @@ impl Tables {
                 width: u32::from(part.1),
             };
             let fields: Vec<_> = set.parts.iter().map(field).collect();
-            tables.add_value_set(KeyLayout::new(&fields)?, set.size as usize);
+            let layout = KeyLayout::new(&fields)?;
+            let number = tables.add_value_set(layout.clone(), set.size as usize);
+            for member in &set.members {
+                let pattern = key_pattern(&layout, member)?;
+                let change = Change::AddValue { set: number, pattern };
+                tables.apply(&[change], 0).map_err(|refused| refused.error)?;
+            }
         }
         for (number, table) in program.tables.iter().enumerate() {
             let layout = engine.layout(TableId(number as u16)).clone();
             let number = tables.add_table(spec(program, table, layout))?;
-            let layout = tables.table(number)?.layout().clone();
-            for entry in &table.entries {
-                let target = match (&entry.target, table.implementation) {
-                    (EntryTarget::Choices(all), Implementation::Profile(profile)) => {
-                        add_choices(&mut tables, profile, &mut free[profile.index()], all)?
-                    }
-                    (other, _) => entry_target(other),
-                };
-                tables.add_constant(number, &constant(&layout, entry, target)?)?;
-            }
+            fill_table(&mut tables, number, table, &mut free)?;
         }
         let metered = program.tables.iter().map(|table| match table.meter {
             Some((meter, _)) if program.meters[meter.index()].bytes => Metered::Bytes,
@@ -96,6 +93,11 @@ impl Tables {
             tables: self.shared.read(),
             metered: &self.metered,
         }
+    }
+
+    /// The tables themselves, of a state that no packet runs through yet.
+    pub(crate) fn get_mut(&mut self) -> &mut p4_tables::Tables {
+        self.shared.get_mut()
     }
 
     /// The tables themselves, for reading. Changes wait until the guard is dropped.
@@ -178,6 +180,47 @@ impl TablesReadGuard<'_> {
         key.get(..set.layout().words())
             .is_some_and(|key| set.contains(key))
     }
+}
+
+/// Gives an entry's meter its rates, with full buckets.
+fn set_rates(table: &p4_tables::Table, handle: Handle, rates: Option<Rates>) -> Result<(), Error> {
+    if let (Some(meter), Some(_)) = (table.meter(handle), rates) {
+        meter.set(rates.map(meter_rates), 0)?;
+    }
+    Ok(())
+}
+
+/// Rates as meters have them.
+#[must_use]
+pub fn meter_rates(rates: Rates) -> MeterRates {
+    MeterRates {
+        cir: rates.committed.per_second,
+        cbs: rates.committed.burst,
+        pir: rates.peak.per_second,
+        pbs: rates.peak.burst,
+    }
+}
+
+/// Gives a table its entries, and rates to their meters.
+fn fill_table(
+    tables: &mut p4_tables::Tables,
+    number: u32,
+    table: &p4_ir::Table,
+    free: &mut [FreeNumbers<'_>],
+) -> Result<(), Error> {
+    let layout = tables.table(number)?.layout().clone();
+    for entry in &table.entries {
+        let target = match (&entry.target, table.implementation) {
+            (EntryTarget::Choices(all), Implementation::Profile(profile)) => {
+                add_choices(tables, profile, &mut free[profile.index()], all)?
+            }
+            (other, _) => entry_target(other),
+        };
+        let handle = tables.add_constant(number, &constant(&layout, entry, target)?)?;
+        set_rates(tables.table(number)?, handle, entry.rates)?;
+    }
+    let default = table.default.as_ref().and_then(|default| default.rates);
+    set_rates(tables.table(number)?, DEFAULT, default)
 }
 
 /// Gives an action profile its members and groups.
@@ -277,7 +320,7 @@ fn spec(program: &Program, table: &p4_ir::Table, layout: KeyLayout) -> TableSpec
         },
         counters: table.counter.is_some(),
         meters: table.meter.is_some(),
-        idle: table.idle_timeout,
+        idle: table.has_idle_times(),
         constant: table.constant,
         default: table.default.as_ref().map(|default| target(&default.entry)),
         constant_default: table
@@ -323,15 +366,25 @@ fn constant(layout: &KeyLayout, entry: &p4_ir::Entry, target: Target) -> Result<
         pattern,
         priority,
         target,
-        idle_timeout_ns: 0,
+        idle_timeout_ns: entry.idle_timeout_ns,
     })
 }
 
 /// The pattern and the priority of an entry of the program.
 pub(crate) fn pattern(layout: &KeyLayout, entry: &p4_ir::Entry) -> Result<(Pattern, u32), Error> {
-    let values: Vec<(Words, Words)> = entry.keys.iter().map(key_words).collect();
-    let matches: Vec<Match<'_>> = entry
-        .keys
+    let pattern = key_pattern(layout, &entry.keys)?;
+    let priority = if layout.has_priorities() {
+        entry.priority
+    } else {
+        0
+    };
+    Ok((pattern, priority))
+}
+
+/// The pattern of an entry's keys, or of a value set's member.
+fn key_pattern(layout: &KeyLayout, keys: &[KeyMatch]) -> Result<Pattern, Error> {
+    let values: Vec<(Words, Words)> = keys.iter().map(key_words).collect();
+    let matches: Vec<Match<'_>> = keys
         .iter()
         .zip(&values)
         .map(|(key, (a, b))| match key {
@@ -346,13 +399,7 @@ pub(crate) fn pattern(layout: &KeyLayout, entry: &p4_ir::Entry) -> Result<(Patte
             KeyMatch::Optional(None) => Match::Optional(None),
         })
         .collect();
-    let pattern = layout.pattern(&matches)?;
-    let priority = if layout.has_priorities() {
-        entry.priority
-    } else {
-        0
-    };
-    Ok((pattern, priority))
+    Ok(layout.pattern(&matches)?)
 }
 
 fn key_words(key: &KeyMatch) -> (Words, Words) {

@@ -78,6 +78,6 @@ pub use parser::{Deparser, Emit, NextState, Parser, ParserOp, Pattern, Select, S
 pub use program::{Architecture, Bounds, Checked, ControllerField, ControllerHeader, Program};
 pub use table::{
     ActionGroup, ActionProfile, Choice, DefaultEntry, Entry, EntryAction, EntryTarget, Implementation, Key,
-    KeyMatch, MatchKind, Selector, Share, Table, TableAction,
+    KeyMatch, MatchKind, Rate, Rates, Selector, Share, Table, TableAction,
 };
 pub use undirected::undirected_path;

@@ -49,6 +49,8 @@ pub const ACTIONS_OF_TABLE: usize = 1024;
 pub const TABLE_SIZE: u32 = 4 * 1024 * 1024;
 /// The program's own entries in one table.
 pub const CONSTANT_ENTRIES: usize = 65_536;
+/// Members of a value set: a look-up compares with all.
+pub const VALUE_SET: u32 = 1024;
 /// Greatest number of a port that members of groups watch.
 pub const WATCHED_PORT: u16 = 511;
 /// Cells of a counter, a meter or a register array.

@@ -8,7 +8,7 @@ use crate::bits::Bits;
 use crate::expr::HeaderRef;
 use crate::identity::Identity;
 use crate::ids::{ExprId, HeaderId, StackId, StateId, UnionId, UnionStackId, ValueSetId};
-use crate::table::MatchKind;
+use crate::table::{KeyMatch, MatchKind};
 use serde::{Deserialize, Serialize};
 
 /// The parser.
@@ -107,6 +107,8 @@ pub struct ValueSet {
     pub parts: Vec<(String, u16, MatchKind)>,
     /// Greatest number of members.
     pub size: u32,
+    /// Members, each with one match per part.
+    pub members: Vec<Vec<KeyMatch>>,
 }
 
 /// The deparser: it emits the valid ones of these headers, in order, then the packet's bytes behind the

@@ -10,6 +10,7 @@ use crate::ids::MeterId;
 use crate::limits;
 use crate::program::Checked;
 use crate::serial::{self, DecodeError};
+pub use crate::table::Rate;
 use serde::{Deserialize, Serialize};
 
 /// The first bytes.
@@ -54,15 +55,6 @@ pub struct Session {
     pub group: Option<u64>,
     /// Bytes that a clone is cut to.
     pub max_length: Option<u32>,
-}
-
-/// A rate of a meter with its burst.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rate {
-    /// Packets or bytes a second.
-    pub per_second: u64,
-    /// Packets or bytes.
-    pub burst: u64,
 }
 
 /// Rates of one cell of a meter, or of all cells.

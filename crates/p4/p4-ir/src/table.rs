@@ -108,6 +108,26 @@ pub struct DefaultEntry {
     pub constant_action: bool,
     /// Controllers may not choose other arguments.
     pub constant_arguments: bool,
+    /// Rates of the table's direct meter for packets that no entry matches; `None`: all are green.
+    pub rates: Option<Rates>,
+}
+
+/// A rate of a meter with its burst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rate {
+    /// Packets or bytes a second.
+    pub per_second: u64,
+    /// Packets or bytes.
+    pub burst: u64,
+}
+
+/// Rates of a meter's cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rates {
+    /// Up to which packets are green.
+    pub committed: Rate,
+    /// Up to which packets are yellow.
+    pub peak: Rate,
 }
 
 /// An entry of the program.
@@ -117,6 +137,10 @@ pub struct Entry {
     pub keys: Vec<KeyMatch>,
     /// What the entry leads to.
     pub target: EntryTarget,
+    /// Rates of the entry's direct meter; `None`: all its packets are green.
+    pub rates: Option<Rates>,
+    /// Nanoseconds without a packet after which controllers are told; 0 is never.
+    pub idle_timeout_ns: u64,
     /// Of several entries that match, the one with the greatest priority wins (as in P4Runtime). 0 in tables
     /// without priorities.
     pub priority: u32,
@@ -226,6 +250,12 @@ impl Table {
             EntryTarget::Member(_) | EntryTarget::Group(_) => members().any(|own| own.action == action),
         };
         self.entries.iter().any(is_meant)
+    }
+
+    /// Whether an entry of the table has an idle time. Otherwise, times of last packets are not kept.
+    #[must_use]
+    pub fn has_idle_times(&self) -> bool {
+        self.idle_timeout && self.entries.iter().any(|entry| entry.idle_timeout_ns > 0)
     }
 
     /// Ports that entries of the table watch, of their own.

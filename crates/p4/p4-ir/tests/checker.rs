@@ -147,6 +147,7 @@ fn program() -> Program {
             entry: discard,
             constant_action: false,
             constant_arguments: false,
+            rates: None,
         }),
         entries: vec![Entry {
             keys: vec![KeyMatch::Exact(Bits::from_u128(48, 5))],
@@ -154,6 +155,8 @@ fn program() -> Program {
                 action: ActionId(0),
                 arguments: vec![Bits::from_u128(9, 3)],
             }),
+            rates: None,
+            idle_timeout_ns: 0,
             priority: 0,
         }],
         constant: false,
@@ -463,6 +466,19 @@ fn tables_that_do_not_fit_are_found() {
             panic!("the entry has an action");
         };
         action.arguments.clear();
+    });
+    refused("has rates, but its table has no meter", |p| {
+        let rate = Rate {
+            per_second: 1,
+            burst: 1,
+        };
+        p.tables[0].entries[0].rates = Some(Rates {
+            committed: rate,
+            peak: rate,
+        });
+    });
+    refused("has an idle time, but its table has none", |p| {
+        p.tables[0].entries[0].idle_timeout_ns = 1;
     });
     refused("the same keys as one before it", |p| {
         let again = p.tables[0].entries[0].clone();

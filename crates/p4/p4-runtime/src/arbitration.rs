@@ -144,38 +144,32 @@ impl Arbitration {
     /// # Errors
     /// The stream is to be ended with this.
     pub fn update(&mut self, stream: StreamId, update: &MasterArbitrationUpdate) -> Done<Notices> {
-        let (name, config) = match &update.role {
-            Some(role) => (role.name.as_str(), role.config.as_ref()),
-            None => ("", None),
-        };
-        if update
-            .role
-            .as_ref()
-            .is_some_and(|role| role.id != 0 && role.name.is_empty())
-        {
-            return Err(Failure::invalid(
-                "roles have names; numbers of roles are those of version 1.3",
-            ));
-        }
-        let own = self
-            .roles
-            .iter()
-            .find(|(_, role)| role.elections.contains_key(&stream));
-        if own.is_some_and(|(own, _)| own != name) {
-            return Err(Failure::new(
-                Code::FailedPrecondition,
-                "the stream has another role",
-            ));
-        }
-        let is_new = own.is_none();
-        let scope = Scope::of(config)?;
+        let (name, config) = asked_role(update)?;
         let election = update.election_id.map(u128::from);
-        if !self.roles.contains_key(name) && self.roles.len() >= MAX_ROLES || name.len() > MAX_NAME {
-            return Err(Failure::exhausted(
-                "the device has too many roles, or the role's name is too long",
-            ));
-        }
+        self.admit(stream, name, election)?;
+        let scope = Scope::of(config)?;
         let role = self.roles.entry(name.to_owned()).or_default();
+        role.elections.insert(stream, election);
+        let to_all = role.elect(stream, election, (config, scope));
+        Ok(role.notices(update.device_id, name, (!to_all).then_some(stream)))
+    }
+
+    /// Refuses a stream that has another role, an election number that is taken, and what is too much.
+    fn admit(&self, stream: StreamId, name: &str, election: Option<u128>) -> Done<()> {
+        let mut roles = self.roles.iter();
+        let own = roles.find(|(_, role)| role.elections.contains_key(&stream));
+        if own.is_some_and(|(own, _)| own != name) {
+            let text = "the stream has another role";
+            return Err(Failure::new(Code::FailedPrecondition, text));
+        }
+        let Some(role) = self.roles.get(name) else {
+            return match self.roles.len() < MAX_ROLES && name.len() <= MAX_NAME {
+                true => Ok(()),
+                false => Err(Failure::exhausted(
+                    "the device has too many roles, or the role's name is too long",
+                )),
+            };
+        };
         let taken = |(other, number): (&StreamId, &Option<u128>)| {
             election.is_some() && *other != stream && *number == election
         };
@@ -184,25 +178,10 @@ impl Arbitration {
                 "another stream of the role has this election number",
             ));
         }
-        if is_new && role.elections.len() >= MAX_STREAMS {
+        if own.is_none() && role.elections.len() >= MAX_STREAMS {
             return Err(Failure::exhausted("the role has too many streams"));
         }
-        role.elections.insert(stream, election);
-        let was_primary = role.primary == Some(stream);
-        let to_all = if election.is_some() && election >= role.highest {
-            let is_same = was_primary && role.highest == election && role.config.as_ref() == config;
-            role.highest = election;
-            role.primary = Some(stream);
-            role.config = config.cloned();
-            role.scope = scope;
-            !is_same
-        } else if was_primary {
-            role.primary = None;
-            true
-        } else {
-            false
-        };
-        Ok(role.notices(update.device_id, name, (!to_all).then_some(stream)))
+        Ok(())
     }
 
     /// A stream has ended. Messages for those that have to know.
@@ -275,7 +254,43 @@ impl Arbitration {
     }
 }
 
+/// The name of the role that a stream asks for, and its configuration.
+fn asked_role(update: &MasterArbitrationUpdate) -> Done<(&str, Option<&Any>)> {
+    let Some(role) = &update.role else {
+        return Ok(("", None));
+    };
+    match role.id != 0 && role.name.is_empty() {
+        true => Err(Failure::invalid(
+            "roles have names; numbers of roles are those of version 1.3",
+        )),
+        false => Ok((role.name.as_str(), role.config.as_ref())),
+    }
+}
+
 impl Streams {
+    /// Makes a stream the primary if its number is the highest, or takes that from it; whether all have to
+    /// know.
+    fn elect(
+        &mut self,
+        stream: StreamId,
+        election: Option<u128>,
+        (config, scope): (Option<&Any>, Scope),
+    ) -> bool {
+        let was_primary = self.primary == Some(stream);
+        if election.is_none() || election < self.highest {
+            if was_primary {
+                self.primary = None;
+            }
+            return was_primary;
+        }
+        let is_same = was_primary && self.highest == election && self.config.as_ref() == config;
+        self.highest = election;
+        self.primary = Some(stream);
+        self.config = config.cloned();
+        self.scope = scope;
+        !is_same
+    }
+
     /// Messages for all streams, or for one.
     fn notices(&self, device_id: u64, name: &str, only: Option<StreamId>) -> Notices {
         let message = |stream: StreamId| {

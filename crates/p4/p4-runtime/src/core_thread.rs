@@ -31,11 +31,12 @@ pub fn run(mut service: Service<impl Switches>, mut jobs: mpsc::Receiver<Job>, o
         Err(error) => return log::error!("the service has no clock: {error}"),
     };
     loop {
-        let job = match service.next_list() {
+        let job = match service.next_due() {
             Some(due) => match clock.block_on(async { timeout_at(due.into(), jobs.recv()).await }) {
                 Ok(job) => job,
                 Err(_) => {
-                    streams.offer(service.lists());
+                    let messages = service.due();
+                    streams.offer(&mut service, messages);
                     continue;
                 }
             },
@@ -44,7 +45,8 @@ pub fn run(mut service: Service<impl Switches>, mut jobs: mpsc::Receiver<Job>, o
         let Some(job) = job else { return };
         match job {
             Job::FromDataPlane(device, message) => {
-                streams.offer(service.on_data_plane(device, message));
+                let messages = service.on_data_plane(device, message);
+                streams.offer(&mut service, messages);
                 continue;
             }
             Job::Lost(device) => service.on_link(device, Link::Waiting),
@@ -80,14 +82,15 @@ struct Streams {
 
 impl Streams {
     /// Sends messages of the data plane. Those that a stream has no room for are lost, which ends no stream.
-    fn offer(&mut self, messages: Messages) {
+    fn offer(&mut self, service: &mut Service<impl Switches>, messages: Messages) {
         for (stream, message) in messages {
             let to = self.open.get(&stream);
             let Some(to) = to.filter(|to| to.capacity() > RESERVED) else {
                 self.lost += 1;
+                service.on_lost(stream, &message);
                 if self.lost.is_power_of_two() {
                     log::warn!(
-                        "{} packets or lists of digests were lost since clients do not read them",
+                        "{} packets, lists of digests or news of idle entries were lost since clients do not read them",
                         self.lost
                     );
                 }

@@ -49,20 +49,18 @@ impl Link {
         }
     }
 
-    /// Sends a packet.
+    /// Sends a message.
     ///
     /// # Errors
     /// The data plane does not take it now.
-    pub fn send(&self, frame: Vec<u8>) -> Done<()> {
+    pub fn send(&self, message: &ToP4) -> Done<()> {
         let Link::Joined(channel) = self else {
             return Err(crate::packets::apart());
         };
-        channel
-            .try_send(&ToP4::PacketOut(frame), &[])
-            .map_err(|error| match error {
-                ChannelError::WouldBlock => Failure::exhausted("the data plane takes no more packets now"),
-                _ => crate::packets::apart(),
-            })
+        channel.try_send(message, &[]).map_err(|error| match error {
+            ChannelError::WouldBlock => Failure::exhausted("the data plane takes no more packets now"),
+            _ => crate::packets::apart(),
+        })
     }
 }
 

@@ -3,29 +3,32 @@
 //! The version that the instance has is the truth: other users may change it, and this process may be new. So
 //! each request begins by asking for its tag, and a version that is not known is fetched. A batch becomes one
 //! version, which the data plane puts in force at once or not at all; that makes every batch atomic that
-//! touches no cells of counters or registers.
+//! touches no cells of counters or registers. Cells are set one after the other, behind the version. If one
+//! cannot be set in a batch that is to be made as a whole, the others get back the values that they had, and
+//! the former version returns; what packets changed in those cells meanwhile is lost.
 
 use crate::arbitration::{Arbitration, Scope, StreamId};
+use crate::cells::{Applied, abort, refuse_cells, without_cells};
 use crate::data_plane::Link;
 use crate::digests::{self, Digests};
 use crate::failure::{Done, Failure};
+use crate::idle::{IdleEntries, IdleWatch};
 use crate::packets;
 use crate::pipeline::Pipeline;
 use crate::proto::{
     Cookie, DigestList, DigestListAck, Entity, ForwardingPipelineConfig, Kind, PacketIn, PacketOut,
-    SetForwardingPipelineConfigRequest, Update, atomicity, pipeline_action, response_type,
+    SetForwardingPipelineConfigRequest, Update, atomicity, pipeline_action, response_type, stream_response,
 };
 use crate::read::Reader;
 use crate::switches::Switches;
-use crate::write::CellWrite;
-use control_protocol::p4::P4Array;
+use control_protocol::p4::{P4Array, ToP4};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tonic::Code;
 
-/// Most cells of counters and registers that a batch may set.
-const MAX_CELL_WRITES: u64 = 4096;
+/// Time between two reports of what was lost.
+const REPORT: Duration = Duration::from_secs(1);
 
 /// How often a batch is tried if another user changes the version meanwhile.
 const ATTEMPTS: usize = 3;
@@ -40,9 +43,11 @@ pub struct Device {
     /// The connection by which packets come and go.
     pub link: Link,
     digests: Digests,
-    held: Option<Held>,
+    lost: Lost,
+    idle: IdleWatch,
+    pub(crate) held: Option<Held>,
     /// A pipeline that is saved and not committed.
-    saved: Option<Pipeline>,
+    pub(crate) saved: Option<Pipeline>,
     /// The compiler's JSON of the pipeline, as it was set. Lost with this process, and when another user
     /// changes the version.
     json: Option<Vec<u8>>,
@@ -51,11 +56,19 @@ pub struct Device {
 
 /// The version of the instance.
 #[derive(Debug)]
-struct Held {
-    tag: u64,
-    bytes: Vec<u8>,
+pub(crate) struct Held {
+    pub tag: u64,
+    pub bytes: Vec<u8>,
     /// `None`: no client has set its program.
-    pipeline: Option<Pipeline>,
+    pub pipeline: Option<Pipeline>,
+}
+
+/// What was lost on the way to clients, and is told to the data plane, whose counts are shown.
+#[derive(Debug, Default)]
+struct Lost {
+    packets: u64,
+    digests: u64,
+    told: Option<Instant>,
 }
 
 /// How the updates of a batch ended.
@@ -117,7 +130,8 @@ impl Device {
             return Err(Failure::denied("the role may not send packets"));
         }
         let program = self.program().ok_or_else(no_pipeline)?;
-        self.link.send(packets::encode(program, packet)?)
+        let frame = packets::encode(program, packet)?;
+        self.link.send(&ToP4::PacketOut(frame))
     }
 
     /// A packet of the program, as clients get it, with those that get it.
@@ -172,10 +186,81 @@ impl Device {
         due.map(|(_, due)| due).min()
     }
 
-    /// Clients that get lists of a digest.
+    /// Clients that get lists of a digest, or hear of a table's idle entries.
     #[must_use]
-    pub fn receivers_of(&self, digest: u32) -> Vec<StreamId> {
-        self.arbitration.receivers(|scope| scope.may_read(digest))
+    pub fn receivers_of(&self, id: u32) -> Vec<StreamId> {
+        self.arbitration.receivers(|scope| scope.may_read(id))
+    }
+
+    /// A client does not take a message of the data plane.
+    pub fn on_lost(&mut self, message: &stream_response::Update) {
+        match message {
+            stream_response::Update::Packet(_) => self.lost.packets += 1,
+            stream_response::Update::Digest(list) => self.lost.digests += list.data.len() as u64,
+            _ => {}
+        }
+    }
+
+    /// When the data plane is told next of what was lost.
+    #[must_use]
+    pub fn next_report(&self, now: Instant) -> Option<Instant> {
+        let lost = self.lost.packets > 0 || self.lost.digests > 0 || self.digests.lost > 0;
+        let is_possible = lost && matches!(self.link, Link::Joined(_));
+        let next = self.lost.told.map_or(now, |told| told + REPORT);
+        is_possible.then_some(next)
+    }
+
+    /// Tells the data plane of what was lost, if it is time.
+    pub fn report_lost(&mut self, now: Instant) {
+        if self.next_report(now).is_none_or(|due| due > now) {
+            return;
+        }
+        self.lost.told = Some(now);
+        let message = ToP4::Lost {
+            packets: self.lost.packets,
+            digests: self.lost.digests + self.digests.lost,
+        };
+        if self.link.send(&message).is_ok() {
+            (self.lost.packets, self.lost.digests, self.digests.lost) = (0, 0, 0);
+        }
+    }
+
+    /// When entries with idle times are looked at next: none while there are none, or no clients.
+    #[must_use]
+    pub fn next_look(&self, now: Instant) -> Option<Instant> {
+        let pipeline = self.held.as_ref()?.pipeline.as_ref()?;
+        let is_wanted = pipeline.timed > 0 && self.arbitration.has_streams();
+        is_wanted.then(|| self.idle.due(now))
+    }
+
+    /// Entries that no packet has met for their time, if it is time to look.
+    pub fn look_for_idle(&mut self, now: Instant, switches: &mut dyn Switches) -> Vec<IdleEntries> {
+        if self.next_look(now).is_none_or(|due| due > now) {
+            return Vec::new();
+        }
+        // Another user may have changed the version.
+        let tag = switches.tag(&self.name);
+        let found = tag
+            .and_then(|tag| self.synchronise(tag, switches))
+            .and_then(|()| {
+                let Some(held) = &self.held else {
+                    return Ok(Vec::new());
+                };
+                let Some(pipeline) = &held.pipeline else {
+                    return Ok(Vec::new());
+                };
+                let mut reader = Reading {
+                    switches,
+                    version: Some((self.name.as_str(), held.tag)),
+                    found: &mut |_| Ok(()),
+                };
+                self.idle.look(pipeline, &mut reader)
+            });
+        found.unwrap_or_else(|failure| {
+            log::debug!("idle times of {}: {}", self.name, failure.text);
+            self.idle.put_off();
+            Vec::new()
+        })
     }
 
     /// A client has acknowledged a list.
@@ -212,9 +297,10 @@ impl Device {
             other => return Err(Failure::invalid(format_args!("there is no atomicity {other}"))),
         };
         self.pipeline()?;
-        if all_or_none && updates.len() > 1 && updates.iter().any(is_about_cells) {
+        if atomicity == atomicity::DATAPLANE_ATOMIC && updates.len() > 1 && updates.iter().any(is_about_cells)
+        {
             return Err(Failure::unimplemented(
-                "counters and registers are no part of batches that are made as a whole",
+                "packets see cells of counters and registers one after the other, also within a batch",
             ));
         }
         let mut ended = Vec::new();
@@ -244,36 +330,37 @@ impl Device {
         let Some(pipeline) = self.saved.as_mut().or(own) else {
             return (vec![Err(no_pipeline()); updates.len()], false);
         };
-        let mut applied: Vec<_> = updates
-            .iter()
-            .map(|update| pipeline.apply(update, scope))
-            .collect();
+        let all = updates.iter().map(|update| pipeline.apply(update, scope));
+        let mut applied: Applied = all.collect();
+        let changed = pipeline.changed;
+        let former = self.held.as_ref().filter(|_| all_or_none && changed);
+        let former = former.map(|held| held.bytes.clone());
+        if all_or_none {
+            refuse_cells(&mut applied, self.saved.is_some());
+        }
         if all_or_none && applied.iter().any(Result::is_err) {
-            let aborted = || Failure::new(Code::Aborted, "another update of the batch failed");
-            applied
-                .iter_mut()
-                .filter(|one| one.is_ok())
-                .for_each(|one| *one = Err(aborted()));
+            abort(&mut applied);
             self.restore(before);
-        } else if pipeline.changed && self.saved.is_none() {
-            match self.commit(switches) {
-                Ok(()) => {}
-                Err((failure, is_stale)) => {
-                    let of_version = applied.iter_mut().filter(|one| matches!(one, Ok(None)));
-                    of_version.for_each(|one| *one = Err(failure.clone()));
-                    self.restore(None);
-                    if is_stale {
-                        return (applied.into_iter().map(|one| one.map(drop)).collect(), true);
-                    }
-                }
+            return (without_cells(applied), false);
+        }
+        if changed
+            && self.saved.is_none()
+            && let Err((failure, is_stale)) = self.commit(switches)
+        {
+            let of_version = applied.iter_mut().filter(|one| matches!(one, Ok(None)));
+            of_version.for_each(|one| *one = Err(failure.clone()));
+            self.restore(None);
+            if all_or_none {
+                abort(&mut applied);
+            }
+            if is_stale || all_or_none {
+                return (without_cells(applied), is_stale);
             }
         }
-        let mut left = MAX_CELL_WRITES;
-        let ended = applied.into_iter().map(|one| match one? {
-            Some(cells) => self.set_cells(&cells, &mut left, switches),
-            None => Ok(()),
-        });
-        (ended.collect(), false)
+        if all_or_none {
+            return (self.set_all(applied, former, switches), false);
+        }
+        (self.set_each(applied, switches), false)
     }
 
     /// Forgets what was changed and did not come into force.
@@ -304,23 +391,6 @@ impl Device {
             (Ok(()), None) => Err(failed(Failure::new(Code::Aborted, "the P4 switch was removed"))),
             (Err(failure), tag) => Err((failure, tag != Some(replaced))),
         }
-    }
-
-    fn set_cells(&self, write: &CellWrite, left: &mut u64, switches: &mut dyn Switches) -> Done<()> {
-        let held = self.held.as_ref().filter(|_| self.saved.is_none());
-        let held = held.ok_or_else(not_committed)?;
-        let count = u64::from(write.cells.end - write.cells.start);
-        *left = left.checked_sub(count).ok_or_else(|| {
-            Failure::exhausted(format_args!("a batch sets {MAX_CELL_WRITES} cells at most"))
-        })?;
-        let mut cells = write.cells.clone();
-        if let (Some(row), Some(pipeline)) = (&write.row, &held.pipeline) {
-            let cell = pipeline.cell_of(row)?;
-            cells = cell..cell + 1;
-        }
-        cells.try_for_each(|cell| {
-            switches.set_cell((&self.name, held.tag), write.array, cell, write.words.clone())
-        })
     }
 
     /// Answers a request of a read.
@@ -455,11 +525,11 @@ impl Device {
 }
 
 /// A read that is under way.
-struct Reading<'a> {
-    switches: &'a mut dyn Switches,
+pub(crate) struct Reading<'a> {
+    pub switches: &'a mut dyn Switches,
     /// Name and tag of the version in force; none while what is read is not in force.
-    version: Option<(&'a str, u64)>,
-    found: &'a mut dyn FnMut(Kind) -> Done<()>,
+    pub version: Option<(&'a str, u64)>,
+    pub found: &'a mut dyn FnMut(Kind) -> Done<()>,
 }
 
 impl Reader for Reading<'_> {
@@ -495,14 +565,14 @@ fn is_about_cells(update: &Update) -> bool {
     )
 }
 
-fn no_pipeline() -> Failure {
+pub(crate) fn no_pipeline() -> Failure {
     Failure::new(
         Code::FailedPrecondition,
         "the device has no pipeline; one must be set",
     )
 }
 
-fn not_committed() -> Failure {
+pub(crate) fn not_committed() -> Failure {
     Failure::new(
         Code::FailedPrecondition,
         "the pipeline is saved, and not committed",

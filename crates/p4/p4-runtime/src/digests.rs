@@ -57,6 +57,13 @@ struct Sent {
     values: Vec<Vec<u8>>,
 }
 
+/// Nanoseconds since 1970, as messages have them.
+#[must_use]
+pub fn timestamp() -> i64 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}
+
 fn nanoseconds(count: i64) -> Duration {
     Duration::from_nanos(u64::try_from(count).unwrap_or(0))
 }
@@ -128,12 +135,11 @@ impl Digests {
             at: now,
             values,
         });
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Some(DigestList {
             digest_id: id,
             list_id: list,
             data,
-            timestamp: i64::try_from(time.as_nanos()).unwrap_or(i64::MAX),
+            timestamp: timestamp(),
         })
     }
 

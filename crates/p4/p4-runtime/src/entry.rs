@@ -42,12 +42,19 @@ pub fn read_key(table: &Table, fields: &[FieldMatch], priority: i32) -> Done<Ent
         (Ok(0), false) => 0,
         (_, false) => return Err(Failure::invalid("entries of this table have no priority")),
     };
-    if let Some(field) = fields
-        .iter()
-        .find(|field| !table.keys.iter().any(|key| key.id == field.field_id))
-    {
+    let keys = read_matches(&table.keys, fields)?;
+    Ok(EntryKey { keys, priority })
+}
+
+/// Reads the matches of keys, or of a value set's parts.
+///
+/// # Errors
+/// A field is wrong, missing, there twice, or no key.
+pub fn read_matches(keys: &[Key], fields: &[FieldMatch]) -> Done<Vec<KeyMatch>> {
+    let is_known = |field: &&FieldMatch| keys.iter().any(|key| key.id == field.field_id);
+    if let Some(field) = fields.iter().find(|field| !is_known(field)) {
         let id = field.field_id;
-        return Err(Failure::invalid(format_args!("the table has no key {id}")));
+        return Err(Failure::invalid(format_args!("there is no key {id}")));
     }
     let key = |key: &Key| {
         let mut given = fields.iter().filter(|field| field.field_id == key.id);
@@ -59,8 +66,7 @@ pub fn read_key(table: &Table, fields: &[FieldMatch], priority: i32) -> Done<Ent
         }
         .map_err(|failure| failure.within(name))
     };
-    let keys = table.keys.iter().map(key).collect::<Done<_>>()?;
-    Ok(EntryKey { keys, priority })
+    keys.iter().map(key).collect()
 }
 
 /// The match of a key that is left out.
@@ -134,13 +140,19 @@ fn require_within(value: &Bits, mask: &Bits) -> Done<()> {
 /// Writes the key of an entry.
 #[must_use]
 pub fn write_key(table: &Table, keys: &[KeyMatch]) -> Vec<FieldMatch> {
+    write_matches(&table.keys, keys)
+}
+
+/// Writes matches of keys, or of a value set's parts.
+#[must_use]
+pub fn write_matches(keys: &[Key], own: &[KeyMatch]) -> Vec<FieldMatch> {
     let field = |(key, own): (&Key, &KeyMatch)| {
         Some(FieldMatch {
             field_id: key.id,
             field_match_type: Some(write_match(own)?),
         })
     };
-    table.keys.iter().zip(keys).filter_map(field).collect()
+    keys.iter().zip(own).filter_map(field).collect()
 }
 
 /// Writes a match; none if it matches anything.

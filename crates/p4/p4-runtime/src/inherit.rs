@@ -6,10 +6,12 @@
 use crate::digests;
 use crate::failure::{Done, Failure};
 use crate::pipeline::Pipeline;
+use crate::rates;
 use crate::uses::{Uses, profile_of};
 use p4_ir::setup::MeterRates;
 use p4_ir::{
     Action, Choice, DefaultEntry, Entry, EntryAction, EntryTarget, MeterId, Program, Table, TableAction,
+    ValueSet,
 };
 
 /// Why something has no place.
@@ -37,7 +39,13 @@ impl Pipeline {
                 lost.push(format!("entries of table {}: {reason}", table.identity.name));
             }
         }
+        for set in &former.program.value_sets {
+            if let Err(reason) = self.inherit_value_set(set) {
+                lost.push(format!("members of value set {}: {reason}", set.identity.name));
+            }
+        }
         self.uses = Uses::of(&self.program);
+        self.timed = rates::timed(&self.program);
         let all = self.uses.iter().zip(&self.program.profiles);
         lost.extend(all.filter_map(|(uses, profile)| {
             let failure = uses.fit(profile).err()?;
@@ -100,6 +108,23 @@ impl Pipeline {
         Ok(())
     }
 
+    fn inherit_value_set(&mut self, old: &ValueSet) -> Result<(), Reason> {
+        if old.members.is_empty() {
+            return Ok(());
+        }
+        let mut sets = self.program.value_sets.iter_mut();
+        let own = sets.find(|set| set.identity.name == old.identity.name);
+        let own = own.ok_or("there is no such value set")?;
+        if own.parts != old.parts {
+            return Err("its parts are others");
+        }
+        if old.members.len() > own.size as usize {
+            return Err("it is smaller");
+        }
+        own.members.clone_from(&old.members);
+        Ok(())
+    }
+
     fn inherit_table(&mut self, former: &Pipeline, at: usize) -> Result<(), Reason> {
         let old = &former.program.tables[at];
         let has_other_default = old.default != former.notes.defaults[at];
@@ -149,6 +174,17 @@ impl Pipeline {
         };
         if forms(own) != forms(old) {
             return Err("its keys are others");
+        }
+        let has_rates = old.entries.iter().any(|entry| entry.rates.is_some())
+            || old
+                .default
+                .as_ref()
+                .is_some_and(|default| default.rates.is_some());
+        if own.meter.is_none() && has_rates {
+            return Err("it has no meter");
+        }
+        if !own.idle_timeout && old.has_idle_times() {
+            return Err("it has no idle times");
         }
         let profile = |program: &Program, table: &Table| {
             let number = profile_of(table)?;

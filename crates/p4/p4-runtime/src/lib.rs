@@ -15,12 +15,14 @@
 //! | [`failure`], [`bytestring`] | errors with gRPC's codes; numbers as byte strings |
 //! | [`arbitration`] | which client may write, and what its role may do |
 //! | [`entry`], [`replication`] | entries, groups and sessions in both forms |
+//! | `rates`, `meters`, [`idle`] | rates and idle times in both forms; rates of cells and of entries; idle times |
+//! | `value_set` | value sets of the parser |
 //! | [`profile`], `uses` | action profiles: members, groups, one shots; what refers to them |
 //! | [`pipeline`], [`inherit`] | a program with its entries; what another program takes over from it |
 //! | [`write`], [`read`] | updates and reads of a pipeline |
 //! | [`switches`], [`control`] | the instance, and the connection to its control process |
 //! | [`packets`], [`digests`], [`data_plane`] | packets with metadata; lists of digests; connections by which both come |
-//! | [`device`], [`service`] | a P4 switch with its clients; all of them |
+//! | [`device`], `cells`, [`service`] | a P4 switch with its clients; cells that a batch sets; all devices |
 //! | [`wire`], [`jobs`], [`core_thread`], [`server`] | paths and bytes; the thread that has the service, and work for it; transport |
 //! | [`process`] | the process |
 
@@ -28,6 +30,7 @@
 
 pub mod arbitration;
 pub mod bytestring;
+mod cells;
 pub mod control;
 pub mod core_thread;
 pub mod data_plane;
@@ -35,13 +38,16 @@ pub mod device;
 pub mod digests;
 pub mod entry;
 pub mod failure;
+pub mod idle;
 mod inherit;
 pub mod jobs;
+mod meters;
 pub mod packets;
 pub mod pipeline;
 pub mod process;
 pub mod profile;
 pub mod proto;
+mod rates;
 pub mod read;
 pub mod replication;
 pub mod server;
@@ -50,5 +56,6 @@ pub mod switches;
 #[cfg(test)]
 mod testing;
 mod uses;
+mod value_set;
 pub mod wire;
 pub mod write;

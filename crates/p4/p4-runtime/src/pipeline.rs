@@ -7,6 +7,7 @@
 use crate::entry::EntryKey;
 use crate::failure::{Done, Failure};
 use crate::proto::{DigestConfig, ForwardingPipelineConfig};
+use crate::rates;
 use crate::uses::Uses;
 use p4_ir::setup::{self, Lineage, Setup};
 use p4_ir::{Checked, DefaultEntry, Identity, Program, Table};
@@ -26,6 +27,8 @@ pub struct Pipeline {
     pub(crate) positions: Vec<HashMap<EntryKey, usize>>,
     /// What refers to members and groups of action profiles.
     pub(crate) uses: Vec<Uses>,
+    /// Number of entries with idle times.
+    pub(crate) timed: usize,
     /// Whether something has changed since it was encoded or decoded.
     pub(crate) changed: bool,
 }
@@ -96,6 +99,7 @@ impl Pipeline {
         Pipeline {
             positions: program.tables.iter().map(positions).collect(),
             uses: Uses::of(&program),
+            timed: rates::timed(&program),
             program,
             setup,
             notes,

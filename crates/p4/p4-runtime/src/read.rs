@@ -9,15 +9,14 @@ use crate::entry::{self, EntryKey};
 use crate::failure::{Done, Failure};
 use crate::pipeline::{Pipeline, find};
 use crate::proto::{
-    CounterData, CounterEntry, DigestEntry, DirectCounterEntry, Entity, Index, Kind, MeterConfig, MeterEntry,
-    P4Data, PacketReplicationEngineEntry, RegisterEntry, Replication, TableAction, TableActionType,
-    TableEntry,
+    CounterData, CounterEntry, DigestEntry, DirectCounterEntry, Entity, Index, Kind, P4Data,
+    PacketReplicationEngineEntry, RegisterEntry, Replication, TableAction, TableActionType, TableEntry,
 };
+use crate::rates::write_rates;
 use crate::replication;
 use crate::write::{cells, position};
 use control_protocol::p4::P4Array;
 use p4_ir::{Bits, EntryAction, EntryTarget, Identity, Table};
-use std::collections::HashMap;
 use std::ops::Range;
 
 /// Where a read gets the values of cells from, and where it puts what it finds.
@@ -52,8 +51,8 @@ impl Pipeline {
             Kind::Digest(given) => self.read_digests(given, scope, reader),
             Kind::ActionProfileMember(given) => self.read_members(given, scope, reader),
             Kind::ActionProfileGroup(given) => self.read_action_groups(given, scope, reader),
-            // Of these there are none, so a request for all finds none.
-            Kind::ValueSet(_) | Kind::DirectMeterEntry(_) => Ok(()),
+            Kind::DirectMeterEntry(given) => self.read_direct_meters(given, scope, reader),
+            Kind::ValueSet(given) => self.read_value_sets(given, scope, reader),
             Kind::Extern(_) => Err(Failure::unimplemented("there are no externs of other kinds")),
         }
     }
@@ -71,7 +70,7 @@ impl Pipeline {
     }
 
     /// Tables that a request means.
-    fn tables(&self, id: u32, scope: &Scope) -> Done<Vec<usize>> {
+    pub(crate) fn tables(&self, id: u32, scope: &Scope) -> Done<Vec<usize>> {
         self.meant(
             "table",
             self.program.tables.iter().map(|table| &table.identity),
@@ -98,10 +97,8 @@ impl Pipeline {
     }
 
     fn read_entries(&self, given: &TableEntry, scope: &Scope, reader: &mut dyn Reader) -> Done<()> {
-        if given.time_since_last_hit.is_some() || given.meter_counter_data.is_some() {
-            return Err(Failure::unimplemented(
-                "entries have no idle time and no meter's counts",
-            ));
+        if given.meter_counter_data.is_some() {
+            return Err(Failure::unimplemented("meters do not count"));
         }
         for number in self.tables(given.table_id, scope)? {
             let counts = given
@@ -111,22 +108,28 @@ impl Pipeline {
                 .transpose()?;
             if given.is_default_action {
                 let counts = counts.flatten().and_then(|counts| counts.last().copied());
-                if let Some(found) = self.default_entry(number, counts) {
-                    reader.found(found)?;
+                if let Some(mut found) = self.default_entry(number, counts) {
+                    found.meter_config = given.meter_config.and_then(|_| self.default_rates(number));
+                    reader.found(Kind::TableEntry(Box::new(found)))?;
                 }
                 continue;
             }
+            let times = self.times_since_last_hit(number, given, reader)?;
             for at in self.rows(number, given)? {
                 let counts = counts.as_ref().and_then(Option::as_ref);
                 let count = counts.and_then(|counts| counts.get(at).copied());
-                reader.found(Kind::TableEntry(Box::new(self.entry(number, at, count))))?;
+                let mut found = self.entry(number, at, count);
+                let rates = self.program.tables[number].entries[at].rates;
+                found.time_since_last_hit = times.get(at).copied();
+                found.meter_config = given.meter_config.and(rates).map(write_rates);
+                reader.found(Kind::TableEntry(Box::new(found)))?;
             }
         }
         Ok(())
     }
 
     /// Positions of a table's entries that a request means.
-    fn rows(&self, number: usize, given: &TableEntry) -> Done<Vec<usize>> {
+    pub(crate) fn rows(&self, number: usize, given: &TableEntry) -> Done<Vec<usize>> {
         let table = &self.program.tables[number];
         let of_all = given.table_id == 0;
         if !of_all && !given.r#match.is_empty() {
@@ -174,7 +177,7 @@ impl Pipeline {
         (note.metadata, note.controller_metadata)
     }
 
-    fn entry(&self, number: usize, at: usize, count: Option<CounterData>) -> TableEntry {
+    pub(crate) fn entry(&self, number: usize, at: usize, count: Option<CounterData>) -> TableEntry {
         let table = &self.program.tables[number];
         let own = &table.entries[at];
         let (metadata, controller_metadata) = self.note_of(number, &own.keys, own.priority);
@@ -183,6 +186,7 @@ impl Pipeline {
             r#match: entry::write_key(table, &own.keys),
             priority: i32::try_from(own.priority).unwrap_or(i32::MAX),
             action: self.write_target(&own.target),
+            idle_timeout_ns: i64::try_from(own.idle_timeout_ns).unwrap_or(i64::MAX),
             counter_data: count,
             metadata,
             controller_metadata,
@@ -191,17 +195,17 @@ impl Pipeline {
         }
     }
 
-    fn default_entry(&self, number: usize, count: Option<CounterData>) -> Option<Kind> {
+    fn default_entry(&self, number: usize, count: Option<CounterData>) -> Option<TableEntry> {
         let table = &self.program.tables[number];
         let own = table.default.as_ref()?;
-        Some(Kind::TableEntry(Box::new(TableEntry {
+        Some(TableEntry {
             table_id: table.identity.id.unwrap_or(0),
             action: self.action(&own.entry),
             is_default_action: true,
             counter_data: count,
             is_const: own.constant_arguments,
             ..TableEntry::default()
-        })))
+        })
     }
 
     fn write_target(&self, own: &EntryTarget) -> Option<TableAction> {
@@ -251,22 +255,25 @@ impl Pipeline {
             };
             for at in rows {
                 let data = counts.get(at).copied();
-                let table = &self.program.tables[number];
-                let mut entry = TableEntry {
-                    table_id: table.identity.id.unwrap_or(0),
-                    is_default_action: given.is_default_action,
-                    ..TableEntry::default()
-                };
-                if let Some(own) = table.entries.get(at).filter(|_| !given.is_default_action) {
-                    entry.r#match = entry::write_key(table, &own.keys);
-                    entry.priority = i32::try_from(own.priority).unwrap_or(i32::MAX);
-                }
-                let table_entry = Some(entry);
+                let table_entry = Some(self.name_of(number, at));
                 let found = DirectCounterEntry { table_entry, data };
                 reader.found(Kind::DirectCounterEntry(Box::new(found)))?;
             }
         }
         Ok(())
+    }
+
+    /// The key of an entry, or of the default, which is behind the last one.
+    pub(crate) fn name_of(&self, number: usize, at: usize) -> TableEntry {
+        let table = &self.program.tables[number];
+        let own = table.entries.get(at);
+        TableEntry {
+            table_id: table.identity.id.unwrap_or(0),
+            is_default_action: own.is_none(),
+            r#match: own.map_or_else(Vec::new, |own| entry::write_key(table, &own.keys)),
+            priority: own.map_or(0, |own| i32::try_from(own.priority).unwrap_or(i32::MAX)),
+            ..TableEntry::default()
+        }
     }
 
     fn read_counters(&self, given: &CounterEntry, scope: &Scope, reader: &mut dyn Reader) -> Done<()> {
@@ -314,42 +321,6 @@ impl Pipeline {
         Ok(())
     }
 
-    fn read_meters(&self, given: &MeterEntry, scope: &Scope, reader: &mut dyn Reader) -> Done<()> {
-        if given.counter_data.is_some() {
-            return Err(Failure::unimplemented("meters do not count"));
-        }
-        let meters = &self.program.meters;
-        let all = meters.iter().map(|meter| &meter.identity);
-        for number in self.meant("meter", all, given.meter_id, scope)? {
-            let meter = &meters[number];
-            if meter.table.is_some() {
-                continue;
-            }
-            let own = self
-                .setup
-                .meters
-                .iter()
-                .filter(|rates| rates.meter.index() == number);
-            let (mut all, mut by_cell) = (None, HashMap::new());
-            for rates in own {
-                match rates.cell {
-                    Some(cell) => drop(by_cell.insert(cell, rates)),
-                    None => all = Some(rates),
-                }
-            }
-            for cell in cells(given.index, meter.size)? {
-                let config = by_cell.get(&cell).copied().or(all).map(write_rates);
-                reader.found(Kind::MeterEntry(Box::new(MeterEntry {
-                    meter_id: meter.identity.id.unwrap_or(0),
-                    index: Some(Index { index: cell.into() }),
-                    config,
-                    counter_data: None,
-                })))?;
-            }
-        }
-        Ok(())
-    }
-
     fn read_replication(&self, given: &PacketReplicationEngineEntry, reader: &mut dyn Reader) -> Done<()> {
         let mut found = |one: Replication| {
             let r#type = Some(one);
@@ -384,16 +355,6 @@ fn write_count(words: &[u64]) -> CounterData {
     CounterData {
         packet_count: count(0),
         byte_count: count(1),
-    }
-}
-
-fn write_rates(rates: &p4_ir::setup::MeterRates) -> MeterConfig {
-    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    MeterConfig {
-        cir: number(rates.committed.per_second),
-        cburst: number(rates.committed.burst),
-        pir: number(rates.peak.per_second),
-        pburst: number(rates.peak.burst),
     }
 }
 

@@ -6,13 +6,15 @@
 use crate::arbitration::{Notices, StreamId};
 use crate::data_plane::Link;
 use crate::device::Device;
+use crate::digests;
 use crate::failure::{Done, Failure};
 use crate::proto::{
     self, CapabilitiesRequest, CapabilitiesResponse, DigestList, DigestListAck, DigestListAckError, Entity,
-    GetForwardingPipelineConfigRequest, GetForwardingPipelineConfigResponse, Kind, MasterArbitrationUpdate,
-    PacketOut, PacketOutError, ReadRequest, ReadResponse, SetForwardingPipelineConfigRequest,
-    SetForwardingPipelineConfigResponse, StreamError, StreamMessageRequest, StreamMessageResponse,
-    StreamOtherError, WriteRequest, WriteResponse, stream_error, stream_request, stream_response,
+    GetForwardingPipelineConfigRequest, GetForwardingPipelineConfigResponse, IdleTimeoutNotification, Kind,
+    MasterArbitrationUpdate, PacketOut, PacketOutError, ReadRequest, ReadResponse,
+    SetForwardingPipelineConfigRequest, SetForwardingPipelineConfigResponse, StreamError,
+    StreamMessageRequest, StreamMessageResponse, StreamOtherError, WriteRequest, WriteResponse, stream_error,
+    stream_request, stream_response,
 };
 use crate::switches::Switches;
 use control_protocol::Channel;
@@ -253,15 +255,57 @@ impl<S: Switches> Service<S> {
         device.acknowledge(stream, ack)
     }
 
-    /// When lists of digests are due next.
+    /// When messages for clients are due next: lists of digests, or news of idle entries.
     #[must_use]
-    pub fn next_list(&self) -> Option<Instant> {
-        self.devices.values().filter_map(Device::next_list).min()
+    pub fn next_due(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let due = |device: &Device| {
+            let due = [device.next_list(), device.next_look(now), device.next_report(now)];
+            due.into_iter().flatten().min()
+        };
+        self.devices.values().filter_map(due).min()
     }
 
-    /// Lists of digests that are due, for clients.
+    /// Messages for clients that are due.
     #[must_use]
-    pub fn lists(&mut self) -> Messages {
+    pub fn due(&mut self) -> Messages {
+        let mut messages = self.lists();
+        messages.extend(self.idle_entries());
+        let now = Instant::now();
+        self.devices
+            .values_mut()
+            .for_each(|device| device.report_lost(now));
+        messages
+    }
+
+    /// A stream has no room for a message of the data plane.
+    pub fn on_lost(&mut self, stream: StreamId, message: &StreamMessageResponse) {
+        let device = self.streams.get(&stream);
+        let device = device.and_then(|id| self.devices.get_mut(id));
+        if let (Some(device), Some(update)) = (device, &message.update) {
+            device.on_lost(update);
+        }
+    }
+
+    fn idle_entries(&mut self) -> Messages {
+        let now = Instant::now();
+        let mut messages = Vec::new();
+        for device in self.devices.values_mut() {
+            for (table, table_entry) in device.look_for_idle(now, &mut self.switches) {
+                let notification = IdleTimeoutNotification {
+                    table_entry,
+                    timestamp: digests::timestamp(),
+                };
+                messages.extend(device.receivers_of(table).into_iter().map(|stream| {
+                    let update = Some(stream_response::Update::Idle(notification.clone()));
+                    (stream, StreamMessageResponse { update })
+                }));
+            }
+        }
+        messages
+    }
+
+    fn lists(&mut self) -> Messages {
         let now = Instant::now();
         let lists = self.devices.values_mut().flat_map(|device| {
             let lists = device.lists(now);

@@ -1,8 +1,9 @@
 use super::*;
 use crate::proto::{
     Any, CounterData, DigestConfig, DigestEntry, DigestListAck, DirectCounterEntry, ExactMatch, FieldMatch,
-    FieldMatchType, Index, P4Data, PacketMetadata, PacketOut, RegisterEntry, Role, RoleConfig, TableEntry,
-    Uint128, Update, atomicity, pipeline_action, response_type, update_type,
+    FieldMatchType, Index, MulticastGroupEntry, P4Data, PacketMetadata, PacketOut,
+    PacketReplicationEngineEntry, RegisterEntry, Replication, Role, RoleConfig, TableEntry, Uint128, Update,
+    atomicity, pipeline_action, response_type, update_type,
 };
 use crate::testing::{self, Shared, route, update};
 use Code::{Aborted, FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unimplemented};
@@ -363,7 +364,7 @@ fn cells_are_set_and_read() {
     ended.unwrap();
     let answer = ReadResponse::decode(&answers[0][..]).unwrap();
     assert_eq!(answer.entities[0].kind, Some(cell(4, &[1])));
-    // A cell cannot be taken back, so it is in no batch that is made as a whole.
+    // Packets would see one cell before the other.
     let updates = vec![update(MODIFY, cell(4, &[1])); 2];
     let refused = service
         .write(&batch(updates, atomicity::DATAPLANE_ATOMIC))
@@ -375,6 +376,67 @@ fn cells_are_set_and_read() {
         codes(&refused).iter().filter(|code| **code == Code::Ok).count(),
         4096
     );
+}
+
+#[test]
+fn a_batch_with_cells_is_taken_back_if_one_cannot_be_set() {
+    let (mut service, instance) = running("stateful_firewall");
+    let (_, program) = testing::program("stateful_firewall");
+    let cell = |index| {
+        let value = P4Data {
+            bitstring: Some(vec![1]),
+            r#struct: None,
+        };
+        let register = RegisterEntry {
+            register_id: program.registers[0].identity.id.unwrap(),
+            index: Some(Index { index }),
+            data: Some(value),
+        };
+        update(MODIFY, Kind::RegisterEntry(Box::new(register)))
+    };
+    let group = |multicast_group_id| {
+        let group = MulticastGroupEntry {
+            multicast_group_id,
+            ..MulticastGroupEntry::default()
+        };
+        let r#type = Some(Replication::Group(group));
+        update(
+            INSERT,
+            Kind::Replication(Box::new(PacketReplicationEngineEntry { r#type })),
+        )
+    };
+    let whole = |updates| batch(updates, atomicity::ROLLBACK_ON_ERROR);
+    let version = || instance.borrow().version.clone().unwrap().1;
+    let cells = |number| instance.borrow().cells.get(&(0, number)).cloned();
+    service.write(&whole(vec![cell(4), group(1), cell(5)])).unwrap();
+    assert_eq!((cells(4), cells(5)), (Some(vec![1]), Some(vec![1])));
+    let before = version();
+    instance.borrow_mut().cells = [((0, 4), vec![7, 0]), ((0, 5), vec![8, 0])].into();
+    instance.borrow_mut().refused_cell = Some(6);
+    let updates = vec![cell(4), group(2), cell(5), cell(6), cell(4)];
+    let refused = service.write(&whole(updates)).unwrap_err();
+    assert_eq!(
+        codes(&refused),
+        [Aborted, Aborted, Aborted, Code::Unavailable, Aborted]
+    );
+    assert_eq!((cells(4), cells(5)), (Some(vec![7, 0]), Some(vec![8, 0])));
+    assert_eq!(version(), before, "the former version returns");
+    // What cannot be made at all is refused before anything is done.
+    let puts = instance.borrow().puts;
+    let too_many = std::iter::repeat_with(|| cell(4)).take(5000);
+    let refused = service
+        .write(&whole(too_many.chain([group(3)]).collect()))
+        .unwrap_err();
+    assert_eq!(codes(&refused)[4999..], [Code::ResourceExhausted, Aborted]);
+    let refused = service.write(&whole(vec![cell(4), group(1)])).unwrap_err();
+    assert_eq!(codes(&refused), [Aborted, Code::AlreadyExists]);
+    assert_eq!((instance.borrow().puts, cells(4)), (puts, Some(vec![7, 0])));
+    // A version that the data plane refuses leaves the cells alone.
+    instance.borrow_mut().refusal = Some(Failure::exhausted("too much"));
+    let refused = service.write(&whole(vec![cell(4), group(3)])).unwrap_err();
+    assert_eq!(codes(&refused), [Aborted, Code::ResourceExhausted]);
+    assert_eq!((version(), cells(4)), (before, Some(vec![7, 0])));
+    service.write(&whole(vec![group(3), cell(4)])).unwrap();
 }
 
 #[test]
@@ -561,7 +623,9 @@ fn packets_go_to_the_data_plane_and_come_from_it_for_primaries() {
     assert!(service.connect().is_empty(), "once");
     assert_eq!(service.on_message(A, packet_out(3)).unwrap(), []);
     let data_plane = instance.borrow_mut().data_plane.take().unwrap();
-    let ToP4::PacketOut(sent) = data_plane.try_recv().unwrap().0;
+    let ToP4::PacketOut(sent) = data_plane.try_recv().unwrap().0 else {
+        panic!("a packet")
+    };
     assert_eq!((&sent[..3], sent.len()), (&[1, 0x80, 7][..], 62));
     // A backup gets nothing, the primary of a role what its role may have.
     let role = |has_packets: bool| {
@@ -640,7 +704,7 @@ fn digests_come_in_lists_that_clients_acknowledge() {
     service.write(&batch(vec![entry], 0)).unwrap();
     assert!(service.on_data_plane(1, seen(1)).is_empty());
     assert!(
-        service.next_list().is_some() && service.lists().is_empty(),
+        service.next_due().is_some() && service.due().is_empty(),
         "not yet"
     );
     assert!(service.on_data_plane(1, seen(1)).is_empty(), "known");
@@ -657,7 +721,7 @@ fn digests_come_in_lists_that_clients_acknowledge() {
         panic!("{messages:?}")
     };
     assert_eq!((list.digest_id, list.list_id, list.data.len()), (id, 1, 2));
-    assert!(service.next_list().is_none());
+    assert!(service.next_due().is_none());
     let ack = |digest_id| {
         let ack = DigestListAck {
             digest_id,
@@ -669,7 +733,7 @@ fn digests_come_in_lists_that_clients_acknowledge() {
     assert!(service.on_message(A, ack(id)).unwrap().is_empty());
     assert_eq!(service.on_message(A, ack(id + 1)).unwrap().len(), 1, "an error");
     assert!(service.on_data_plane(1, seen(1)).is_empty());
-    assert!(service.next_list().is_some(), "acknowledged, and so news again");
+    assert!(service.next_due().is_some(), "acknowledged, and so news again");
 }
 
 #[test]
@@ -679,9 +743,9 @@ fn entries_of_digests_are_read_changed_and_deleted() {
     service.write(&batch(vec![entry], 0)).unwrap();
     // A digest of another program is nothing.
     let other = digest_of(&instance, 1, 1);
-    assert!(service.on_data_plane(1, other).is_empty() && service.next_list().is_none());
+    assert!(service.on_data_plane(1, other).is_empty() && service.next_due().is_none());
     let own = digest_of(&instance, 0, 1);
-    assert!(service.on_data_plane(1, own).is_empty() && service.next_list().is_some());
+    assert!(service.on_data_plane(1, own).is_empty() && service.next_due().is_some());
     let asked = ReadRequest {
         device_id: 1,
         entities: vec![Entity {
@@ -701,7 +765,7 @@ fn entries_of_digests_are_read_changed_and_deleted() {
         codes(&refused),
         [Code::AlreadyExists, InvalidArgument, Code::Ok, NotFound]
     );
-    assert!(service.read(&asked).0.is_empty() && service.next_list().is_none());
+    assert!(service.read(&asked).0.is_empty() && service.next_due().is_none());
 }
 
 /// An entry of the firewall's services, for a port of TCP.
@@ -773,4 +837,81 @@ fn counts_of_entries_are_set_wherever_a_batch_moves_them() {
         (&cells[&(number, third)], &cells[&(number, 2)]),
         (&vec![5, 7], &vec![6, 7])
     );
+}
+
+#[test]
+fn primaries_that_may_read_a_table_hear_of_its_idle_entries() {
+    let (mut service, instance) = running("l2_switch");
+    let (_, program) = testing::program("l2_switch");
+    assert!(service.next_due().is_none());
+    let entry = |number, timeout| {
+        let entry = crate::idle::tests::station(&program, number, timeout);
+        update(INSERT, Kind::TableEntry(Box::new(entry)))
+    };
+    service
+        .write(&batch(vec![entry(1, 1000), entry(2, 2000), entry(3, 0)], 0))
+        .unwrap();
+    instance.borrow_mut().idle = [(0, 1500), (1, 1500), (2, 1500)].into();
+    assert!(service.next_due().is_some());
+    let messages = service.due();
+    let [
+        (
+            A,
+            StreamMessageResponse {
+                update: Some(stream_response::Update::Idle(news)),
+            },
+        ),
+    ] = &messages[..]
+    else {
+        panic!("{messages:?}")
+    };
+    let timeouts = news.table_entry.iter().map(|entry| entry.idle_timeout_ns);
+    assert_eq!(timeouts.collect::<Vec<_>>(), [1000]);
+    assert!(
+        news.timestamp > 0 && service.due().is_empty(),
+        "not so soon again"
+    );
+    service.on_end(A);
+    assert!(service.next_due().is_none(), "nobody is there");
+}
+
+#[test]
+fn what_is_lost_on_the_way_to_clients_is_told_to_the_data_plane() {
+    let (mut service, instance) = running("l2_switch");
+    assert_eq!(service.connect().len(), 1);
+    let data_plane = instance.borrow_mut().data_plane.take().unwrap();
+    let (_, entry) = digest(INSERT, 0);
+    service.write(&batch(vec![entry], 0)).unwrap();
+    let bytes = instance.borrow().version.clone().unwrap().1;
+    let lineage = p4_ir::setup::decode(&bytes).unwrap().1.lineage.0;
+    // None is acknowledged: 4,096 are kept.
+    for number in 0..4100_u32 {
+        let values = [&[2, 0][..], &number.to_be_bytes(), &[0, 0x80]].concat();
+        let message = FromP4::Digest {
+            lineage,
+            digest: 0,
+            values,
+        };
+        let _ = service.on_data_plane(1, message);
+    }
+    let list = DigestList {
+        data: vec![P4Data::default(); 3],
+        ..DigestList::default()
+    };
+    let lost = |update| StreamMessageResponse { update: Some(update) };
+    service.on_lost(A, &lost(stream_response::Update::Digest(list)));
+    service.on_lost(A, &lost(stream_response::Update::Packet(Default::default())));
+    service.on_lost(B, &lost(stream_response::Update::Packet(Default::default())));
+    assert!(service.next_due().is_some_and(|due| due <= Instant::now()));
+    let _ = service.due();
+    let told = ToP4::Lost {
+        packets: 1,
+        digests: 4 + 3,
+    };
+    assert_eq!(data_plane.try_recv::<ToP4>().unwrap().0, told);
+    let _ = service.due();
+    assert!(matches!(
+        data_plane.try_recv::<ToP4>(),
+        Err(ChannelError::WouldBlock)
+    ));
 }

@@ -95,6 +95,10 @@ pub struct Instance {
     pub version: Option<(u64, Vec<u8>)>,
     /// Values of cells that were set.
     pub cells: HashMap<(u16, u32), Vec<u64>>,
+    /// The cell that cannot be set.
+    pub refused_cell: Option<u32>,
+    /// Times since the last packets of a table's entries, in nanoseconds; one of another cell is 0.
+    pub idle: HashMap<u32, u64>,
     /// What the data plane says of the next version.
     pub refusal: Option<Failure>,
     /// Another user's version, which comes before the next one of ours.
@@ -147,6 +151,10 @@ impl Switches for Shared {
         assert_eq!(own.version.as_ref().map(|(tag, _)| *tag), Some(version.1));
         let number = match array {
             P4Array::Counter(number) | P4Array::Register(number) | P4Array::Entries(number) => number,
+            P4Array::Idle(_) => {
+                let cell = |cell| own.idle.get(&cell).copied().unwrap_or(0);
+                return Ok(((from..from + 3).map(cell).collect(), 1));
+            }
         };
         // Pages of three cells.
         let cell = |cell| own.cells.get(&(number, cell)).cloned().unwrap_or(vec![0, 0]);
@@ -158,7 +166,11 @@ impl Switches for Shared {
         assert_eq!(own.version.as_ref().map(|(tag, _)| *tag), Some(version.1));
         let number = match array {
             P4Array::Counter(number) | P4Array::Register(number) | P4Array::Entries(number) => number,
+            P4Array::Idle(_) => return Err(Failure::invalid("read only")),
         };
+        if own.refused_cell == Some(cell) {
+            return Err(Failure::new(Code::Unavailable, "the instance does not answer"));
+        }
         own.cells.insert((number, cell), words);
         Ok(())
     }

@@ -9,15 +9,15 @@ use crate::entry::{self, EntryKey};
 use crate::failure::{Done, Failure};
 use crate::pipeline::{EntryNote, Pipeline, find};
 use crate::proto::{
-    CloneSessionEntry, CounterData, CounterEntry, DigestEntry, DirectCounterEntry, Entity, Index, Kind,
-    MeterConfig, MeterEntry, MulticastGroupEntry, P4Data, PacketReplicationEngineEntry, RegisterEntry,
-    Replication, TableActionType, TableEntry, Update, update_type,
+    CloneSessionEntry, CounterData, CounterEntry, DigestEntry, DirectCounterEntry, Index, Kind,
+    MulticastGroupEntry, P4Data, PacketReplicationEngineEntry, RegisterEntry, Replication, TableActionType,
+    TableEntry, Update, update_type,
 };
+use crate::rates::{entry_rates, read_timeout};
 use crate::replication;
 use crate::uses::profile_of;
 use control_protocol::p4::P4Array;
-use p4_ir::setup::{MeterRates, Rate};
-use p4_ir::{DefaultEntry, Entry, EntryAction, EntryTarget, MeterId};
+use p4_ir::{DefaultEntry, Entry, EntryAction, EntryTarget};
 use std::ops::Range;
 use tonic::Code;
 
@@ -81,10 +81,7 @@ impl Pipeline {
                 )));
             }
         };
-        let entity = update
-            .entity
-            .as_ref()
-            .and_then(|entity: &Entity| entity.kind.as_ref());
+        let entity = update.entity.as_ref().and_then(|entity| entity.kind.as_ref());
         let entity = entity.ok_or_else(|| Failure::invalid("the update has no entity"))?;
         if let Some(id) = number_of(entity)
             && !scope.may_write(id)
@@ -104,14 +101,17 @@ impl Pipeline {
             (Kind::DirectCounterEntry(given), Verb::Modify) => self.write_direct_counter(given),
             (Kind::RegisterEntry(given), Verb::Modify) => self.write_register(given),
             (Kind::MeterEntry(given), Verb::Modify) => self.write_meter(given).map(|()| None),
+            (Kind::DirectMeterEntry(given), Verb::Modify) => self.write_direct_meter(given).map(|()| None),
             (
                 Kind::CounterEntry(_)
                 | Kind::DirectCounterEntry(_)
                 | Kind::RegisterEntry(_)
-                | Kind::MeterEntry(_),
+                | Kind::MeterEntry(_)
+                | Kind::DirectMeterEntry(_),
                 _,
             ) => Err(Failure::invalid("cells of arrays are modified only")),
-            _ => Err(Failure::unimplemented("entities of this kind are not offered")),
+            (Kind::ValueSet(given), _) => self.write_value_set(verb, given).map(|()| None),
+            (Kind::Extern(_), _) => Err(Failure::unimplemented("there are no externs of other kinds")),
         }
     }
 
@@ -163,12 +163,18 @@ impl Pipeline {
             return Ok(());
         }
         check_extras(given)?;
+        let rates = entry_rates(&self.program.tables[number], given)?;
+        let idle_ns = read_timeout(&self.program.tables[number], given)?;
         let target = self.read_target(number, given)?;
         match (position, target) {
             (Some(at), Some(target)) => self.set_target(number, at, target)?,
             (Some(_), None) => {}
             (None, Some(target)) => self.add_row(number, &key, target)?,
             (None, None) => return Err(Failure::invalid("the action is missing")),
+        }
+        if let Some(&at) = self.positions[number].get(&key) {
+            self.program.tables[number].entries[at].rates = rates;
+            self.set_idle_time(number, at, idle_ns);
         }
         self.note(number, key, given);
         Ok(())
@@ -195,6 +201,8 @@ impl Pipeline {
         table.entries.push(Entry {
             keys: key.keys.clone(),
             target,
+            rates: None,
+            idle_timeout_ns: 0,
             priority: key.priority,
         });
         Ok(())
@@ -204,6 +212,7 @@ impl Pipeline {
     fn remove_row(&mut self, number: usize, key: &EntryKey, at: usize) {
         let removed = self.program.tables[number].entries.swap_remove(at);
         self.release(number, &removed.target);
+        self.timed -= usize::from(removed.idle_timeout_ns > 0);
         self.positions[number].remove(key);
         if let Some(moved) = self.program.tables[number].entries.get(at) {
             let moved = EntryKey {
@@ -286,7 +295,11 @@ impl Pipeline {
         if !given.r#match.is_empty() || given.priority != 0 {
             return Err(Failure::invalid("the default entry has no keys and no priority"));
         }
+        if given.idle_timeout_ns != 0 || given.time_since_last_hit.is_some() {
+            return Err(Failure::invalid("the default entry has no idle time"));
+        }
         check_extras(given)?;
+        let rates = entry_rates(&self.program.tables[number], given)?;
         let action = self.read_default(number, given)?;
         let own = self.notes.defaults[number].as_ref();
         if own.is_some_and(|own| own.constant_arguments) {
@@ -295,15 +308,17 @@ impl Pipeline {
         let fixed = |action: &EntryAction| {
             own.is_some_and(|own| own.constant_action && own.entry.action != action.action)
         };
-        self.program.tables[number].default = match action {
+        let default = match action {
             Some(action) if fixed(&action) => return Err(Failure::denied("its default action is constant")),
             Some(entry) => Some(DefaultEntry {
                 entry,
                 constant_action: own.is_some_and(|own| own.constant_action),
                 constant_arguments: false,
+                rates,
             }),
-            None => own.cloned(),
+            None => own.map(|own| DefaultEntry { rates, ..own.clone() }),
         };
+        self.program.tables[number].default = default;
         self.changed = true;
         Ok(())
     }
@@ -370,18 +385,11 @@ impl Pipeline {
     }
 
     fn write_direct_counter(&self, given: &DirectCounterEntry) -> Done<Option<CellWrite>> {
-        let entry = given.table_entry.as_ref();
-        let entry = entry.ok_or_else(|| Failure::invalid("table_entry is missing"))?;
-        let number = self.table(entry.table_id)?;
-        let table = &self.program.tables[number];
-        if table.counter.is_none() {
+        let row = self.row_of(given.table_entry.as_ref())?;
+        let number = row.table;
+        if self.program.tables[number].counter.is_none() {
             return Err(Failure::invalid("the table does not count"));
         }
-        let key = match entry.is_default_action {
-            true => None,
-            false => Some(entry::read_key(table, &entry.r#match, entry.priority)?),
-        };
-        let row = Row { table: number, key };
         let cell = self.cell_of(&row)?;
         let Some(data) = given.data else {
             return Ok(None);
@@ -392,6 +400,33 @@ impl Pipeline {
             row: Some(row),
             words: counts(data)?,
         }))
+    }
+
+    /// The entry that a request about its direct counter or meter names.
+    ///
+    /// # Errors
+    /// There is no such table, or an entry cannot have such a key.
+    pub(crate) fn row_of(&self, entry: Option<&TableEntry>) -> Done<Row> {
+        let entry = entry.ok_or_else(|| Failure::invalid("table_entry is missing"))?;
+        let number = self.table(entry.table_id)?;
+        let table = &self.program.tables[number];
+        let key = match entry.is_default_action {
+            true => None,
+            false => Some(entry::read_key(table, &entry.r#match, entry.priority)?),
+        };
+        Ok(Row { table: number, key })
+    }
+
+    /// The cells that an update means, of an entry where it is by now.
+    ///
+    /// # Errors
+    /// The entry is gone.
+    pub fn cells_of(&self, write: &CellWrite) -> Done<Range<u32>> {
+        let Some(row) = &write.row else {
+            return Ok(write.cells.clone());
+        };
+        let cell = self.cell_of(row)?;
+        Ok(cell..cell + 1)
     }
 
     /// The cell of an entry among those of its table.
@@ -433,42 +468,6 @@ impl Pipeline {
             words: value.bytes().rchunks(8).map(word).collect(),
         }))
     }
-
-    fn write_meter(&mut self, given: &MeterEntry) -> Done<()> {
-        let meters = self.program.meters.iter();
-        let number = find("meter", meters.map(|meter| &meter.identity), given.meter_id)?;
-        let meter = MeterId(position(number)?);
-        if self.program.meters[number].table.is_some() {
-            return Err(Failure::unimplemented("meters of tables have no rates here"));
-        }
-        if given.counter_data.is_some() {
-            return Err(Failure::unimplemented("meters do not count"));
-        }
-        cells(given.index, self.program.meters[number].size)?;
-        let cell = given.index.and_then(|index| u32::try_from(index.index).ok());
-        let rates = given
-            .config
-            .map(|config| read_rates(meter, cell, config))
-            .transpose()?;
-        let (own, others): (Vec<_>, Vec<_>) = self
-            .setup
-            .meters
-            .iter()
-            .copied()
-            .partition(|rates| rates.meter == meter);
-        let is_for_all = own.iter().any(|rates| rates.cell.is_none());
-        if rates.is_none() && cell.is_some() && is_for_all {
-            return Err(Failure::unimplemented(
-                "all cells have rates; one of them cannot be without",
-            ));
-        }
-        let kept = own
-            .into_iter()
-            .filter(|rates| cell.is_some() && rates.cell != cell);
-        self.setup.meters = others.into_iter().chain(kept).chain(rates).collect();
-        self.changed = true;
-        Ok(())
-    }
 }
 
 /// The number of P4Info that an entity is about.
@@ -484,7 +483,8 @@ fn number_of(entity: &Kind) -> Option<u32> {
         Kind::DirectCounterEntry(given) => Some(table(&given.table_entry)),
         Kind::RegisterEntry(given) => Some(given.register_id),
         Kind::Digest(given) => Some(given.digest_id),
-        _ => None,
+        Kind::ValueSet(given) => Some(given.value_set_id),
+        Kind::Extern(_) | Kind::Replication(_) => None,
     }
 }
 
@@ -494,11 +494,8 @@ fn check_extras(given: &TableEntry) -> Done<()> {
     if given.is_const {
         return Err(Failure::invalid("is_const is for the server to set"));
     }
-    if given.idle_timeout_ns != 0 || given.time_since_last_hit.is_some() {
-        return Err(Failure::invalid("its entries have no idle time"));
-    }
-    if given.meter_config.is_some() || given.meter_counter_data.is_some() {
-        return Err(Failure::unimplemented("meters of tables have no rates here"));
+    if given.meter_counter_data.is_some() {
+        return Err(Failure::unimplemented("meters do not count"));
     }
     match given.counter_data {
         None
@@ -557,26 +554,6 @@ pub(crate) fn cells(index: Option<Index>, size: u32) -> Done<Range<u32>> {
 /// A position as arrays are named by.
 pub(crate) fn position(number: usize) -> Done<u16> {
     u16::try_from(number).map_err(|_| Failure::missing("there is no such array"))
-}
-
-fn read_rates(meter: MeterId, cell: Option<u32>, given: MeterConfig) -> Done<MeterRates> {
-    let number =
-        |number: i64| u64::try_from(number).map_err(|_| Failure::invalid("a rate or burst is negative"));
-    let rate = |per_second, burst| {
-        Ok(Rate {
-            per_second: number(per_second)?,
-            burst: number(burst)?,
-        })
-    };
-    if given.pir < given.cir {
-        return Err(Failure::invalid("the peak rate is below the committed one"));
-    }
-    Ok(MeterRates {
-        meter,
-        cell,
-        committed: rate(given.cir, given.cburst)?,
-        peak: rate(given.pir, given.pburst)?,
-    })
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::proto::{CloneSessionEntry, Param, PortKind, Replica};
+use crate::proto::{self, CloneSessionEntry, Param, PortKind, Replica};
 use crate::testing::{self, route, update};
 use tonic::Code::{AlreadyExists, InvalidArgument, NotFound, OutOfRange, PermissionDenied, Unimplemented};
 
@@ -98,15 +98,14 @@ fn wrong_entries_change_nothing() {
         (changed(&|wrong| wrong.idle_timeout_ns = 1), InvalidArgument),
         (changed(&|wrong| wrong.r#match[0].field_id = 2), InvalidArgument),
         (
-            changed(&|wrong| wrong.meter_config = Some(MeterConfig::default())),
-            Unimplemented,
+            changed(&|wrong| wrong.meter_config = Some(proto::MeterConfig::default())),
+            InvalidArgument,
         ),
         (
             changed(&|wrong| wrong.metadata = vec![0; 5000]),
             Code::ResourceExhausted,
         ),
         (Kind::Extern(Default::default()), Unimplemented),
-        (Kind::ValueSet(Default::default()), Unimplemented),
     ];
     for (wrong, expected) in cases {
         assert_eq!(code(&mut router, INSERT, wrong.clone()), expected, "{wrong:?}");
@@ -257,59 +256,6 @@ fn cells_are_named_and_their_values_fit() {
     for (verb, wrong, expected) in cases {
         assert_eq!(code(&mut firewall, verb, wrong.clone()), expected, "{wrong:?}");
     }
-}
-
-#[test]
-fn meters_have_rates_of_one_cell_or_of_all() {
-    let mut limiter = pipeline("rate_limiter");
-    let number = limiter
-        .program
-        .meters
-        .iter()
-        .position(|meter| meter.table.is_none())
-        .unwrap();
-    let meter = limiter.program.meters[number].clone();
-    let write = |cell: Option<i64>, config: Option<MeterConfig>| {
-        Kind::MeterEntry(Box::new(MeterEntry {
-            meter_id: meter.identity.id.unwrap(),
-            index: cell.map(|index| Index { index }),
-            config,
-            counter_data: None,
-        }))
-    };
-    let rates = |cir, pir| {
-        Some(MeterConfig {
-            cir,
-            cburst: 10,
-            pir,
-            pburst: 20,
-        })
-    };
-    assert_eq!(
-        code(&mut limiter, MODIFY, write(Some(1), rates(100, 200))),
-        Code::Ok
-    );
-    assert_eq!(
-        code(&mut limiter, MODIFY, write(Some(1), rates(100, 300))),
-        Code::Ok
-    );
-    assert_eq!(limiter.setup.meters.len(), 1);
-    assert_eq!(limiter.setup.meters[0].peak.per_second, 300);
-    assert_eq!(code(&mut limiter, MODIFY, write(Some(1), None)), Code::Ok);
-    assert!(limiter.setup.meters.is_empty());
-    assert_eq!(code(&mut limiter, MODIFY, write(Some(1), rates(1, 2))), Code::Ok);
-    assert_eq!(code(&mut limiter, MODIFY, write(None, rates(5, 6))), Code::Ok);
-    assert_eq!(limiter.setup.meters.len(), 1, "one rate for all");
-    assert_eq!(code(&mut limiter, MODIFY, write(Some(1), None)), Unimplemented);
-    let cases = [
-        (write(Some(1), rates(-1, 2)), InvalidArgument),
-        (write(Some(1), rates(3, 2)), InvalidArgument),
-        (write(Some(meter.size.into()), rates(1, 2)), OutOfRange),
-    ];
-    for (wrong, expected) in cases {
-        assert_eq!(code(&mut limiter, MODIFY, wrong), expected);
-    }
-    assert_eq!(limiter.setup.meters.len(), 1);
 }
 
 #[test]

@@ -241,6 +241,8 @@ impl Oven {
         let entry = Entry {
             keys: entry::keys(table, add)?,
             target: EntryTarget::Action(self.action(add, number)?),
+            rates: None,
+            idle_timeout_ns: 0,
             priority: if layout.has_priorities() { add.priority } else { 0 },
         };
         self.program.tables[number].entries.push(entry);
@@ -292,6 +294,7 @@ impl Oven {
             entry,
             constant_action: false,
             constant_arguments: false,
+            rates: None,
         });
         Ok(())
     }

@@ -230,3 +230,43 @@ fn folders_without_tests_and_broken_ones() {
             .starts_with("script: line 1: ")
     );
 }
+
+#[test]
+fn members_of_a_value_set_lead_the_parser() {
+    let json = fs::read(programs().join("kitchen_sink/kitchen_sink.json")).unwrap();
+    let program = p4_bmv2::load(&json, None).unwrap().into_program();
+    let sent = |member: Option<u128>| {
+        let mut program = program.clone();
+        let kind = |value| vec![p4_ir::KeyMatch::Exact(p4_ir::Bits::from_u128(16, value))];
+        program.value_sets[0].members = member.into_iter().map(kind).collect();
+        let mut session = p4_stf::Session::new(p4_ir::Checked::new(program).unwrap()).unwrap();
+        let lines = script::parse("add forward hdr.ethernet.dst:0x02000000000b to_port(port:2)").unwrap();
+        session.run(&lines[0].command).unwrap();
+        let frame = [
+            &[2, 0, 0, 0, 0, 0x0b, 2, 0, 0, 0, 0, 0x0a][..],
+            &[0x99, 0x99, 1, 2, 3, 4, 5, 6],
+        ];
+        let sent = session.send(1, &frame.concat());
+        sent.into_iter().map(|(_, frame)| frame.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(sent(None), [20]);
+    assert_eq!(sent(Some(0x9998)), [20]);
+    assert_eq!(sent(Some(0x9999)), [16], "four bytes are left out");
+    let mut wrong = program.clone();
+    wrong.value_sets[0].members = vec![Vec::new()];
+    assert!(
+        p4_ir::Checked::new(wrong)
+            .unwrap_err()
+            .to_string()
+            .contains("parts")
+    );
+    let mut twice = program.clone();
+    let member = vec![p4_ir::KeyMatch::Exact(p4_ir::Bits::from_u128(16, 1))];
+    twice.value_sets[0].members = vec![member; 2];
+    assert!(
+        p4_ir::Checked::new(twice)
+            .unwrap_err()
+            .to_string()
+            .contains("twice")
+    );
+}

@@ -5,6 +5,7 @@
 //! meters and times only in tables that have them. The arrays grow by chunks, so that no growth copies a
 //! whole table while readers wait. Row 0 is the default entry.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
@@ -137,7 +138,8 @@ pub(crate) struct Rows {
     parts: usize,
     ranks: Option<Chunked<u64>>,
     counters: Option<Chunked<Counter>>,
-    meters: Option<Chunked<Meter>>,
+    /// Of versions of a table, the same entries share a meter.
+    meters: Option<Chunked<Arc<Meter>>>,
     idle: Option<Chunked<Idle>>,
     free: Vec<u32>,
     end: u32,
@@ -193,7 +195,7 @@ impl Rows {
         }
         if let Some(meters) = &mut self.meters {
             meters.reach(row);
-            meters.row_mut(row)[0] = Meter::default();
+            meters.row_mut(row)[0] = Arc::default();
         }
         if let Some(idle) = &mut self.idle {
             idle.reach(row);
@@ -319,7 +321,18 @@ impl Rows {
 
     #[inline]
     pub(crate) fn meter(&self, row: u32) -> Option<&Meter> {
+        self.shared_meter(row).map(|meter| &**meter)
+    }
+
+    #[inline]
+    pub(crate) fn shared_meter(&self, row: u32) -> Option<&Arc<Meter>> {
         Some(&self.meters.as_ref()?.row(row)[0])
+    }
+
+    /// Gives a row a meter; whether rows have meters.
+    pub(crate) fn set_meter(&mut self, row: u32, meter: Arc<Meter>) -> bool {
+        let meters = self.meters.as_mut().filter(|_| row < self.end);
+        meters.map(|meters| meters.row_mut(row)[0] = meter).is_some()
     }
 
     #[inline]
@@ -340,7 +353,9 @@ impl Rows {
             + self.patterns.memory()
             + self.ranks.as_ref().map_or(0, Chunked::memory)
             + self.counters.as_ref().map_or(0, Chunked::memory)
-            + self.meters.as_ref().map_or(0, Chunked::memory)
+            + self.meters.as_ref().map_or(0, |meters| {
+                meters.memory() + self.end as usize * (size_of::<Meter>() + 2 * size_of::<usize>())
+            })
             + self.idle.as_ref().map_or(0, Chunked::memory)
             + self.free.capacity() * size_of::<u32>()
     }

@@ -5,6 +5,7 @@
 //! decide. One longest prefix and otherwise exact fields: tries. Exact fields only: a hash table. No fields:
 //! every look-up misses.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::error::Error;
@@ -256,11 +257,35 @@ impl Table {
         self.rows.meter(handle)
     }
 
+    /// An entry's meter, for an entry of another table to share.
+    pub fn shared_meter(&self, handle: Handle) -> Option<Arc<Meter>> {
+        self.rows.shared_meter(handle).cloned()
+    }
+
+    pub(crate) fn share_meter(&mut self, handle: Handle, meter: Arc<Meter>) -> Result<(), Error> {
+        match self.rows.set_meter(handle, meter) {
+            true => Ok(()),
+            false => Err(Error::NotKept { what: "meters" }),
+        }
+    }
+
     /// Notes that an entry was used at a time in nanoseconds, if the table has idle times.
     #[inline]
     pub fn note_use(&self, handle: Handle, now: u64) {
         if let Some(idle) = self.rows.idle(handle) {
             idle.last.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// When an entry was last used, in nanoseconds, if the table has idle times.
+    pub fn last_use(&self, handle: Handle) -> Option<u64> {
+        Some(self.rows.idle(handle)?.last.load(Ordering::Relaxed))
+    }
+
+    /// Notes a use of an entry, unless a later one is known.
+    pub fn note_earlier_use(&self, handle: Handle, at: u64) {
+        if let Some(idle) = self.rows.idle(handle) {
+            idle.last.fetch_max(at, Ordering::Relaxed);
         }
     }
 

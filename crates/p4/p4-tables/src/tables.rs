@@ -12,6 +12,7 @@ use std::sync::Arc;
 use crate::change::{Change, ProfileChange};
 use crate::error::{BatchError, Error};
 use crate::key::{KeyLayout, Pattern};
+use crate::meter::Meter;
 use crate::ports::PortStates;
 use crate::profile::{Profile, ProfileSpec};
 use crate::rows::{Found, Stored, Target};
@@ -159,6 +160,15 @@ impl Tables {
                 .choose(place, hash())
                 .or_else(|| self.direct(table, DEFAULT)),
         }
+    }
+
+    /// Gives an entry the meter of another table's entry: both take from the same buckets then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`], [`Error::NotKept`].
+    pub fn share_meter(&mut self, table: u32, handle: Handle, meter: Arc<Meter>) -> Result<(), Error> {
+        self.table_mut(table)?.share_meter(handle, meter)
     }
 
     /// States of the ports that members of groups watch.
@@ -500,6 +510,11 @@ impl Shared {
             tables: RwLock::new(tables),
             writer: Mutex::new(()),
         }
+    }
+
+    /// The tables, which nobody else has.
+    pub fn get_mut(&mut self) -> &mut Tables {
+        self.tables.get_mut()
     }
 
     /// The tables as they are between two batches. Held for a burst of packets, not longer: a writer waits

@@ -783,6 +783,7 @@ impl Generator {
             entry: self.entry_action(&actions),
             constant_action: true,
             constant_arguments: true,
+            rates: None,
         });
         Table {
             identity: identity(format!("t{number}")),
@@ -829,6 +830,8 @@ impl Generator {
             entries.push(Entry {
                 keys,
                 target: EntryTarget::Action(self.entry_action(actions)),
+                rates: None,
+                idle_timeout_ns: 0,
                 priority: if with_priorities { number + 1 } else { 0 },
             });
         }

@@ -10,48 +10,61 @@ use p4_ir::{CounterId, Register, RegisterId, TableId};
 
 /// Reads cells from a number on, as many as an answer has room for.
 pub(super) fn read(version: &Version, array: P4Array, from: u32) -> Result<P4Answer, P4Refused> {
-    let program = version.engine.program();
-    let missing = || P4Refused::NoCell { array, cell: from };
-    let (cells, stride) = match array {
-        P4Array::Counter(number) => {
-            let counter = program.counters.get(usize::from(number)).ok_or_else(missing)?;
-            (counter.size, 2)
-        }
-        P4Array::Register(number) => {
-            let register = program.registers.get(usize::from(number)).ok_or_else(missing)?;
-            (register.size, words_of(register))
-        }
-        P4Array::Entries(number) => {
-            let table = program.tables.get(usize::from(number)).ok_or_else(missing)?;
-            let counts = table.counter.ok_or_else(missing).map(|_| table.entries.len())?;
-            // A program has fewer entries.
-            (counts as u32 + 1, 2)
-        }
-    };
+    let (cells, stride) = shape(version, array).ok_or(P4Refused::NoCell { array, cell: from })?;
     let room = MAX_CELL_WORDS as u32 / stride;
     let end = from.saturating_add(room).min(cells);
     let mut words = Vec::with_capacity(MAX_CELL_WORDS);
     for cell in from..end {
-        match array {
-            P4Array::Counter(number) => {
-                let count = version.state.counter(CounterId(number), cell.into())?;
-                words.extend([count.packets, count.bytes]);
-            }
-            P4Array::Register(number) => {
-                words.extend(version.state.register(RegisterId(number), cell.into())?);
-            }
-            P4Array::Entries(number) => {
-                let count = version.state.entry_count(program, TableId(number), cell as usize);
-                let count = count.unwrap_or_default();
-                words.extend([count.packets, count.bytes]);
-            }
-        }
+        add_cell(version, array, cell, &mut words)?;
     }
     Ok(P4Answer::Cells {
         words,
         stride,
         more: end < cells,
     })
+}
+
+/// Cells of an array, and words of one.
+fn shape(version: &Version, array: P4Array) -> Option<(u32, u32)> {
+    let program = version.engine.program();
+    let table = |number: u16| program.tables.get(usize::from(number));
+    // A program has fewer entries than a u32 counts.
+    Some(match array {
+        P4Array::Counter(number) => (program.counters.get(usize::from(number))?.size, 2),
+        P4Array::Register(number) => {
+            let register = program.registers.get(usize::from(number))?;
+            (register.size, words_of(register))
+        }
+        P4Array::Entries(number) => {
+            let table = table(number).filter(|table| table.counter.is_some())?;
+            (table.entries.len() as u32 + 1, 2)
+        }
+        P4Array::Idle(number) => {
+            let table = table(number).filter(|table| table.has_idle_times())?;
+            (table.entries.len() as u32, 1)
+        }
+    })
+}
+
+fn add_cell(version: &Version, array: P4Array, cell: u32, words: &mut Vec<u64>) -> Result<(), P4Refused> {
+    let (state, program) = (&version.state, version.engine.program());
+    match array {
+        P4Array::Counter(number) => {
+            let count = state.counter(CounterId(number), cell.into())?;
+            words.extend([count.packets, count.bytes]);
+        }
+        P4Array::Register(number) => words.extend(state.register(RegisterId(number), cell.into())?),
+        P4Array::Entries(number) => {
+            let count = state.entry_count(program, TableId(number), cell as usize);
+            let count = count.unwrap_or_default();
+            words.extend([count.packets, count.bytes]);
+        }
+        P4Array::Idle(number) => {
+            let last = state.last_use(program, TableId(number), cell as usize);
+            words.push(version.now().saturating_sub(last.unwrap_or(0)));
+        }
+    }
+    Ok(())
 }
 
 /// Sets cells from a number on.
@@ -63,6 +76,7 @@ pub(super) fn write(version: &Version, array: P4Array, from: u32, words: &[u64])
             Some(register) => words_of(register),
             None => return Err(P4Refused::NoCell { array, cell: from }),
         },
+        P4Array::Idle(_) => return Err(P4Refused::NoCell { array, cell: from }),
     };
     for (cell, words) in (from..=u32::MAX).zip(words.chunks(stride as usize)) {
         set(version, array, cell, words)?;
@@ -84,6 +98,7 @@ fn set(version: &Version, array: P4Array, cell: u32, words: &[u64]) -> Result<()
             let set = state.set_entry_count(program, TableId(number), cell as usize, count()?);
             set.ok_or_else(missing)?;
         }
+        P4Array::Idle(_) => return Err(missing()),
     }
     Ok(())
 }

@@ -128,14 +128,15 @@ impl Clients {
         self.channel.try_send(&message, &[]).is_ok()
     }
 
-    /// The next packet of clients; `Some(None)` if it is none.
-    fn receive(&self) -> Option<Option<Vec<u8>>> {
+    /// The next message of clients.
+    fn receive(&self) -> Option<Received> {
         match self.channel.try_recv() {
             Ok((ToP4::PacketOut(frame), _)) => {
                 let fits = (MIN_FRAME..=MAX_FRAME as usize).contains(&frame.len());
-                Some(Some(frame).filter(|_| fits))
+                Some(Received::Packet(Some(frame).filter(|_| fits)))
             }
-            Err(ChannelError::Malformed(_)) => Some(None),
+            Ok((ToP4::Lost { packets, digests }, _)) => Some(Received::Lost { packets, digests }),
+            Err(ChannelError::Malformed(_)) => Some(Received::Packet(None)),
             Err(ChannelError::WouldBlock) => None,
             Err(_) => {
                 self.is_closed.store(true, Ordering::Relaxed);
@@ -143,6 +144,14 @@ impl Clients {
             }
         }
     }
+}
+
+/// A message of clients.
+enum Received {
+    /// A packet; `None` if it is no frame.
+    Packet(Option<Vec<u8>>),
+    /// What was lost on the way to them.
+    Lost { packets: u64, digests: u64 },
 }
 
 /// A P4 switch whose clients may have sent packets.
@@ -163,7 +172,14 @@ impl FromClients<'_> {
             let Some(received) = self.clients.receive() else {
                 return;
             };
-            let made = received.and_then(|frame| {
+            let frame = match received {
+                Received::Packet(frame) => frame,
+                Received::Lost { packets, digests } => {
+                    counts.add_lost(packets, digests);
+                    continue;
+                }
+            };
+            let made = frame.and_then(|frame| {
                 let mut packet = slots.take(id)?;
                 packet.fill(id, counts.of_clients.clone(), frame);
                 packet.header = VnetHeader::default().to_bytes();
@@ -243,11 +259,15 @@ impl P4Table {
             return;
         };
         for _ in 0..PACKETS_OUT {
-            if clients.receive().is_none() {
+            let Some(received) = clients.receive() else {
                 return;
-            }
-            if let Some(switch) = self.switches.get(&key) {
-                switch.counts.add_packet_out(false);
+            };
+            match (self.switches.get(&key), received) {
+                (Some(switch), Received::Packet(_)) => switch.counts.add_packet_out(false),
+                (Some(switch), Received::Lost { packets, digests }) => {
+                    switch.counts.add_lost(packets, digests)
+                }
+                (None, _) => {}
             }
         }
     }

@@ -10,7 +10,7 @@ use control_protocol::p4::{P4_PORTS, P4Array, P4Binding, P4ClientCounts, P4Count
 use flow::PortId;
 use lock_free::{Claim, Guard};
 use p4_interpreter::{Context, Drop, Engine, KeyMasks, State, StateLimits};
-use p4_ir::setup::{self, Lineage, MeterRates};
+use p4_ir::setup::{self, Lineage, MeterRates, Setup};
 use p4_ir::{Block, CalculationInput, Checked, Implementation, KeyMatch, MatchKind, Table};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -158,22 +158,11 @@ impl Version {
         let (program, given) = setup::decode(bytes)?;
         let operations = operations(&program);
         within("operations of one pass", operations, most.into())?;
-        let tables = program.tables.iter().map(|table| u64::from(table.size));
-        let profiles = program.profiles.iter().map(|profile| u64::from(profile.size));
-        let entries = tables.chain(profiles).sum();
-        within("entries of all tables", entries, MAX_ENTRIES)?;
+        within("entries of all tables", entries(&program), MAX_ENTRIES)?;
         let engine = Engine::new(program)?;
-        let limits = StateLimits {
-            bytes: MAX_STATE,
-            ..StateLimits::default()
-        };
-        let mut state = State::new(&engine, limits)?;
-        state.give(&given)?;
         let former = former.filter(|former| given.lineage.succeeds(former.lineage));
-        if let Some(former) = former {
-            let keeps = |own, other| rates_of(&given.meters, own).eq(rates_of(&former.meters, other));
-            state.succeed(engine.program(), (former.engine.program(), &former.state), keeps);
-        }
+        let began = former.map_or_else(Instant::now, |former| former.began);
+        let state = begin(&engine, &given, former, began)?;
         let lanes = if state.runs_alone() {
             1
         } else {
@@ -197,7 +186,7 @@ impl Version {
             operations,
             meters: given.meters,
             lineage: given.lineage,
-            began: former.map_or_else(Instant::now, |former| former.began),
+            began,
         })
     }
 
@@ -208,6 +197,7 @@ impl Version {
         }
         let before = (former.engine.program(), &former.state);
         self.state.add_counts(self.engine.program(), before);
+        self.state.add_uses(self.engine.program(), before);
     }
 
     /// Passes that so many operations are enough for.
@@ -231,7 +221,7 @@ impl Version {
 
     /// Time on the program's clock, in nanoseconds.
     pub fn now(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        nanoseconds_since(self.began)
     }
 }
 
@@ -300,6 +290,12 @@ impl Counts {
         self.links.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Adds what clients' process lost on the way to them.
+    pub fn add_lost(&self, packets: u64, digests: u64) {
+        self.packets_in_lost.fetch_add(packets, Ordering::Relaxed);
+        self.add_digests_lost(digests);
+    }
+
     pub fn add_passed_on(&self) {
         self.passed_on.fetch_add(1, Ordering::Relaxed);
     }
@@ -339,6 +335,10 @@ pub(super) fn check_place(binding: P4Binding) -> Result<(), P4Refused> {
     }
 }
 
+fn nanoseconds_since(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
 pub(super) fn within(what: &'static str, value: u64, limit: u64) -> Result<(), P4Refused> {
     if value > limit {
         return Err(P4Refused::Limit { what, value, limit });
@@ -362,7 +362,10 @@ fn operations(program: &Checked) -> u64 {
         Implementation::Profile(_) if !program.watched_ports().is_empty() => WATCHING,
         _ => 0,
     });
-    u64::from(program.bounds().operations) + look_ups.chain(sums).chain(chosen).sum::<u64>()
+    let members = program.value_sets.iter().map(|set| set.members.len() as u64);
+    let steps = u64::from(program.bounds().parser_steps);
+    let compared = PER_RANGE * steps * members.sum::<u64>();
+    u64::from(program.bounds().operations) + compared + look_ups.chain(sums).chain(chosen).sum::<u64>()
 }
 
 /// Operations that a look-up counts as.
@@ -385,6 +388,35 @@ fn look_up(table: &Table) -> u64 {
         .iter()
         .map(|entry| entry.keys.iter().map(mask).collect::<Vec<_>>());
     LOOK_UP + PER_MASK * masks.collect::<HashSet<_>>().len() as u64
+}
+
+/// Entries that all tables are declared to have, and members that profiles are.
+fn entries(program: &Checked) -> u64 {
+    let tables = program.tables.iter().map(|table| u64::from(table.size));
+    let profiles = program.profiles.iter().map(|profile| u64::from(profile.size));
+    tables.chain(profiles).sum()
+}
+
+/// The state with which a version begins, whose clock has begun at a time.
+fn begin(
+    engine: &Engine,
+    given: &Setup,
+    former: Option<&Version>,
+    began: Instant,
+) -> Result<State, P4Refused> {
+    let limits = StateLimits {
+        bytes: MAX_STATE,
+        ..StateLimits::default()
+    };
+    let mut state = State::new(engine, limits)?;
+    state.give(given)?;
+    let before = former.map(|former| (former.engine.program(), &former.state));
+    if let (Some(before), Some(former)) = (before, former) {
+        let keeps = |own, other| rates_of(&given.meters, own).eq(rates_of(&former.meters, other));
+        state.succeed(engine.program(), before, keeps);
+    }
+    state.begin_idle_times(engine.program(), before, nanoseconds_since(began));
+    Ok(state)
 }
 
 /// Rates that are given to a meter, by cells. Its number differs between programs.

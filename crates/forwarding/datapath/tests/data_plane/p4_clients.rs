@@ -262,6 +262,14 @@ fn digests_reach_clients_and_are_lost_without() {
     }
     let all = switch.p4_switches()[0].counts.digests;
     assert_eq!(all, 2 + many + many / 100);
-    assert_eq!(received + 1 + switch.client_counts().digests_lost, all);
+    let before = switch.client_counts();
+    assert_eq!(received + 1 + before.digests_lost, all);
+    // The process tells what it has lost itself, whatever it says.
+    for (packets, digests) in [(3, 5), (0, u64::MAX)] {
+        clients.send(&ToP4::Lost { packets, digests }, &[]).unwrap();
+    }
+    let counts =
+        switch.until_clients(|counts| counts.packets_in_lost == 3 && lost(counts) == lost(&before) + 4);
+    assert_eq!((counts.packets_out, counts.packets_out_lost), (0, 0));
     switch.finish();
 }

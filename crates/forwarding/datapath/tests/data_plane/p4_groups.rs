@@ -81,6 +81,8 @@ fn balancer(is_one_shot: bool) -> Checked {
     pools.entries.push(p4_ir::Entry {
         keys: vec![KeyMatch::Exact(Bits::from_u128(16, 2))],
         target,
+        rates: None,
+        idle_timeout_ns: 0,
         priority: 0,
     });
     Checked::new(program).unwrap()

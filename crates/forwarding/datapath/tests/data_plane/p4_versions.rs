@@ -7,6 +7,7 @@ use control_protocol::data_plane::{Answer, Request};
 use control_protocol::p4::{P4Answer, P4Array, P4Request};
 use p4_stf::script::Command;
 use rustix::io::Errno;
+use std::time::Instant;
 
 impl Controller {
     #[track_caller]
@@ -188,5 +189,124 @@ fn a_meter_goes_on_over_versions_until_its_rates_change() {
     passes(&mut switch, 0);
     switch.put_p4(P4, &entries(1, "0:1 0:3"), 3);
     passes(&mut switch, 3);
+    switch.finish();
+}
+
+/// Of an entry of the rate limiter's flows. Nothing is ever added.
+fn with_rates(burst: u64, others: u32) -> Vec<u8> {
+    let mut text = String::from(
+        "add l2_forward hdr.ethernet.dst:0x020000000002 forward(port:2)\n\
+         add flows 10 src:0x020000000001 measure()\n\
+         add verdict colour:2 drop_counted()\n",
+    );
+    for other in 0..others {
+        text += &format!("add flows 20 src:0x0200000001{other:02x} measure()\n");
+    }
+    let (program, setup) = p4_ir::setup::decode(&version("rate_limiter", &commands(&text))).unwrap();
+    let mut program = program.into_program();
+    let rate = p4_ir::Rate { per_second: 0, burst };
+    let mut tables = program.tables.iter_mut();
+    let flows = tables.find(|table| table.meter.is_some()).unwrap();
+    // The entry that is there from the start, wherever it stands.
+    flows.entries.rotate_left(1.min(others as usize));
+    let entry = flows
+        .entries
+        .iter_mut()
+        .find(|entry| entry.priority == 10)
+        .unwrap();
+    entry.rates = Some(p4_ir::Rates {
+        committed: rate,
+        peak: rate,
+    });
+    p4_ir::setup::encode(&p4_ir::Checked::new(program).unwrap(), &setup)
+}
+
+#[test]
+fn the_meter_of_an_entry_marks_its_packets_and_goes_on_until_its_rates_change() {
+    let (mut switch, mut guests) = bound(3, &with_rates(250, 0));
+    let frames = [1, 3].map(|from| plain(from, 2, 100, 7));
+    let mut sent = 0;
+    let mut passes = |switch: &mut crate::support::Switch, wanted: u64| {
+        let before = switch.counters(1).delivered;
+        for _ in 0..4 {
+            guests.get_mut(&1).unwrap().send(&frames[0]);
+        }
+        sent += 4;
+        switch.until_ended(1, sent);
+        (0..wanted).for_each(|_| guests.get_mut(&2).unwrap().expect_plain(&frames[0]));
+        assert_eq!(switch.counters(1).delivered - before, wanted);
+        // A packet that no entry matches is not measured.
+        guests.get_mut(&3).unwrap().send(&frames[1]);
+        guests.get_mut(&2).unwrap().expect_plain(&frames[1]);
+    };
+    passes(&mut switch, 2);
+    switch.put_p4(P4, &with_rates(250, 3), 2);
+    passes(&mut switch, 0);
+    switch.put_p4(P4, &with_rates(350, 3), 3);
+    passes(&mut switch, 3);
+    switch.put_p4(P4, &with_rates(350, 0), 4);
+    passes(&mut switch, 0);
+    switch.finish();
+}
+
+/// The switch with a station whose entry has an idle time, and so many others.
+fn timed(others: u8) -> Vec<u8> {
+    let mut text = String::from("add dmac hdr.ethernet.dst:0x020000000002 forward(port:2)\n");
+    for station in (1..=1).chain(0x80..0x80 + others) {
+        text +=
+            &format!("add smac hdr.ethernet.src:0x0200000000{station:02x} std.ingress_port:1 NoAction()\n");
+    }
+    let (program, setup) = p4_ir::setup::decode(&version("l2_switch", &commands(&text))).unwrap();
+    let mut program = program.into_program();
+    let mut tables = program.tables.iter_mut();
+    let smac = tables
+        .find(|table| table.idle_timeout && !table.entries.is_empty())
+        .unwrap();
+    smac.entries[0].idle_timeout_ns = 1;
+    p4_ir::setup::encode(&p4_ir::Checked::new(program).unwrap(), &setup)
+}
+
+#[test]
+fn times_since_the_last_packet_of_an_entry_go_on_over_versions() {
+    let tables = |program: &p4_ir::Program| {
+        let names = program.tables.iter().map(|table| table.identity.name.clone());
+        names.collect()
+    };
+    let smac = P4Array::Idle(number("l2_switch", tables, "smac"));
+    let (mut switch, mut guests) = bound(2, &timed(0));
+    let since = |switch: &mut crate::support::Switch, tag: u64| {
+        let cells = switch.cells(tag, smac);
+        std::time::Duration::from_nanos(cells[0][0])
+    };
+    let first = since(&mut switch, 1);
+    assert!(since(&mut switch, 1) > first, "no packet has come");
+    let (frame, mut sent) = (plain(1, 2, 100, 7), 0);
+    for round in 1..=10_u8 {
+        // Most of them do not run, since their verdict is kept.
+        for _ in 0..4 {
+            let before = Instant::now();
+            guests.get_mut(&1).unwrap().send(&frame);
+            guests.get_mut(&2).unwrap().expect_plain(&frame);
+            sent += 1;
+            switch.until_ended(1, sent);
+            let passed = since(&mut switch, round.into());
+            assert!(passed <= before.elapsed(), "{passed:?}");
+        }
+        let after = Instant::now();
+        switch.put_p4(P4, &timed(round), u64::from(round) + 1);
+        let at_least = after.elapsed();
+        assert!(since(&mut switch, u64::from(round) + 1) >= at_least);
+    }
+    assert!(switch.p4_switches()[0].counts.repeated > 0);
+    let dmac = P4Array::Idle(number("l2_switch", tables, "dmac"));
+    let read = P4Request::Read {
+        switch: P4,
+        tag: 11,
+        array: dmac,
+        from: 0,
+    };
+    for wrong in [Request::P4(read), write(11, smac, 0, &[0])] {
+        switch.ask(wrong).unwrap_err();
+    }
     switch.finish();
 }

@@ -84,7 +84,7 @@ impl Notes<'_> {
             self.decide_register(0);
             self.state |= self.engine.watches_ports;
         }
-        if table.counter.is_some() || table.idle_timeout {
+        if table.counter.is_some() || self.engine.idle[lookup.table.index()] {
             self.ends.count(Use::Entry(lookup.table, lookup.entry));
         }
     }

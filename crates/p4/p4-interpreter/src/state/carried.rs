@@ -6,8 +6,9 @@
 
 use super::{CounterValue, State};
 use crate::tables::pattern;
-use p4_ir::{Counter, Meter, Program, Register, Table, TableId};
+use p4_ir::{Counter, Entry, Meter, Program, Rates, Register, Table, TableId};
 use p4_tables::{Count, DEFAULT, Handle};
+use std::collections::HashMap;
 
 /// A version's program and state.
 type Version<'a> = (&'a Program, &'a State);
@@ -46,6 +47,120 @@ impl State {
                 own.cells = former.registers[same].cells.clone();
             }
         }
+        for (at, table) in program
+            .tables
+            .iter()
+            .enumerate()
+            .filter(|(_, table)| table.meter.is_some())
+        {
+            let same = before
+                .tables
+                .iter()
+                .position(|other| has_same_meters((program, table), (before, other)));
+            if let Some(same) = same {
+                self.share_meters((table, at), (&before.tables[same], same), former);
+            }
+        }
+    }
+
+    /// Takes the meters of a former version's table for entries that have the same rates.
+    fn share_meters(&mut self, (table, at): (&Table, usize), (other, same): (&Table, usize), former: &State) {
+        let (at, same) = (at as u32, same as u32);
+        let old = former.tables.look();
+        let own = self.tables.get_mut();
+        let Ok(old) = old.table(same) else { return };
+        let rates = |entry: &Entry| Some(((entry.keys.clone(), entry.priority), entry.rates?));
+        let wanted: HashMap<_, Rates> = table.entries.iter().filter_map(rates).collect();
+        let of_default = |table: &Table| table.default.as_ref().and_then(|default| default.rates);
+        let mut shared = Vec::new();
+        if of_default(table).is_some() && of_default(table) == of_default(other) {
+            shared.push((DEFAULT, DEFAULT));
+        }
+        for (entry, (key, rates)) in other
+            .entries
+            .iter()
+            .filter_map(|entry| Some((entry, rates(entry)?)))
+        {
+            let found = |own: &p4_tables::Table| {
+                let (pattern, priority) = pattern(own.layout(), entry).ok()?;
+                own.find(&pattern, priority)
+            };
+            let pair = own.table(at).ok().and_then(found).zip(found(old));
+            shared.extend(pair.filter(|_| wanted.get(&key) == Some(&rates)));
+        }
+        for (to, from) in shared {
+            if let Some(meter) = old.shared_meter(from) {
+                // A table without meters has no use for one.
+                let _ = own.share_meter(at, to, meter);
+            }
+        }
+    }
+
+    /// Lets idle times of entries go on: packets were last seen when the former version saw them, and now for
+    /// entries that it did not have. Without a former version, all begin now.
+    pub fn begin_idle_times(&self, program: &Program, former: Option<Version<'_>>, now: u64) {
+        let tables = self.tables.look();
+        for (at, table) in program
+            .tables
+            .iter()
+            .enumerate()
+            .filter(|(_, table)| table.has_idle_times())
+        {
+            let Ok(own) = tables.table(at as u32) else {
+                continue;
+            };
+            let old = former.and_then(|(before, former)| {
+                let same = before
+                    .tables
+                    .iter()
+                    .position(|other| has_same_keys(table, other))?;
+                before.tables[same]
+                    .has_idle_times()
+                    .then_some((same, former.tables.look()))
+            });
+            let last = |handle: Handle| {
+                let (same, old) = old.as_ref()?;
+                let (pattern, priority) = own.pattern(handle)?;
+                let old = old.table(*same as u32).ok()?;
+                old.last_use(old.find(&pattern, priority)?)
+            };
+            own.handles()
+                .for_each(|handle| own.note_use(handle, last(handle).unwrap_or(now)));
+        }
+    }
+
+    /// Takes over when entries of a former version were last used, through which no packet runs any more.
+    pub fn add_uses(&self, program: &Program, (before, former): Version<'_>) {
+        let (own, old) = (self.tables.look(), former.tables.look());
+        for (at, table) in program
+            .tables
+            .iter()
+            .enumerate()
+            .filter(|(_, table)| table.has_idle_times())
+        {
+            let is_same = |other: &Table| other.has_idle_times() && has_same_keys(table, other);
+            let same = before.tables.iter().position(is_same);
+            let tables = same.map(|same| (own.table(at as u32), old.table(same as u32)));
+            let Some((Ok(own), Ok(old))) = tables else {
+                continue;
+            };
+            for handle in own.handles() {
+                let from = own
+                    .pattern(handle)
+                    .and_then(|(pattern, priority)| old.find(&pattern, priority));
+                if let Some(last) = from.and_then(|from| old.last_use(from)) {
+                    own.note_earlier_use(handle, last);
+                }
+            }
+        }
+    }
+
+    /// When a packet last met an entry of the program, in nanoseconds; `None`: its table does not keep that.
+    pub fn last_use(&self, program: &Program, table: TableId, entry: usize) -> Option<u64> {
+        let tables = self.tables.look();
+        let own = tables.table(u32::from(table.0)).ok()?;
+        let of = program.tables.get(table.index())?;
+        own.last_use(handle(own, of, entry).filter(|_| entry < of.entries.len())?)
     }
 
     /// Adds what entries of a former version have counted to the same entries of this one. Packets no longer
@@ -180,10 +295,18 @@ fn is_same_register(one: &Register, other: &Register) -> bool {
 
 /// Whether two tables count on their entries, which have the same keys.
 fn has_same_counts(one: &Table, other: &Table) -> bool {
+    one.counter.is_some() && other.counter.is_some() && has_same_keys(one, other)
+}
+
+/// Whether two tables measure their entries in the same unit, which have the same keys.
+fn has_same_meters((program, one): (&Program, &Table), (before, other): (&Program, &Table)) -> bool {
+    let in_bytes = |program: &Program, table: &Table| Some(program.meters[table.meter?.0.index()].bytes);
+    in_bytes(program, one) == in_bytes(before, other) && has_same_keys(one, other)
+}
+
+fn has_same_keys(one: &Table, other: &Table) -> bool {
     let keys = one.keys.iter().zip(&other.keys);
     one.identity.name == other.identity.name
-        && one.counter.is_some()
-        && other.counter.is_some()
         && one.keys.len() == other.keys.len()
         && keys
             .into_iter()

@@ -2,12 +2,14 @@
 
 use super::expr::Scope;
 use super::structure::name;
+use super::tables::key_match;
 use super::{At, CheckError, CheckResult, Checker, Problem, get, other, within};
 use crate::action::Op;
 use crate::control::{Apply, Block, Control, Next};
 use crate::expr::HeaderRef;
 use crate::limits;
-use crate::parser::{Emit, NextState, ParserOp, Pattern, Select, State};
+use crate::parser::{Emit, NextState, ParserOp, Pattern, Select, State, ValueSet};
+use std::collections::HashSet;
 
 impl Checker<'_> {
     /// Checks all states and value sets.
@@ -22,6 +24,7 @@ impl Checker<'_> {
                 .and_then(|()| within("bits of all parts", bits, limits::KEY_BITS))
                 .and_then(|()| within("members", set.size, limits::TABLE_SIZE))
                 .and_then(|()| name(&set.identity.name))
+                .and_then(|()| members(set))
                 .at(|| format!("value set {:?}", set.identity.name))?;
         }
         let parser = &self.program.parser;
@@ -250,4 +253,22 @@ impl Checker<'_> {
             Emit::UnionStack(stack) => union(get(&p.union_stacks, stack.index(), "union stack")?.ty),
         }
     }
+}
+
+/// Checks the members of a value set.
+fn members(set: &ValueSet) -> CheckResult {
+    within("members", set.members.len(), set.size.min(limits::VALUE_SET))?;
+    let mut seen = HashSet::new();
+    for member in &set.members {
+        if member.len() != set.parts.len() {
+            return other("a member has not as many parts as the set");
+        }
+        for (matched, (name, width, kind)) in member.iter().zip(&set.parts) {
+            key_match(matched, name, *width, *kind)?;
+        }
+        if !seen.insert(member) {
+            return other("a member is there twice");
+        }
+    }
+    Ok(())
 }

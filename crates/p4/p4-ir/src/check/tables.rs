@@ -9,7 +9,7 @@ use crate::externs::{Calculation, CalculationInput};
 use crate::ids::TableId;
 use crate::limits;
 use crate::table::{
-    ActionProfile, EntryAction, EntryTarget, Implementation, Key, KeyMatch, MatchKind, Share, Table,
+    ActionProfile, EntryAction, EntryTarget, Implementation, Key, KeyMatch, MatchKind, Rates, Share, Table,
 };
 use std::collections::HashSet;
 
@@ -80,6 +80,7 @@ impl Checker<'_> {
         }
         if let Some(default) = &table.default {
             self.entry_action(table, &default.entry)?;
+            rates(table, default.rates)?;
         }
         if let Implementation::Profile(profile) = table.implementation {
             let profile = get(&self.program.profiles, profile.index(), "action profile")?;
@@ -163,11 +164,15 @@ impl Checker<'_> {
         for (number, entry) in table.entries.iter().enumerate() {
             let place = || format!("table {:?}, entry {number}", table.identity.name);
             self.target(table, &entry.target).at(place)?;
+            rates(table, entry.rates).at(place)?;
+            if entry.idle_timeout_ns > 0 && !table.idle_timeout {
+                return other("has an idle time, but its table has none").at(place);
+            }
             if entry.keys.len() != table.keys.len() {
                 return other("has not as many keys as the table").at(place);
             }
             for (matched, key) in entry.keys.iter().zip(&table.keys) {
-                key_match(matched, key).at(place)?;
+                key_match(matched, &key.name, key.width, key.kind).at(place)?;
             }
             let unique = matches!(table.kind, MatchKind::Exact | MatchKind::Lpm);
             if unique && !seen.insert(&entry.keys) {
@@ -291,6 +296,14 @@ impl Checker<'_> {
     }
 }
 
+/// Checks that an entry has rates only if the table has a meter.
+fn rates(table: &Table, own: Option<Rates>) -> CheckResult {
+    match (own, table.meter) {
+        (Some(_), None) => other("has rates, but its table has no meter"),
+        _ => Ok(()),
+    }
+}
+
 /// Checks a member's part of a group.
 fn share(share: Share) -> CheckResult {
     if share.weight == 0 {
@@ -324,9 +337,9 @@ fn kind(table: &Table) -> CheckResult {
     }
 }
 
-/// Checks that an entry's match fits the key.
-fn key_match(matched: &KeyMatch, key: &Key) -> CheckResult {
-    let sane = |bits: &Bits| bits.width() == key.width && bits.is_canonical();
+/// Checks that a match fits a key, or a part of a value set.
+pub(super) fn key_match(matched: &KeyMatch, name: &str, width: u16, kind: MatchKind) -> CheckResult {
+    let sane = |bits: &Bits| bits.width() == width && bits.is_canonical();
     let masked = |value: &Bits, mask: &Bits| {
         value
             .bytes()
@@ -334,12 +347,12 @@ fn key_match(matched: &KeyMatch, key: &Key) -> CheckResult {
             .zip(mask.bytes())
             .all(|(value, mask)| value & !mask == 0)
     };
-    let fits = match (matched, key.kind) {
+    let fits = match (matched, kind) {
         (KeyMatch::Exact(value), MatchKind::Exact)
         | (KeyMatch::Optional(Some(value)), MatchKind::Optional) => sane(value),
         (KeyMatch::Optional(None), MatchKind::Optional) => true,
         (KeyMatch::Lpm(value, length), MatchKind::Lpm) => {
-            sane(value) && *length <= key.width && masked(value, &Bits::prefix(key.width, *length))
+            sane(value) && *length <= width && masked(value, &Bits::prefix(width, *length))
         }
         (KeyMatch::Ternary(value, mask), MatchKind::Ternary) => {
             sane(value) && sane(mask) && masked(value, mask)
@@ -352,6 +365,6 @@ fn key_match(matched: &KeyMatch, key: &Key) -> CheckResult {
     if fits {
         Ok(())
     } else {
-        other(format!("does not fit key {:?}", key.name))
+        other(format!("does not fit key {name:?}"))
     }
 }

@@ -88,8 +88,8 @@ pub enum Kind {
     DirectCounterEntry(Box<DirectCounterEntry>),
     #[prost(message, boxed, tag = "9")]
     Replication(Box<PacketReplicationEngineEntry>),
-    #[prost(message, tag = "10")]
-    ValueSet(Ignored),
+    #[prost(message, boxed, tag = "10")]
+    ValueSet(Box<ValueSetEntry>),
     #[prost(message, boxed, tag = "11")]
     RegisterEntry(Box<RegisterEntry>),
     #[prost(message, tag = "12")]
@@ -141,13 +141,19 @@ pub struct TableEntry {
     #[prost(int64, tag = "9")]
     pub idle_timeout_ns: i64,
     #[prost(message, optional, tag = "10")]
-    pub time_since_last_hit: Option<Ignored>,
+    pub time_since_last_hit: Option<IdleTimeout>,
     #[prost(bytes = "vec", tag = "11")]
     pub metadata: Vec<u8>,
     #[prost(message, optional, tag = "12")]
     pub meter_counter_data: Option<Ignored>,
     #[prost(bool, tag = "13")]
     pub is_const: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct IdleTimeout {
+    #[prost(int64, tag = "1")]
+    pub elapsed_ns: i64,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -332,6 +338,8 @@ pub struct DirectMeterEntry {
     pub table_entry: Option<TableEntry>,
     #[prost(message, optional, tag = "2")]
     pub config: Option<MeterConfig>,
+    #[prost(message, optional, tag = "3")]
+    pub counter_data: Option<Ignored>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -424,6 +432,20 @@ pub enum PortKind {
     EgressPort(u32),
     #[prost(bytes = "vec", tag = "3")]
     Port(Vec<u8>),
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ValueSetEntry {
+    #[prost(uint32, tag = "1")]
+    pub value_set_id: u32,
+    #[prost(message, repeated, tag = "2")]
+    pub members: Vec<ValueSetMember>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ValueSetMember {
+    #[prost(message, repeated, tag = "1")]
+    pub r#match: Vec<FieldMatch>,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]

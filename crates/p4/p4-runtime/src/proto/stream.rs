@@ -1,6 +1,6 @@
 //! What travels on a stream.
 
-use super::{Any, P4Data, Status, Uint128};
+use super::{Any, P4Data, Status, TableEntry, Uint128};
 use prost::{Message, Oneof};
 
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -25,16 +25,16 @@ pub mod stream_request {
     }
 }
 
-#[derive(Clone, PartialEq, Eq, Message)]
+#[derive(Clone, PartialEq, Message)]
 pub struct StreamMessageResponse {
-    #[prost(oneof = "stream_response::Update", tags = "1, 2, 3, 6")]
+    #[prost(oneof = "stream_response::Update", tags = "1, 2, 3, 4, 6")]
     pub update: Option<stream_response::Update>,
 }
 
 pub mod stream_response {
     use super::*;
 
-    #[derive(Clone, PartialEq, Eq, Oneof)]
+    #[derive(Clone, PartialEq, Oneof)]
     pub enum Update {
         #[prost(message, tag = "1")]
         Arbitration(MasterArbitrationUpdate),
@@ -42,6 +42,8 @@ pub mod stream_response {
         Packet(PacketIn),
         #[prost(message, tag = "3")]
         Digest(DigestList),
+        #[prost(message, tag = "4")]
+        Idle(IdleTimeoutNotification),
         #[prost(message, tag = "6")]
         Error(StreamError),
     }
@@ -102,6 +104,15 @@ pub struct DigestList {
     #[prost(message, repeated, tag = "3")]
     pub data: Vec<P4Data>,
     #[prost(int64, tag = "4")]
+    pub timestamp: i64,
+}
+
+/// Entries that no packet has met for their time.
+#[derive(Clone, PartialEq, Message)]
+pub struct IdleTimeoutNotification {
+    #[prost(message, repeated, tag = "1")]
+    pub table_entry: Vec<TableEntry>,
+    #[prost(int64, tag = "2")]
     pub timestamp: i64,
 }
 

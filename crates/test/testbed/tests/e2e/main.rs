@@ -13,6 +13,7 @@ mod interfaces;
 mod kills;
 mod life;
 mod p4;
+mod p4_clients;
 mod p4runtime;
 mod policies;
 mod polling;
