@@ -44,7 +44,7 @@ pub mod lab;
 pub mod masking;
 pub mod namespace;
 pub mod ovs;
-mod percentile;
+pub mod percentile;
 pub mod ping;
 pub mod polling;
 pub mod process;

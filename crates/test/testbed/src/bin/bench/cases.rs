@@ -6,6 +6,7 @@ mod attack;
 mod beside;
 mod copies;
 mod deaths;
+mod delay;
 mod dump;
 mod flood;
 mod frames;
@@ -17,6 +18,7 @@ mod idle;
 mod load;
 mod many;
 mod misses;
+pub mod p4;
 mod packet_loop;
 pub mod policies;
 mod ports;
@@ -87,6 +89,8 @@ pub const ALL: &[Case] = &[
     attack::DRIVEN,
     dump::CASE,
     deaths::CASE,
+    p4::packets::CASE,
+    p4::CASE,
     policies::packets::CASE,
     policies::CASE,
     full::GUESTS,

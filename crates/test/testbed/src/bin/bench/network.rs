@@ -277,6 +277,14 @@ impl Network {
         }
     }
 
+    /// Our instance.
+    pub fn ours(&self) -> Result<&Switch> {
+        match &self.switch {
+            Running::Hyperswitch(switch) => Ok(switch),
+            _ => bail!("it is not ours"),
+        }
+    }
+
     /// The ovs-vswitchd that drives our data plane.
     pub fn driven(&self) -> Result<&Driven> {
         match &self.switch {

@@ -3,6 +3,7 @@
 //! single frames of one flow are sent, one after the other, and the longest time that one takes is noted,
 //! during a dump and without one.
 
+use super::delay::{during, longest, one_way};
 use super::{Case, Rig};
 use crate::Effort;
 use crate::contender::{Contender, DRIVEN, with_tables};
@@ -11,7 +12,6 @@ use crate::network::Network;
 use crate::record::Better::Lower;
 use crate::record::Record;
 use anyhow::{Result, ensure};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use testbed::PollingGuest;
@@ -48,8 +48,6 @@ const WINDOW: u32 = 32;
 const LATE: Duration = Duration::from_millis(5);
 /// The first of the makers' stations, each at a port of its own.
 const STATION: u32 = 20;
-/// A frame must have arrived by then.
-const TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Guests {
     makers: PollingGuest,
@@ -77,25 +75,14 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
 fn measure(network: &Network, guests: &mut Guests, flows: u32) -> Result<[f64; 3]> {
     let (there, back) = (Frame::udp(64, 10, 11), Frame::udp(64, 11, 10));
     for (port, frame) in [(1, &back), (0, &there)].repeat(10) {
-        one_way(&mut guests.bystander, port, frame)?;
+        one_way(&mut guests.bystander, [port, 1 - port], frame)?;
         thread::sleep(Duration::from_millis(10));
     }
     fill(network, &mut guests.makers, usize::try_from(flows)?)?;
-    let done = AtomicBool::new(false);
-    let (dump, delay) = thread::scope(|scope| {
-        let dump = scope.spawn(|| {
-            let begin = Instant::now();
-            let count = network.driven().and_then(Driven::dump_flows);
-            let elapsed = begin.elapsed();
-            done.store(true, Ordering::Relaxed);
-            Ok::<_, anyhow::Error>((count?, elapsed))
-        });
-        // The bystander has a processor; who asks may be elsewhere.
-        let delay = on_processor(0, || {
-            longest(&mut guests.bystander, &there, || done.load(Ordering::Relaxed))
-        });
-        let dump = dump.join().expect("the dump does not panic")?;
-        Ok::<_, anyhow::Error>((dump, delay?))
+    let (delay, dump) = during(&mut guests.bystander, || {
+        let begin = Instant::now();
+        let count = network.driven().and_then(Driven::dump_flows);
+        Ok((count?, begin.elapsed()))
     })?;
     let (count, elapsed) = dump;
     ensure!(count >= usize::try_from(flows)?, "only {count} flows were told");
@@ -158,30 +145,4 @@ fn send_flows(makers: &mut PollingGuest, port: usize, count: u32) -> Result<()> 
         sent = end;
     }
     Ok(())
-}
-
-/// The longest time that a frame takes, of frames that are sent one after the other until the end.
-pub fn longest(guest: &mut PollingGuest, frame: &Frame, end: impl Fn() -> bool) -> Result<Duration> {
-    let mut longest = Duration::ZERO;
-    while !end() {
-        longest = longest.max(one_way(guest, 0, frame)?);
-    }
-    Ok(longest)
-}
-
-/// Sends a frame from a port, and waits until it is at the other.
-fn one_way(guest: &mut PollingGuest, from: usize, frame: &Frame) -> Result<Duration> {
-    let begin = Instant::now();
-    guest.send(from, frame)?;
-    guest.flush(from);
-    let mut arrived = false;
-    let destination = &frame.bytes()[HEADER_LEN..][..6];
-    while !arrived {
-        ensure!(
-            begin.elapsed() < TIMEOUT,
-            "a packet of a bystander does not arrive"
-        );
-        guest.receive(1 - from, 64, |bytes| arrived |= bytes.starts_with(destination))?;
-    }
-    Ok(begin.elapsed())
 }

@@ -15,7 +15,7 @@ mod connections;
 mod lists;
 pub mod packets;
 mod ports;
-mod scan;
+pub mod scan;
 mod text;
 
 use super::Case;

@@ -4,15 +4,12 @@
 use super::text::{PORT, policies};
 use super::{ANSWERED, LONGEST, LONGEST_WITHOUT, NAME, is_wanted};
 use crate::Effort;
-use crate::cases::dump::longest;
-use crate::machine::on_processor;
+use crate::cases::delay::during;
 use crate::record::Record;
 use anyhow::Result;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
-use testbed::polling::Frame;
+use std::time::Instant;
 use testbed::{PollingGuest, Switch};
 
 const LABEL: &str = "1,000 rules for 1,000 ports";
@@ -32,8 +29,12 @@ pub fn run(_: &Effort, record: &mut Record) -> Result<()> {
     }
     for round in 0..record.rounds {
         println!("  round {} of {}", round + 1, record.rounds);
-        let (delay, elapsed) = during(&mut guest, || switch.reload(&with).map(drop))?;
-        let (usual, _) = during(&mut guest, || {
+        let (delay, elapsed) = during(&mut guest, || {
+            let begin = Instant::now();
+            switch.reload(&with)?;
+            Ok(begin.elapsed())
+        })?;
+        let (usual, ()) = during(&mut guest, || {
             thread::sleep(elapsed);
             Ok(())
         })?;
@@ -44,27 +45,6 @@ pub fn run(_: &Effort, record: &mut Record) -> Result<()> {
     }
     drop(guest);
     switch.stop()
-}
-
-/// The longest time of a packet while `work` is done, and how long that takes.
-fn during(
-    guest: &mut PollingGuest,
-    work: impl FnOnce() -> Result<()> + Send,
-) -> Result<(Duration, Duration)> {
-    let done = AtomicBool::new(false);
-    let frame = Frame::udp(64, 10, 11);
-    thread::scope(|scope| {
-        let working = scope.spawn(|| {
-            let begin = Instant::now();
-            let result = work();
-            let elapsed = begin.elapsed();
-            done.store(true, Ordering::Relaxed);
-            result.map(|()| elapsed)
-        });
-        let delay = on_processor(0, || longest(guest, &frame, || done.load(Ordering::Relaxed)));
-        let elapsed = working.join().expect("the work does not panic")?;
-        Ok((delay?, elapsed))
-    })
 }
 
 /// A switch with all ports. `of_each` are lines of each but the others.

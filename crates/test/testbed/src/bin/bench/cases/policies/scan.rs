@@ -63,7 +63,7 @@ pub fn run(effort: &Effort, record: &mut Record) -> Result<()> {
 }
 
 /// Runs `work` while frames are sent as fast as they are taken, all of one connection or each of another.
-fn beside<T>(scanner: &mut PollingGuest, scans: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub fn beside<T>(scanner: &mut PollingGuest, scans: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let sending = scope.spawn(|| on_processor(0, || send_until(&stop, scanner, scans)));

@@ -1,6 +1,7 @@
 //! The targets, and what those of a kind have in common.
 
 use super::Target;
+use crate::cases::p4::packets::P4;
 use crate::cases::policies::packets::POLICIES;
 use crate::contender::{
     BY_PORTS, DRIVEN, DRIVEN_FILTERED, HYPERSWITCH, OVS_LEARNING, OVS_PORTS, OVS_PORTS_BATCHING,
@@ -85,6 +86,20 @@ const fn same_tables(what: &'static str, points: &'static [&'static str]) -> Tar
     }
 }
 
+/// Through P4 programs, beside the built-in switch.
+const fn through_p4(what: &'static str, points: &'static [&'static str], floor: f64, goal: f64) -> Target {
+    Target {
+        ours: P4.name,
+        ..beside(
+            what,
+            ["p4-packets", "busy cycles", HYPERSWITCH.name],
+            points,
+            1.0 / floor,
+            1.0 / goal,
+        )
+    }
+}
+
 /// Under ovs-vswitchd.
 const fn driven(target: Target) -> Target {
     Target {
@@ -110,6 +125,15 @@ const fn beside_together(
 const LOOP: [&str; 2] = ["loop", "ovs-dpdk"];
 const MANY_FLOWS: &[&str] = &["64 io, 1000 flows", "64 io, 100000 flows"];
 const LARGE: &[&str] = &["65536"];
+const BESIDE_HOSTILE: &[&str] = &[
+    "beside clone_doubling",
+    "beside clone_to_itself",
+    "beside digest_per_packet",
+    "beside growing_packet",
+    "beside multicast_storm",
+    "beside recirculate_always",
+    "beside resubmit_always",
+];
 
 pub(super) const TARGETS: &[Target] = &[
     in_cycles(
@@ -421,6 +445,54 @@ pub(super) const TARGETS: &[Target] = &[
             2.1,
         )
     },
+    through_p4(
+        "busy cycles per packet, 64 B: built-in switch / L2 switch in P4",
+        &["switch, 1 pair"],
+        1.1,
+        1.0,
+    ),
+    through_p4("same, 64 programs", &["switch, 64 pairs"], 1.2, 1.05),
+    through_p4(
+        "same, router in P4, 1,000 prefixes",
+        &["router, 1 pair"],
+        1.3,
+        1.1,
+    ),
+    alone(
+        "a P4 router from the file, first packet after, ms",
+        ["p4-changes", "first packet after"],
+        &["a router of 2 prefixes, from the file"],
+        20.0,
+        5.0,
+    ),
+    alone(
+        "same, in the place of one, 10,000 prefixes",
+        ["p4-changes", "first packet after"],
+        &["a router in the place of one, 10,000 prefixes"],
+        300.0,
+        100.0,
+    ),
+    alone(
+        "100 replacements of a P4 router under load, packets lost",
+        ["p4-changes", "lost"],
+        &["100 replacements of a router, full load"],
+        0.0,
+        0.0,
+    ),
+    alone(
+        "a tenant with a hostile P4 program, bystanders keep, %",
+        ["p4-changes", "bystanders keep"],
+        BESIDE_HOSTILE,
+        90.0,
+        98.0,
+    ),
+    alone(
+        "same, bystanders' p99, times that beside a sound program",
+        ["p4-changes", "bystanders' p99"],
+        BESIDE_HOSTILE,
+        2.0,
+        1.2,
+    ),
     alone(
         "first packet of a connection under 10,000 rules, more than a later one, us",
         ["policy-changes", "more for a first packet"],
