@@ -81,7 +81,7 @@ impl Schedule {
     }
 
     /// Whether a task that is not ours waits for this core; `None` if it is not known.
-    pub(crate) fn is_wanted_elsewhere(&self) -> Option<bool> {
+    pub fn is_wanted_elsewhere(&self) -> Option<bool> {
         let placement = &self.shared.placement;
         let here = self.here().filter(|_| placement.knows_vcpus())?;
         let view = placement.view(&NoHomes);

@@ -8,7 +8,7 @@
 use super::exit::Exit;
 use super::links::{Bounds, Held};
 use super::run::Run;
-use super::share::{Diverted, Due};
+use super::share::{Diverted, Due, Load, Turn};
 use super::verdicts::NONE;
 use super::version::Lane;
 use super::{Bound, P4Key, P4Switch};
@@ -76,7 +76,7 @@ impl Walk {
         sender: &mut Sender<'_>,
         step: &mut Step<'_>,
     ) -> Option<Diverted> {
-        let load = (step.schedule.waiting(), step.schedule.progress.packets);
+        let load = load(step);
         let due = self.shares.due(sender.port.id(), program.turns(), now_ns, load);
         if due == Due::Now {
             return None;
@@ -104,6 +104,7 @@ impl Walk {
         step: &mut Step<'_>,
     ) {
         self.crossings.begin(&program.bounds);
+        let turn = turn(&self.burst.packets);
         let mut source = Source {
             port: sender.port,
             is_copied: sender.port.is_copied(),
@@ -120,7 +121,7 @@ impl Walk {
         let now_ns = cpu::now_ns();
         let took_ns = now_ns.saturating_sub(begin_ns).saturating_sub(linked_ns);
         program.switch.counts.add_time(took_ns);
-        self.shares.charge(program.turns(), took_ns, now_ns);
+        self.shares.charge(program.turns(), turn, took_ns, now_ns);
     }
 
     /// Runs packets behind links until none waits to cross one. Returns how long that took, in nanoseconds,
@@ -147,12 +148,13 @@ impl Walk {
                 packets.for_each(|packet| packet.account.dropped(DropReason::NoRules, 1));
                 continue;
             };
-            let bound = program.bound.table.at(to);
+            let (bound, turn) = (program.bound.table.at(to), turn(&self.burst.packets));
             self.run_burst(held, (&bound, crossed), source, step);
             let now_ns = cpu::now_ns();
             let took_ns = now_ns.saturating_sub(begin_ns);
             held.switch.counts.add_time(took_ns);
-            self.shares.charge((to.0, program.bounds.length), took_ns, now_ns);
+            self.shares
+                .charge((to.0, program.bounds.length), turn, took_ns, now_ns);
             self.shares.record_met(source.port.id(), to.0);
             (begin_ns, all_ns) = (now_ns, all_ns + took_ns);
         }
@@ -171,7 +173,7 @@ impl Walk {
             return;
         };
         let begin_ns = cpu::now_ns();
-        let load = (step.schedule.waiting(), step.schedule.progress.packets);
+        let load = load(step);
         let is_due = self.shares.due_of(program.turns(), begin_ns, load) == Due::Now;
         let held = is_due.then(|| program.try_hold()).flatten();
         from.clients.set_waits(held.is_none());
@@ -181,6 +183,7 @@ impl Walk {
         slots.reclaim();
         from.receive(program.bounds.burst, slots, &mut self.burst.packets);
         self.crossings.begin(&program.bounds);
+        let turn = turn(&self.burst.packets);
         let mut source = Source {
             port: from.port,
             is_copied: false,
@@ -192,7 +195,7 @@ impl Walk {
         let now_ns = cpu::now_ns();
         let took_ns = now_ns.saturating_sub(begin_ns).saturating_sub(linked_ns);
         from.switch.counts.add_time(took_ns);
-        self.shares.charge(program.turns(), took_ns, now_ns);
+        self.shares.charge(program.turns(), turn, took_ns, now_ns);
     }
 
     fn deliver_outgoing(&mut self, sender: &mut Sender<'_>, step: &mut Step<'_>) {
@@ -270,6 +273,24 @@ impl Walk {
                 .min(left.saturating_mul(version.operations.max(1)));
             common
         })
+    }
+}
+
+/// What the thread does besides.
+fn load(step: &Step<'_>) -> Load {
+    let schedule = &step.schedule;
+    Load {
+        waiting: schedule.waiting(),
+        packets: schedule.progress.packets,
+        is_wanted: schedule.is_wanted_elsewhere() == Some(true),
+    }
+}
+
+fn turn(packets: &[Unique<Packet>]) -> Turn {
+    let bytes = packets.iter().map(|packet| packet.frame_len() as u64);
+    Turn {
+        packets: packets.len() as u64,
+        bytes: bytes.sum(),
     }
 }
 

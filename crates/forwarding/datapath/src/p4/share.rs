@@ -17,6 +17,11 @@
 //! go beyond its share wait in the ring that they come from, as long as the ring's last packets met it: those
 //! of other rings, which do not, go on.
 //!
+//! Guests that share the thread's core wait for it as well, and have no packets in their rings while they do.
+//! So while a task that is not ours wants the core, a P4 switch has its share also if no ring waits, but only
+//! what its packets take beyond usual ones counts then: a tenant with a program as others have is not slower
+//! than one without, whoever shares the core.
+//!
 //! Nobody waits for nothing: a turn is passed on only while rings of others are served. If as many turns in
 //! sequence were passed on as rings wait, nobody else has packets.
 
@@ -34,6 +39,11 @@ const LONG: u64 = 4;
 /// How much of the thread's time passes until a P4 switch may take again what it may have at once, in
 /// nanoseconds.
 const CREDIT_NS: u64 = 1_000_000;
+
+/// What a packet of a usual program takes at most, delivery included, in nanoseconds, and how many bytes of
+/// it are copied in a nanosecond at least.
+const USUAL_NS: u64 = 1_000;
+const USUAL_BYTES_PER_NS: u64 = 4;
 
 /// Longest time that a P4 switch whose turns have the usual length waits, in nanoseconds, whatever it took.
 const MOST_NS: u64 = 20_000_000;
@@ -66,11 +76,45 @@ pub(crate) enum Due {
     After(u64),
 }
 
+/// What a thread does besides, when packets of a P4 switch might have a turn.
+#[derive(Clone, Copy)]
+pub(crate) struct Load {
+    /// Rings that wait for a turn.
+    pub waiting: usize,
+    /// Packets that the thread has forwarded.
+    pub packets: u64,
+    /// Whether a task that is not ours waits for the thread's core.
+    pub is_wanted: bool,
+}
+
+/// Packets of a turn.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Turn {
+    pub packets: u64,
+    /// Of all of them together.
+    pub bytes: u64,
+}
+
+impl Turn {
+    /// What a turn of so many packets may take without being held against a P4 switch, in nanoseconds.
+    fn usual_ns(self) -> u64 {
+        self.packets.saturating_mul(USUAL_NS) + self.bytes / USUAL_BYTES_PER_NS
+    }
+}
+
+/// Up to which time of a thread the share of a P4 switch is used up, in nanoseconds.
+#[derive(Clone, Copy, Default)]
+struct UsedUp {
+    /// By all that it took.
+    all: u64,
+    /// By what it took beyond usual programs.
+    beyond: u64,
+}
+
 /// A thread's accounts of P4 switches.
 #[derive(Default)]
 pub(crate) struct Shares {
-    /// Up to which time of `had_ns` a share is used up.
-    used_up_ns: BTreeMap<P4Key, u64>,
+    used_up_ns: BTreeMap<P4Key, UsedUp>,
     /// Time that the thread has had.
     had_ns: u64,
     /// When `had_ns` was brought up to date.
@@ -83,29 +127,29 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Charges time to a P4 switch, whose turns may take `length` times as long as usual.
-    pub fn charge(&mut self, (switch, length): (P4Key, u64), took_ns: u64, now_ns: u64) {
+    /// Charges the time of a turn to a P4 switch, whose turns may take `length` times as long as usual.
+    pub fn charge(&mut self, (switch, length): (P4Key, u64), turn: Turn, took_ns: u64, now_ns: u64) {
         let rarity = if length > 1 { LONG * length } else { 1 };
         self.pass_time(now_ns);
         if self.used_up_ns.len() >= MOST_SWITCHES {
             self.used_up_ns.clear();
         }
         let used_up = self.used_up_ns.entry(switch).or_default();
-        let from = (*used_up).max(self.had_ns.saturating_sub(CREDIT_NS));
-        *used_up = from
-            .saturating_add(took_ns.saturating_mul(PART * rarity))
-            .min(self.had_ns + MOST_NS * rarity);
+        let (earliest, latest) = (
+            self.had_ns.saturating_sub(CREDIT_NS),
+            self.had_ns + MOST_NS * rarity,
+        );
+        let later = |at: u64, took_ns: u64| {
+            let took_ns = took_ns.saturating_mul(PART * rarity);
+            at.max(earliest).saturating_add(took_ns).min(latest)
+        };
+        used_up.all = later(used_up.all, took_ns);
+        used_up.beyond = later(used_up.beyond, took_ns.saturating_sub(turn.usual_ns()));
     }
 
     /// When packets of a port that is bound to a P4 switch have a turn, which may take `length` times as long
-    /// as usual. `load` has the rings that wait for a turn, and the packets that the thread has forwarded.
-    pub fn due(
-        &mut self,
-        port: PortId,
-        (switch, length): (P4Key, u64),
-        now_ns: u64,
-        load: (usize, u64),
-    ) -> Due {
+    /// as usual.
+    pub fn due(&mut self, port: PortId, (switch, length): (P4Key, u64), now_ns: u64, load: Load) -> Due {
         let met = self.met.remove(&port);
         let others = met.iter().flatten().copied();
         let mut all = std::iter::once(switch).chain(others);
@@ -118,8 +162,8 @@ impl Shares {
     }
 
     /// As [`due`](Self::due), of one P4 switch alone.
-    pub fn due_of(&mut self, turns: (P4Key, u64), now_ns: u64, load: (usize, u64)) -> Due {
-        if let Some(wait_ns) = self.wait_ns(turns, now_ns) {
+    pub fn due_of(&mut self, turns: (P4Key, u64), now_ns: u64, load: Load) -> Due {
+        if let Some(wait_ns) = self.wait_ns(turns, now_ns, load.is_wanted) {
             return Due::After(wait_ns);
         }
         if self.pass_on(turns.0, now_ns, load) {
@@ -147,15 +191,20 @@ impl Shares {
         }
     }
 
-    /// How long a P4 switch waits whose turns may take `length` times as long as usual, if that is more than
-    /// once; others may have packets during its turn that they do not have yet. `None`: it need not wait for
-    /// that.
-    fn wait_ns(&mut self, (switch, length): (P4Key, u64), now_ns: u64) -> Option<u64> {
-        if length == 1 {
+    /// How long a P4 switch waits whose turns may take `length` times as long as usual: if that is more than
+    /// once, since others may have packets during its turn that they do not have yet; if the core is wanted,
+    /// for what its packets took beyond usual ones. `None`: it need not wait for that.
+    fn wait_ns(&mut self, (switch, length): (P4Key, u64), now_ns: u64, is_wanted: bool) -> Option<u64> {
+        if length == 1 && !is_wanted {
             return None;
         }
         self.pass_time(now_ns);
         let used_up_ns = self.used_up_ns.get(&switch)?;
+        let used_up_ns = if length > 1 {
+            used_up_ns.all
+        } else {
+            used_up_ns.beyond
+        };
         let left_ns = used_up_ns.saturating_sub(self.had_ns);
         // The thread has no more time than that while it sleeps.
         (left_ns > 0).then_some(left_ns.min(GAP_NS))
@@ -166,11 +215,12 @@ impl Shares {
         self.at_ns = now_ns;
     }
 
-    /// Passes a turn on if the share is used up and others have packets. `waiting` rings wait for a turn, and
-    /// the thread has forwarded so many packets.
-    fn pass_on(&mut self, switch: P4Key, now_ns: u64, (waiting, packets): (usize, u64)) -> bool {
+    /// Passes a turn on if the share is used up and others have packets.
+    fn pass_on(&mut self, switch: P4Key, now_ns: u64, load: Load) -> bool {
+        let Load { waiting, packets, .. } = load;
         self.pass_time(now_ns);
-        let is_used_up = self.used_up_ns.get(&switch).is_some_and(|at| *at > self.had_ns);
+        let used_up_ns = self.used_up_ns.get(&switch);
+        let is_used_up = used_up_ns.is_some_and(|at| at.all > self.had_ns);
         if !is_used_up || waiting == 0 {
             return false;
         }
@@ -192,6 +242,16 @@ mod tests {
     use flow::{ControllerId, P4Id};
 
     const OWN: P4Key = (ControllerId::BUILT_IN, P4Id(1));
+    const TURN: Turn = Turn { packets: 0, bytes: 0 };
+
+    /// Nobody wants the core.
+    fn load(waiting: usize, packets: u64) -> Load {
+        Load {
+            waiting,
+            packets,
+            is_wanted: false,
+        }
+    }
 
     #[test]
     fn a_switch_has_its_part_of_the_time_while_others_forward() {
@@ -199,8 +259,8 @@ mod tests {
         let (mut now_ns, mut busy_ns) = (1_000_000_000, 0);
         for packets in 0..10_000 {
             now_ns += 80_000;
-            if !shares.pass_on(OWN, now_ns, (1, packets)) {
-                shares.charge((OWN, 1), 80_000, now_ns);
+            if !shares.pass_on(OWN, now_ns, load(1, packets)) {
+                shares.charge((OWN, 1), TURN, 80_000, now_ns);
                 busy_ns += 80_000;
             }
         }
@@ -215,17 +275,57 @@ mod tests {
         let (begin_ns, end_ns) = (1_000_000_000, 11_000_000_000);
         let (mut now_ns, mut turns) = (begin_ns, 0);
         while now_ns < end_ns {
-            now_ns += match shares.wait_ns((OWN, 10), now_ns) {
+            now_ns += match shares.wait_ns((OWN, 10), now_ns, false) {
                 Some(wait_ns) => wait_ns,
                 None => {
-                    shares.charge((OWN, 10), 800_000, now_ns + 800_000);
+                    shares.charge((OWN, 10), TURN, 800_000, now_ns + 800_000);
                     turns += 1;
                     800_000
                 }
             };
         }
         assert!((19..=21).contains(&turns), "{turns} of 20");
-        assert_eq!(shares.wait_ns((OWN, 1), now_ns), None, "usual turns");
+        assert_eq!(shares.wait_ns((OWN, 1), now_ns, false), None, "usual turns");
+    }
+
+    /// Beside a task on its core a P4 switch has a sixteenth of the time for what is not usual.
+    #[test]
+    fn tasks_on_the_core_have_their_time() {
+        let usual = Turn {
+            packets: 32,
+            bytes: 32 * 65_536,
+        };
+        let wanted = Load {
+            is_wanted: true,
+            ..load(0, 0)
+        };
+        let cases = [(600_000, 1.0 / PART as f64), (540_000, 1.0)];
+        for (took_ns, part) in cases {
+            let mut shares = Shares::default();
+            let (begin_ns, end_ns) = (1_000_000_000, 11_000_000_000);
+            let (mut now_ns, mut beyond_ns, mut waited_ns) = (begin_ns, 0, 0);
+            while now_ns < end_ns {
+                now_ns += match shares.due_of((OWN, 1), now_ns, wanted) {
+                    Due::After(wait_ns) => {
+                        waited_ns += wait_ns;
+                        wait_ns
+                    }
+                    Due::Now | Due::Later => {
+                        shares.charge((OWN, 1), usual, took_ns, now_ns + took_ns);
+                        beyond_ns += took_ns.saturating_sub(usual.usual_ns());
+                        took_ns
+                    }
+                };
+            }
+            if part < 1.0 {
+                let found = beyond_ns as f64 / (end_ns - begin_ns) as f64 / part;
+                assert!((0.9..1.1).contains(&found), "{found}");
+            } else {
+                assert_eq!(waited_ns, 0, "a usual program does not wait");
+            }
+            let due = shares.due_of((OWN, 1), now_ns, load(0, 0));
+            assert_eq!(due, Due::Now, "nobody wants the core any more");
+        }
     }
 
     #[test]
@@ -233,13 +333,13 @@ mod tests {
         let mut shares = Shares::default();
         let other = (ControllerId::BUILT_IN, P4Id(2));
         let now_ns = 1_000_000_000;
-        shares.charge((OWN, 1), MOST_NS, now_ns);
-        shares.charge((other, 1), MOST_NS, now_ns);
-        assert!(!shares.pass_on(OWN, now_ns, (0, 5)), "no ring waits");
+        shares.charge((OWN, 1), TURN, MOST_NS, now_ns);
+        shares.charge((other, 1), TURN, MOST_NS, now_ns);
+        assert!(!shares.pass_on(OWN, now_ns, load(0, 5)), "no ring waits");
         // Both wait, and nothing is forwarded meanwhile.
         let served = (0..40).filter(|turn| {
             let switch = if turn % 2 == 0 { OWN } else { other };
-            !shares.pass_on(switch, now_ns, (1, 5))
+            !shares.pass_on(switch, now_ns, load(1, 5))
         });
         assert!(served.count() >= 10);
     }
@@ -250,15 +350,15 @@ mod tests {
         let other = (ControllerId::BUILT_IN, P4Id(2));
         let [one, two] = [1, 2].map(PortId);
         shares.record_met(one, other);
-        shares.charge((other, 1), MOST_NS, 0);
-        let due = |shares: &mut Shares, port| shares.due(port, (OWN, 1), 1_000, (1, 5));
+        shares.charge((other, 1), TURN, MOST_NS, 0);
+        let due = |shares: &mut Shares, port| shares.due(port, (OWN, 1), 1_000, load(1, 5));
         assert_eq!(due(&mut shares, one), Due::Later);
         assert_eq!(due(&mut shares, two), Due::Now, "its packets do not meet it");
         shares.forget_met(one);
         assert_eq!(due(&mut shares, one), Due::Now);
         shares.record_met(one, other);
-        shares.charge((other, 2), MOST_NS, 0);
-        let due = shares.due(one, (OWN, 2), 1_000, (0, 5));
+        shares.charge((other, 2), TURN, MOST_NS, 0);
+        let due = shares.due(one, (OWN, 2), 1_000, load(0, 5));
         assert!(matches!(due, Due::After(1..=GAP_NS)), "long turns are rare");
         for port in 0..3 * MOST_PORTS as u32 {
             shares.record_met(PortId(port), other);
@@ -269,20 +369,23 @@ mod tests {
     #[test]
     fn whatever_it_took_the_wait_is_bounded() {
         let mut shares = Shares::default();
-        shares.charge((OWN, 1), u64::MAX, 0);
+        shares.charge((OWN, 1), TURN, u64::MAX, 0);
         let turns = MOST_NS / 100_000;
         for turn in 1..turns {
-            assert!(shares.pass_on(OWN, turn * 100_000, (1, turn)), "{turn}");
+            assert!(shares.pass_on(OWN, turn * 100_000, load(1, turn)), "{turn}");
         }
-        assert!(!shares.pass_on(OWN, turns * 100_000, (1, turns)));
+        assert!(!shares.pass_on(OWN, turns * 100_000, load(1, turns)));
     }
 
     #[test]
     fn time_that_a_thread_has_not_had_is_no_part_of_a_share() {
         let mut shares = Shares::default();
-        shares.charge((OWN, 1), u64::MAX, 0);
+        shares.charge((OWN, 1), TURN, u64::MAX, 0);
         for slice in 1..10 {
-            assert!(shares.pass_on(OWN, slice * 20 * MOST_NS, (1, slice)), "{slice}");
+            assert!(
+                shares.pass_on(OWN, slice * 20 * MOST_NS, load(1, slice)),
+                "{slice}"
+            );
         }
     }
 }
