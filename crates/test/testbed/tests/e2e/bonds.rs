@@ -75,8 +75,8 @@ fn bonds_and_vlan_devices_are_uplinks_on_an_older_kernel() -> Result<()> {
         must(&guest, &ping).is_ok()
     };
     let status = || must(&guest, "$HS status").unwrap_or_default();
-    until("traffic through the bond", || pings(1)).with_context(&status)?;
-    until("traffic through the VLAN device", || pings(2)).with_context(&status)?;
+    until("traffic through the bond", || pings(1)).with_context(status)?;
+    until("traffic through the VLAN device", || pings(2)).with_context(status)?;
     let said = status();
     let reason = "not hidden from the host (no program at the device's ingress (Linux 6.6)";
     ensure!(said.contains(reason), "{said}");
@@ -94,5 +94,5 @@ fn bonds_and_vlan_devices_are_uplinks_on_an_older_kernel() -> Result<()> {
         &guest,
         "$IP link set v0.100 down && sleep 1 && $IP link set v0.100 up",
     )?;
-    until("traffic through the VLAN device again", || pings(2)).with_context(&status)
+    until("traffic through the VLAN device again", || pings(2)).with_context(status)
 }
