@@ -47,7 +47,7 @@ pub fn hosts(count: u32) -> String {
     text
 }
 
-/// The same routes without what they do.
+/// Keys of the routes of [`hosts`].
 pub fn keys_of_hosts(count: u32) -> String {
     hosts(count).replace("via ", "").replace(" => 1", "")
 }
