@@ -610,6 +610,14 @@ fn sleeps_when_idle() {
     assert!(quiet);
 }
 
+/// Joins two namespaces by a pair of interfaces.
+fn join(host: &Namespace, uplink: &str, outside: &Namespace, far: &str) {
+    sh(&format!(
+        "ip link add {uplink} netns {} type veth peer name {far} netns {}",
+        host.0, outside.0
+    ));
+}
+
 #[test]
 fn an_uplink_carries_traffic_and_vlan_tags() {
     if !can_run() {
@@ -617,10 +625,7 @@ fn an_uplink_carries_traffic_and_vlan_tags() {
     }
     let (host, outside, inside) = (Namespace::new(), Namespace::new(), Namespace::new());
     let (uplink, far, name) = (unique(), unique(), unique());
-    sh(&format!(
-        "ip link add {uplink} netns {} type veth peer name {far} netns {}",
-        host.0, outside.0
-    ));
+    join(&host, &uplink, &outside, &far);
     outside.sh(&format!("ip addr add 10.80.0.1/24 dev {far}"));
     outside.sh(&format!("ip link set {far} up"));
 
@@ -693,10 +698,7 @@ fn an_uplink_moves_to_another_namespace_and_back() {
     }
     let (host, outside, other) = (Namespace::new(), Namespace::new(), Namespace::new());
     let (uplink, far) = (unique(), unique());
-    sh(&format!(
-        "ip link add {uplink} netns {} type veth peer name {far} netns {}",
-        host.0, outside.0
-    ));
+    join(&host, &uplink, &outside, &far);
     outside.sh(&format!("ip addr add 10.80.0.1/24 dev {far}"));
     outside.sh(&format!("ip link set {far} up"));
     let up = |namespace: &Namespace| {
@@ -740,10 +742,7 @@ fn a_device_that_is_down_stays_hidden_when_the_broker_dies() {
     }
     let (host, outside) = (Namespace::new(), Namespace::new());
     let (uplink, far) = (unique(), unique());
-    sh(&format!(
-        "ip link add {uplink} netns {} type veth peer name {far} netns {}",
-        host.0, outside.0
-    ));
+    join(&host, &uplink, &outside, &far);
     outside.sh(&format!("ip addr add 10.80.0.1/24 dev {far}"));
     outside.sh(&format!("ip link set {far} up"));
     host.sh(&format!("ip addr add 10.80.0.2/24 dev {uplink}"));
@@ -794,10 +793,7 @@ fn a_kernel_without_tcx_has_bridges_and_says_so() {
     }
     let (host, outside, inside) = (Namespace::new(), Namespace::new(), Namespace::new());
     let (uplink, far, name) = (unique(), unique(), unique());
-    sh(&format!(
-        "ip link add {uplink} netns {} type veth peer name {far} netns {}",
-        host.0, outside.0
-    ));
+    join(&host, &uplink, &outside, &far);
     outside.sh(&format!("ip addr add 10.80.0.1/24 dev {far}"));
     outside.sh(&format!("ip link set {far} up"));
     host.sh(&format!("ip addr add 10.80.0.2/24 dev {uplink}"));
@@ -900,10 +896,7 @@ fn frames_of_all_lengths_come_in_order_through_ring_and_socket() {
     const LENGTHS: [usize; 12] = [60, 64, 1514, 1900, 1940, 1954, 1960, 2000, 2048, 2100, 4000, 9014];
     let (host, outside) = (Namespace::new(), Namespace::new());
     let (uplink, far) = (unique(), unique());
-    sh(&format!(
-        "ip link add {uplink} netns {} type veth peer name {far} netns {}",
-        host.0, outside.0
-    ));
+    join(&host, &uplink, &outside, &far);
     host.sh(&format!("ip link set {uplink} mtu 9000 up"));
     outside.sh(&format!("ip link set {far} mtu 9000 up"));
     let driver = Driver::start(Some(&host));
@@ -970,10 +963,7 @@ fn frames_without_room_in_the_ring_are_counted() {
     const FRAMES: u64 = 6000;
     let (host, outside) = (Namespace::new(), Namespace::new());
     let (uplink, far) = (unique(), unique());
-    sh(&format!(
-        "ip link add {uplink} netns {} type veth peer name {far} netns {}",
-        host.0, outside.0
-    ));
+    join(&host, &uplink, &outside, &far);
     host.sh(&format!("ip link set {uplink} up"));
     outside.sh(&format!("ip link set {far} up"));
     let open = |namespace: &Namespace, name: &str| {
@@ -1014,10 +1004,7 @@ fn frames_wait_for_an_uplink_that_is_full() {
     for limit in ["1mb", "20kb"] {
         let (host, outside, inside) = (Namespace::new(), Namespace::new(), Namespace::new());
         let (uplink, far, name) = (unique(), unique(), unique());
-        sh(&format!(
-            "ip link add {uplink} netns {} type veth peer name {far} netns {}",
-            host.0, outside.0
-        ));
+        join(&host, &uplink, &outside, &far);
         outside.sh(&format!("ip link set {far} up"));
         host.sh(&format!("ip link set {uplink} up"));
         host.sh(&format!(

@@ -2,7 +2,7 @@ use super::*;
 use crate::proto::{
     Entity, FieldMatch, FieldMatchType, Param, TableEntry, TernaryMatch, Update, update_type,
 };
-use crate::testing::{self, update};
+use crate::testing::{self, read_as, update};
 use tonic::Code;
 use tonic::Code::{InvalidArgument, NotFound, OutOfRange, Unimplemented};
 use update_type::{DELETE, INSERT, MODIFY};
@@ -113,35 +113,21 @@ fn meter(table_entry: Option<TableEntry>, config: Option<MeterConfig>) -> Kind {
 
 /// Rates that a read finds, by the priority of entries; -1 is the default's.
 fn found(pipeline: &Pipeline, request: Kind) -> Vec<(i32, Option<i64>)> {
-    struct Found(Vec<(i32, Option<i64>)>);
-    impl Reader for Found {
-        fn cells(
-            &mut self,
-            _: control_protocol::p4::P4Array,
-            _: std::ops::Range<u32>,
-        ) -> Done<Vec<Vec<u64>>> {
-            Ok(Vec::new())
-        }
-
-        fn found(&mut self, kind: Kind) -> Done<()> {
-            let (entry, config) = match kind {
-                Kind::DirectMeterEntry(found) => (found.table_entry.unwrap(), found.config),
-                Kind::TableEntry(found) => (*found.clone(), found.meter_config),
-                other => panic!("{other:?}"),
-            };
-            let priority = if entry.is_default_action {
-                -1
-            } else {
-                entry.priority
-            };
-            self.0.push((priority, config.map(|config| config.cir)));
-            Ok(())
-        }
-    }
-    let mut found = Found(Vec::new());
-    let kind = Some(request);
-    pipeline.read(&Entity { kind }, &Scope::Full, &mut found).unwrap();
-    found.0
+    let rates = |kind| {
+        let (entry, config) = match kind {
+            Kind::DirectMeterEntry(found) => (found.table_entry.unwrap(), found.config),
+            Kind::TableEntry(found) => (*found.clone(), found.meter_config),
+            other => panic!("{other:?}"),
+        };
+        let priority = if entry.is_default_action {
+            -1
+        } else {
+            entry.priority
+        };
+        (priority, config.map(|config| config.cir))
+    };
+    let found = read_as(pipeline, request, &Scope::Full).unwrap();
+    found.into_iter().map(rates).collect()
 }
 
 #[test]

@@ -1,8 +1,8 @@
 use super::*;
 use crate::proto::{
-    Action, Entity, FieldMatch, FieldMatchType, Param, TableAction, TableActionType, TableEntry, update_type,
+    Action, FieldMatch, FieldMatchType, Param, TableAction, TableActionType, TableEntry, update_type,
 };
-use crate::testing::{self, update};
+use crate::testing::{self, read_as, update};
 use crate::uses::Uses;
 use tonic::Code::{
     AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, Ok as Fine, ResourceExhausted,
@@ -104,24 +104,8 @@ fn code(pipeline: &mut Pipeline, verb: i32, kind: Kind) -> Code {
     code
 }
 
-struct Found(Vec<Kind>);
-
-impl Reader for Found {
-    fn cells(&mut self, _: control_protocol::p4::P4Array, _: std::ops::Range<u32>) -> Done<Vec<Vec<u64>>> {
-        Ok(Vec::new())
-    }
-
-    fn found(&mut self, kind: Kind) -> Done<()> {
-        self.0.push(kind);
-        Ok(())
-    }
-}
-
 fn read(pipeline: &Pipeline, kind: Kind, scope: &Scope) -> Vec<Kind> {
-    let mut found = Found(Vec::new());
-    let kind = Some(kind);
-    pipeline.read(&Entity { kind }, scope, &mut found).unwrap();
-    found.0
+    read_as(pipeline, kind, scope).unwrap()
 }
 
 #[test]

@@ -1,33 +1,9 @@
 use super::*;
 use crate::proto::{CloneSessionEntry, MulticastGroupEntry, update_type::INSERT};
-use crate::testing::{self, route, update};
-
-/// Collects what is found; cells have their number as value.
-#[derive(Default)]
-struct Found(Vec<Kind>);
-
-impl Reader for Found {
-    fn cells(&mut self, _: P4Array, cells: Range<u32>) -> Done<Vec<Vec<u64>>> {
-        Ok(cells
-            .map(|cell| vec![cell.into(), 100 + u64::from(cell)])
-            .collect())
-    }
-
-    fn found(&mut self, kind: Kind) -> Done<()> {
-        self.0.push(kind);
-        Ok(())
-    }
-}
+use crate::testing::{self, Found, read_as, route, update};
 
 fn pipeline(name: &str) -> Pipeline {
     Pipeline::load(Some(&testing::program(name).0)).unwrap()
-}
-
-fn read_as(pipeline: &Pipeline, request: Kind, scope: &Scope) -> Done<Vec<Kind>> {
-    let mut found = Found::default();
-    let kind = Some(request);
-    pipeline.read(&Entity { kind }, scope, &mut found)?;
-    Ok(found.0)
 }
 
 fn read(pipeline: &Pipeline, request: Kind) -> Vec<Kind> {

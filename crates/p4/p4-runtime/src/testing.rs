@@ -1,5 +1,6 @@
 //! Programs and an instance for tests.
 
+use crate::arbitration::Scope;
 use crate::bytestring;
 use crate::failure::{Done, Failure};
 use crate::pipeline::Pipeline;
@@ -7,12 +8,14 @@ use crate::proto::{
     Action, Cookie, Entity, FieldMatch, FieldMatchType, ForwardingPipelineConfig, Kind, LpmMatch, Param,
     TableAction, TableActionType, TableEntry, Update,
 };
+use crate::read::Reader;
 use crate::switches::{DeviceInfo, Switches};
 use control_protocol::Channel;
 use control_protocol::p4::P4Array;
 use p4_ir::{Bits, Program, Table};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 use tonic::Code;
@@ -180,4 +183,29 @@ impl Switches for Shared {
         self.borrow_mut().data_plane = Some(theirs);
         Ok(ours)
     }
+}
+
+/// Collects what is found; cells have their number as value.
+#[derive(Default)]
+pub struct Found(pub Vec<Kind>);
+
+impl Reader for Found {
+    fn cells(&mut self, _: P4Array, cells: Range<u32>) -> Done<Vec<Vec<u64>>> {
+        Ok(cells
+            .map(|cell| vec![cell.into(), 100 + u64::from(cell)])
+            .collect())
+    }
+
+    fn found(&mut self, kind: Kind) -> Done<()> {
+        self.0.push(kind);
+        Ok(())
+    }
+}
+
+/// What a client reads that has a scope.
+pub fn read_as(pipeline: &Pipeline, request: Kind, scope: &Scope) -> Done<Vec<Kind>> {
+    let mut found = Found::default();
+    let kind = Some(request);
+    pipeline.read(&Entity { kind }, scope, &mut found)?;
+    Ok(found.0)
 }

@@ -1,6 +1,6 @@
 use super::*;
-use crate::proto::{Entity, ExactMatch, FieldMatch, FieldMatchType, TernaryMatch, update_type};
-use crate::testing::{self, update};
+use crate::proto::{ExactMatch, FieldMatch, FieldMatchType, TernaryMatch, update_type};
+use crate::testing::{self, read_as, update};
 use tonic::Code::{AlreadyExists, InvalidArgument, NotFound, PermissionDenied, ResourceExhausted};
 use update_type::{DELETE, INSERT, MODIFY};
 
@@ -25,28 +25,12 @@ fn set(pipeline: &Pipeline, members: &[ValueSetMember]) -> Kind {
     }))
 }
 
-struct Found(Vec<Kind>);
-
-impl Reader for Found {
-    fn cells(&mut self, _: control_protocol::p4::P4Array, _: std::ops::Range<u32>) -> Done<Vec<Vec<u64>>> {
-        Ok(Vec::new())
-    }
-
-    fn found(&mut self, kind: Kind) -> Done<()> {
-        self.0.push(kind);
-        Ok(())
-    }
-}
-
 fn read(pipeline: &Pipeline, value_set_id: u32) -> Vec<Kind> {
-    let mut found = Found(Vec::new());
     let entry = ValueSetEntry {
         value_set_id,
         members: Vec::new(),
     };
-    let kind = Some(Kind::ValueSet(Box::new(entry)));
-    pipeline.read(&Entity { kind }, &Scope::Full, &mut found).unwrap();
-    found.0
+    read_as(pipeline, Kind::ValueSet(Box::new(entry)), &Scope::Full).unwrap()
 }
 
 #[test]

@@ -8,8 +8,8 @@ use common::{action, entry, exact, layout};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use p4_tables::{
-    Change, Count, DEFAULT, Entry, Error, GroupMember, Match, MatchKind, ProfileChange, ProfileSpec, Shared,
-    TableSpec, Tables, Target, Words,
+    Change, Count, DEFAULT, Entry, Error, GroupMember, KeyLayout, Match, MatchKind, ProfileChange,
+    ProfileSpec, Shared, TableSpec, Tables, Target, Words,
 };
 
 /// Each batch gives all entries of two tables the same new argument; readers never see two arguments under
@@ -211,13 +211,13 @@ fn constants_defaults_counters_and_idle_times() {
     assert_eq!(seen.counted(seen.lookup(&[3]).unwrap()), Some(Count::default()));
 }
 
-#[test]
-fn profiles_choose_by_hash_and_keep_what_is_used() {
-    let key = layout(&[(MatchKind::Exact, 8)]);
+/// A table of such a key whose entries choose in a profile, and the profile, of so many members and slots of
+/// a group.
+fn with_profile(key: &KeyLayout, [limit, group_limit]: [usize; 2]) -> (Tables, u32, u32) {
     let mut tables = Tables::new();
     let profile = tables.add_profile(ProfileSpec {
-        limit: 4,
-        group_limit: 3,
+        limit,
+        group_limit,
         argument_words: 1,
     });
     let spec = TableSpec {
@@ -226,14 +226,24 @@ fn profiles_choose_by_hash_and_keep_what_is_used() {
         ..TableSpec::new(key.clone(), 10, 1)
     };
     let table = tables.add_table(spec).unwrap();
+    (tables, profile, table)
+}
+
+/// A member whose action has its number, and its argument too.
+fn add_member(member: u32) -> ProfileChange {
+    ProfileChange::AddMember {
+        member,
+        action: member,
+        arguments: [u64::from(member)].as_slice().into(),
+    }
+}
+
+#[test]
+fn profiles_choose_by_hash_and_keep_what_is_used() {
+    let key = layout(&[(MatchKind::Exact, 8)]);
+    let (mut tables, profile, table) = with_profile(&key, [4, 3]);
     let change = |change| Change::Profile { profile, change };
-    let member = |member: u32| {
-        change(ProfileChange::AddMember {
-            member,
-            action: member,
-            arguments: [u64::from(member)].as_slice().into(),
-        })
-    };
+    let member = |member| change(add_member(member));
     let group = |members: &[(u32, u32)]| {
         change(ProfileChange::AddGroup {
             group: 5,
@@ -436,26 +446,9 @@ fn look_ups_do_not_allocate() {
 #[test]
 fn members_that_watch_a_port_which_is_down_are_left_out() {
     let key = layout(&[(MatchKind::Exact, 8)]);
-    let mut tables = Tables::new();
-    let profile = tables.add_profile(ProfileSpec {
-        limit: 600,
-        group_limit: 600,
-        argument_words: 1,
-    });
-    let spec = TableSpec {
-        profile: Some(profile),
-        default: Some(action(9, 9)),
-        ..TableSpec::new(key.clone(), 10, 1)
-    };
-    let table = tables.add_table(spec).unwrap();
+    let (mut tables, profile, table) = with_profile(&key, [600, 600]);
     let change = |change| Change::Profile { profile, change };
-    let member = |member: u32| {
-        change(ProfileChange::AddMember {
-            member,
-            action: member,
-            arguments: [u64::from(member)].as_slice().into(),
-        })
-    };
+    let member = |member| change(add_member(member));
     let watching = |member, weight, port| GroupMember {
         watch: Some(port),
         ..GroupMember::from((member, weight))

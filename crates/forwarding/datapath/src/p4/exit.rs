@@ -103,7 +103,7 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
         match to {
             Receiver::Port(to) => self.outgoing.add(to, packet),
             Receiver::Link(to) => return self.cross(to, packet),
-            // They get bytes, not packets.
+            // Clients get bytes, not packets.
             Receiver::Clients => return Err(DropReason::NoSuchPort),
         }
         Ok(())
