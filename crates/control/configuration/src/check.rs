@@ -313,7 +313,7 @@ fn check_port(
     check_bandwidth(port, place)?;
     match port.kind {
         PortKind::VhostUser => check_vhost_user(port, place, seen),
-        PortKind::Tap => check_tap(port, switch, place, seen),
+        PortKind::Tap | PortKind::Veth => check_tap(port, switch, place, seen),
     }
 }
 
@@ -337,7 +337,10 @@ fn check_vhost_user(port: &PortConfig, place: &[PathSegment], seen: &mut Seen) -
         ("netns", port.netns.is_some()),
     ] {
         if given {
-            let message = format!("`{key}` is for ports of type tap; {} is vhost-user", port.name);
+            let message = format!(
+                "`{key}` is for ports of type tap or veth; {} is vhost-user",
+                port.name
+            );
             return Err(error(place, key, message));
         }
     }
@@ -415,7 +418,10 @@ fn check_tap(
         ("socket-mode", port.socket_mode.is_some()),
     ] {
         if given {
-            let message = format!("`{key}` is for ports of type vhost-user; {} is a tap", port.name);
+            let message = format!(
+                "`{key}` is for ports of type vhost-user; {} is a {}",
+                port.name, port.kind
+            );
             return Err(error(place, key, message));
         }
     }

@@ -260,13 +260,13 @@ pub struct PortConfig {
     /// Whether frames to an unknown unicast address go out of this port.
     #[serde(default = "yes")]
     pub flood: bool,
-    /// TAP: interface name; default: the first 15 bytes of the port's name.
+    /// TAP and veth: interface name; default: the first 15 bytes of the port's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<InterfaceName>,
-    /// TAP: network namespace of the interface; default: the host's.
+    /// TAP and veth: network namespace of the interface; default: the host's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<Netns>,
-    /// Addresses of the guest, which the guard `spoof` lets it use; a TAP gets them assigned.
+    /// Addresses of the guest, which the guard `spoof` lets it use; a TAP or veth gets them assigned.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpPrefix>,
     /// Further addresses that the guard `spoof` lets the guest use.
@@ -319,6 +319,18 @@ pub enum PortKind {
     VhostUser,
     /// A TAP for the host or a container.
     Tap,
+    /// A veth pair for a container.
+    Veth,
+}
+
+impl PortKind {
+    /// Whether the switch makes an interface for it.
+    pub fn is_interface(self) -> bool {
+        match self {
+            PortKind::Tap | PortKind::Veth => true,
+            PortKind::VhostUser => false,
+        }
+    }
 }
 
 /// Which side listens on a vhost-user socket.
@@ -502,7 +514,7 @@ fn list(vlans: &BTreeSet<VlanId>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 kebab_text!(UplinkBackEnd: Packet "packet", AfXdp "af-xdp");
 kebab_text!(SwitchKind: External "external", Internal "internal", Private "private");
-kebab_text!(PortKind: VhostUser "vhost-user", Tap "tap");
+kebab_text!(PortKind: VhostUser "vhost-user", Tap "tap", Veth "veth");
 kebab_text!(PortMode: Server "server", Client "client");
 
 impl SwitchConfig {

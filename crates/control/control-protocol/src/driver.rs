@@ -31,7 +31,7 @@ pub enum ToDriver {
         /// The interface as it is to be.
         spec: InterfaceSpec,
     },
-    /// Close it; a TAP made by us disappears.
+    /// Close it; a TAP or veth pair made by us disappears.
     Detach {
         /// As in `Attach`.
         port: PortId,
@@ -88,10 +88,10 @@ impl InterfaceSpec {
         self.name == other.name && kind(self) == kind(other) && self.netns() == other.netns()
     }
 
-    /// The network namespace of a TAP, if not the driver domain's.
+    /// The network namespace of a TAP or veth pair's end, if not the driver domain's.
     pub fn netns(&self) -> Option<&str> {
         match &self.kind {
-            InterfaceKind::Tap { netns, .. } => netns.as_deref(),
+            InterfaceKind::Tap(stack) | InterfaceKind::Veth(stack) => stack.netns.as_deref(),
             InterfaceKind::Uplink { .. } | InterfaceKind::Device | InterfaceKind::Given { .. } => None,
         }
     }
@@ -99,7 +99,7 @@ impl InterfaceSpec {
     /// Addresses that are assigned to it, with prefix lengths.
     pub fn addresses(&self) -> &[(IpAddr, u8)] {
         match &self.kind {
-            InterfaceKind::Tap { addresses, .. } => addresses,
+            InterfaceKind::Tap(stack) | InterfaceKind::Veth(stack) => &stack.addresses,
             InterfaceKind::Uplink { .. } | InterfaceKind::Device | InterfaceKind::Given { .. } => &[],
         }
     }
@@ -109,16 +109,10 @@ impl InterfaceSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InterfaceKind {
     /// A TAP device of ours, created if need be, with virtio-net headers.
-    Tap {
-        /// Network namespace to create it in: a name under /run/netns, or a path. `None`: the host's.
-        netns: Option<String>,
-        /// Hardware address to set.
-        mac: Option<[u8; 6]>,
-        /// Hardware address of a device that is made, if none is to be set; `None`: the kernel's choice.
-        initial_mac: Option<[u8; 6]>,
-        /// Addresses (with prefix length) to assign.
-        addresses: Vec<(IpAddr, u8)>,
-    },
+    Tap(StackSettings),
+    /// A veth pair of ours, of which a network stack has one end; a TAP where the kernel has no means for the
+    /// other end.
+    Veth(StackSettings),
     /// An existing network device, opened promiscuously, and by AF_XDP if that is wanted and possible.
     Uplink {
         /// What is wanted.
@@ -132,6 +126,19 @@ pub enum InterfaceKind {
         /// Interface index when it was made, for the controller's successor.
         index: u32,
     },
+}
+
+/// Where an interface of ours meets a network stack, and what is set on it there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackSettings {
+    /// Network namespace to create it in: a name under /run/netns, or a path. `None`: the host's.
+    pub netns: Option<String>,
+    /// Hardware address to set.
+    pub mac: Option<[u8; 6]>,
+    /// Hardware address of a device that is made, if none is to be set; `None`: the kernel's choice.
+    pub initial_mac: Option<[u8; 6]>,
+    /// Addresses (with prefix length) to assign.
+    pub addresses: Vec<(IpAddr, u8)>,
 }
 
 /// How frames of a device of the host are read and written.

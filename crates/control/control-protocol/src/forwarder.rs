@@ -112,6 +112,14 @@ pub enum Opened {
         is_ours: bool,
         /// Device and inode of the network namespace by whose name it was opened.
         namespace: Option<(u64, u64)>,
+        /// Why it is no veth pair, if that was wanted.
+        no_veth: Option<String>,
+    },
+    /// A veth pair behind a TAP. Descriptors: the TAP, and the links of the programs at the pair's end and at
+    /// the TAP.
+    Veth {
+        /// As in `Tap`.
+        namespace: Option<(u64, u64)>,
     },
     /// A packet socket.
     Packet {
@@ -143,14 +151,15 @@ impl Opened {
     pub fn descriptors(&self) -> usize {
         match self {
             Opened::Tap { .. } | Opened::Packet { .. } => 1,
+            Opened::Veth { .. } => 3,
             Opened::Xdp { .. } => 4,
         }
     }
 
-    /// What keeps its frames from the host's stack; `None` for a TAP.
+    /// What keeps its frames from the host's stack; `None` for a TAP, whose frames come from a stack.
     pub fn hiding(&self) -> Option<&Hiding> {
         match self {
-            Opened::Tap { .. } => None,
+            Opened::Tap { .. } | Opened::Veth { .. } => None,
             Opened::Packet { hiding, .. } | Opened::Xdp { hiding, .. } => Some(hiding),
         }
     }

@@ -107,7 +107,13 @@ impl Control {
             Link::Listen(socket) | Link::Connect(socket) => {
                 (PortKind::VhostUser, Some(socket.path.clone()), None)
             }
-            Link::Interface(spec) => (PortKind::Tap, None, Some(spec.name.clone())),
+            Link::Interface(spec) => {
+                let kind = match spec.kind {
+                    InterfaceKind::Veth(_) => PortKind::Veth,
+                    _ => PortKind::Tap,
+                };
+                (kind, None, Some(spec.name.clone()))
+            }
         };
         let netns = match &port.link {
             Link::Interface(spec) => spec.netns().map(str::to_owned),

@@ -288,6 +288,7 @@ impl Control {
                 ToChild::Placement(_) | ToChild::Controller(_) | ToChild::Constraints(_) => {}
                 ToChild::HidingProgram(_)
                 | ToChild::SteeringProgram(_)
+                | ToChild::VethMeans(_)
                 | ToChild::Kept(_)
                 | ToChild::Recalled(_) => {}
                 ToChild::Priority(priority) => self.reported.priority = Some(priority),

@@ -10,7 +10,7 @@ use crate::l2::{PortRules, Readiness, SwitchRules};
 use crate::mac::initial_mac;
 use crate::p4_map::check_links;
 use crate::refusal::Refusal;
-use control_protocol::driver::{BackEnd, InterfaceKind, InterfaceSpec};
+use control_protocol::driver::{BackEnd, InterfaceKind, InterfaceSpec, StackSettings};
 use control_protocol::p4::P4_PORTS;
 use flow::{PortRates, RateLimit, Share};
 use management::{
@@ -134,7 +134,9 @@ impl DesiredPort {
                     InterfaceKind::Uplink { .. } => "uplink",
                     _ => "interface",
                 };
+                let is_other_kind = std::mem::discriminant(&old.kind) != std::mem::discriminant(&new.kind);
                 vec![
+                    ("type", is_other_kind),
                     (name, old.name != new.name),
                     ("netns", old.netns() != new.netns()),
                 ]
@@ -306,12 +308,12 @@ fn host_port(
     let host = switch.host.clone().unwrap_or_default();
     let mtu = host.mtu.unwrap_or(switch.mtu).get();
     let mac = host.mac.map(|mac| mac.bytes());
-    let kind = InterfaceKind::Tap {
+    let kind = InterfaceKind::Tap(StackSettings {
         netns: None,
         mac,
         initial_mac,
         addresses: host.addresses.iter().map(|address| address.parts()).collect(),
-    };
+    });
     DesiredPort {
         switch: switch.name.to_string(),
         origin,
@@ -365,24 +367,27 @@ fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, option
     let run_dir = &options.run_dir;
     let mtu = port.mtu.unwrap_or(switch.mtu).get();
     let mac = port.mac.map(|mac| mac.bytes());
-    let initial_mac = initial_mac(options, port.name.as_str()).filter(|_| port.kind == PortKind::Tap);
+    let initial_mac = initial_mac(options, port.name.as_str()).filter(|_| port.kind.is_interface());
     let socket = || SocketPath {
         path: port.socket_path(run_dir),
         owner: port.owner.map(UserId::get),
     };
+    let stack = || StackSettings {
+        netns: port.netns.as_ref().map(|netns| netns.to_string()),
+        mac,
+        initial_mac,
+        addresses: port.addresses.iter().map(|address| address.parts()).collect(),
+    };
+    let interface = |kind| InterfaceSpec {
+        kind,
+        name: port.interface_name().to_string(),
+        mtu: Some(mtu),
+    };
     let link = match (port.kind, port.mode.unwrap_or_default()) {
         (PortKind::VhostUser, PortMode::Server) => Link::Listen(socket()),
         (PortKind::VhostUser, PortMode::Client) => Link::Connect(socket()),
-        (PortKind::Tap, _) => Link::Interface(InterfaceSpec {
-            kind: InterfaceKind::Tap {
-                netns: port.netns.as_ref().map(|netns| netns.to_string()),
-                mac,
-                initial_mac,
-                addresses: port.addresses.iter().map(|address| address.parts()).collect(),
-            },
-            name: port.interface_name().to_string(),
-            mtu: Some(mtu),
-        }),
+        (PortKind::Tap, _) => Link::Interface(interface(InterfaceKind::Tap(stack()))),
+        (PortKind::Veth, _) => Link::Interface(interface(InterfaceKind::Veth(stack()))),
     };
     DesiredPort {
         switch: switch.name.to_string(),
@@ -409,7 +414,7 @@ fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, option
 }
 
 fn port_access(port: &PortConfig, usual: &AccessConfig) -> PortAccess {
-    if port.kind == PortKind::Tap || port.mode == Some(PortMode::Client) {
+    if port.kind.is_interface() || port.mode == Some(PortMode::Client) {
         return PortAccess::default();
     }
     PortAccess {

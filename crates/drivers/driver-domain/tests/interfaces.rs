@@ -6,9 +6,12 @@
 mod common;
 
 use common::backend::{ALL, Backend, EVENT_IDX, MRG_RXBUF};
+use common::pair::Pair;
 use common::{Driver, Namespace, address, can_run, command, sh, tap, unique};
 use control_protocol::Channel;
-use control_protocol::driver::{BackEnd, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
+use control_protocol::driver::{
+    BackEnd, InterfaceKind, InterfaceSpec, InterfaceState, StackSettings, ToDriver,
+};
 use control_protocol::supervisor::{ForwarderId, PriorityStatus, ToChild, VmStates};
 use flow::PortId;
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -19,52 +22,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use thread_priority::Priority;
 use vm_state::TestArea;
-
-/// Two TAPs in two namespaces, joined by a back end.
-struct Pair {
-    names: [String; 2],
-    specs: [InterfaceSpec; 2],
-    backend: Backend,
-    spaces: [Namespace; 2],
-}
-
-const ADDRESSES: [[&str; 2]; 2] = [
-    ["10.77.0.1/24", "fd00:77::1/64"],
-    ["10.77.0.2/24", "fd00:77::2/64"],
-];
-
-impl Pair {
-    fn attach(driver: &Driver, features: u64) -> Pair {
-        let spaces = [Namespace::new(), Namespace::new()];
-        let names = [unique(), unique()];
-        let specs = [0, 1].map(|side| tap(&names[side], &spaces[side], &ADDRESSES[side]));
-        let (backend, streams) = Backend::start(features);
-        for (port, (spec, stream)) in specs.iter().zip(streams).enumerate() {
-            driver.attach(port as u32, spec, stream);
-            driver.expect_up(port as u32);
-        }
-        Pair {
-            names,
-            specs,
-            backend,
-            spaces,
-        }
-    }
-
-    fn reattach(&mut self, driver: &Driver) {
-        let (backend, streams) = Backend::start(ALL);
-        self.backend = backend;
-        for (port, (spec, stream)) in self.specs.iter().zip(streams).enumerate() {
-            driver.attach(port as u32, spec, stream);
-            driver.expect_up(port as u32);
-        }
-    }
-
-    fn ping(&self) {
-        self.spaces[0].ping("10.77.0.2");
-        self.spaces[1].ping("fd00:77::1");
-    }
-}
 
 fn uplink_spec(name: &str) -> InterfaceSpec {
     InterfaceSpec {
@@ -272,12 +229,12 @@ fn says_what_is_wrong_and_tries_again() {
 
     // No namespace, until there is one.
     let later = unique();
-    spec.kind = InterfaceKind::Tap {
+    spec.kind = InterfaceKind::Tap(StackSettings {
         netns: Some(later.clone()),
         mac: Some([2, 0, 0, 0, 0, 7]),
         initial_mac: None,
         addresses: vec![("10.78.0.1".parse().unwrap(), 24)],
-    };
+    });
     spec.mtu = Some(9000);
     let (_other, [fresh, _]) = Backend::start(ALL);
     driver.attach(6, &spec, fresh);
@@ -382,15 +339,9 @@ fn eventually(text: impl Fn() -> String, wanted: &[&str], gone: &[&str]) {
 fn set(spec: &InterfaceSpec, new_mtu: u16, new_mac: Option<[u8; 6]>, new: &[&str]) -> InterfaceSpec {
     let mut spec = spec.clone();
     spec.mtu = Some(new_mtu);
-    if let InterfaceKind::Tap {
-        mac,
-        initial_mac,
-        addresses,
-        ..
-    } = &mut spec.kind
-    {
-        (*mac, *initial_mac) = (new_mac, Some([2, 0, 0, 0, 0, 1]));
-        *addresses = new.iter().map(|text| address(text)).collect();
+    if let InterfaceKind::Tap(stack) | InterfaceKind::Veth(stack) = &mut spec.kind {
+        (stack.mac, stack.initial_mac) = (new_mac, Some([2, 0, 0, 0, 0, 1]));
+        stack.addresses = new.iter().map(|text| address(text)).collect();
     }
     spec
 }

@@ -12,6 +12,7 @@
 //! | `tap`, `settings` | TAP devices, and what changes while one is in use |
 //! | `uplink`, `receive_ring`, `vlan_tag` | packet sockets on existing interfaces; frames that arrive there |
 //! | `hiding` | keeping what arrives at a device from the host's stack |
+//! | `veth` | veth pairs, with TAPs behind the switch's ends |
 //! | `placeholder`, `owner` | TAPs that stand for ports at the host; whose a device is |
 //! | `watch`, `addresses`, `device_state` | changes of interfaces; their addresses; what has passed through |
 //! | `routes`, `users` | routes through an interface; other devices that have it |
@@ -35,6 +36,7 @@ mod settings;
 mod tap;
 mod uplink;
 mod users;
+mod veth;
 mod vlan_tag;
 mod watch;
 
@@ -48,6 +50,7 @@ pub use routes::{Route, add_routes, routes};
 pub use tap::{Offloads, Tap, TapSpec, set_tap_offloads};
 pub use uplink::{CONTROL_LEN, PacketSocket, Uplink, vlan_tag};
 pub use users::users_of;
+pub use veth::{Veth, VethMeans};
 pub use vlan_tag::VlanTag;
 pub use watch::{LinkEvent, LinkState, LinkWatch};
 
@@ -81,6 +84,9 @@ pub enum NicError {
         /// What it is.
         found: String,
     },
+    /// The name belongs to another interface.
+    #[error("there is an interface '{0}' already: remove it, or choose another name")]
+    Taken(String),
     /// Another process has it open.
     #[error("TAP '{0}' is in use by another process or port")]
     Busy(String),

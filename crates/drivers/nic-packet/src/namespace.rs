@@ -7,6 +7,7 @@
 use crate::NicError;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -51,7 +52,48 @@ pub fn id(name: &str) -> Result<NamespaceId, NicError> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-fn open(name: &str) -> Result<OwnedFd, NicError> {
+/// Whether a namespace still goes by the name by which it was found; so it does without a name.
+pub fn is_current(found: Option<&(String, NamespaceId)>) -> bool {
+    found.is_none_or(|(name, was)| id(name).is_ok_and(|now| now == *was))
+}
+
+/// Makes a network namespace that has no name, and lives as long as its descriptor.
+pub fn make() -> io::Result<OwnedFd> {
+    std::thread::scope(|scope| {
+        let work = || {
+            // SAFETY: unshare(2) with this flag concerns the calling thread alone, which lives no longer.
+            match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
+                0 => own(),
+                _ => Err(io::Error::last_os_error()),
+            }
+        };
+        let thread = std::thread::Builder::new().name("netns".into());
+        let thread = thread.spawn_scoped(scope, work)?;
+        thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The calling thread's network namespace.
+pub fn own() -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(
+        "/proc/thread-self/ns/net",
+        flags,
+        Mode::empty(),
+    )?)
+}
+
+/// Another descriptor of a namespace.
+pub fn duplicate(namespace: &OwnedFd) -> Result<OwnedFd, NicError> {
+    namespace
+        .try_clone()
+        .map_err(|error| NicError::refused("a descriptor of a network namespace", error))
+}
+
+/// The namespace of a name or path.
+pub fn open(name: &str) -> Result<OwnedFd, NicError> {
     rustix::fs::open(path(name), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| failed(name, errno.into()))
 }
@@ -64,7 +106,7 @@ fn path(name: &str) -> PathBuf {
     }
 }
 
-fn failed(name: &str, source: std::io::Error) -> NicError {
+fn failed(name: &str, source: io::Error) -> NicError {
     NicError::Namespace {
         path: path(name).display().to_string(),
         source,

@@ -4,7 +4,7 @@
 //! Answers come from the kernel, but are parsed with the same checks as any other bytes.
 
 use crate::NicError;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
 use std::net::IpAddr;
@@ -21,6 +21,11 @@ const IFLA_TUN_TYPE: u16 = 3;
 const IFLA_TUN_MULTI_QUEUE: u16 = 7;
 const IFLA_TUN_NUM_QUEUES: u16 = 8;
 const TUN_TYPE_TAP: u8 = 2;
+
+// `linux/veth.h`, and `linux/if_link.h`: IPv6 of an interface.
+const VETH_INFO_PEER: u16 = 1;
+const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+const ADDR_GEN_MODE_NONE: u8 = 1;
 
 /// An interface as a link message describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,6 +81,15 @@ pub struct Change<'a> {
     pub no_arp: Option<bool>,
     /// Makes it a port of the device with that index.
     pub master: Option<u32>,
+}
+
+/// Far end of a veth pair that is to be made; `None` leaves a property to the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer<'a> {
+    pub name: &'a str,
+    pub namespace: BorrowedFd<'a>,
+    pub mac: Option<[u8; 6]>,
+    pub mtu: Option<u16>,
 }
 
 #[derive(Debug)]
@@ -146,6 +160,44 @@ impl Netlink {
         attribute(&mut body, libc::IFLA_LINKINFO, &kind);
         let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
         self.request(libc::RTM_NEWLINK, flags, &body).map(drop)
+    }
+
+    /// Makes a veth pair, both ends down: one in the socket's namespace with this index, which is free.
+    pub fn add_veth(&mut self, name: &str, index: u32, peer: Peer<'_>) -> io::Result<()> {
+        let mut end = link_body(0, 0);
+        attribute(&mut end, libc::IFLA_IFNAME, &nul_terminated(peer.name));
+        let namespace = peer.namespace.as_raw_fd().cast_unsigned();
+        attribute(&mut end, libc::IFLA_NET_NS_FD, &namespace.to_ne_bytes());
+        if let Some(mac) = peer.mac {
+            attribute(&mut end, libc::IFLA_ADDRESS, &mac);
+        }
+        if let Some(mtu) = peer.mtu {
+            attribute(&mut end, libc::IFLA_MTU, &u32::from(mtu).to_ne_bytes());
+        }
+        let mut data = Vec::new();
+        attribute(&mut data, VETH_INFO_PEER, &end);
+        let mut kind = Vec::new();
+        attribute(&mut kind, libc::IFLA_INFO_KIND, b"veth");
+        attribute(&mut kind, libc::IFLA_INFO_DATA, &data);
+        let mut body = link_body(index, 0);
+        attribute(&mut body, libc::IFLA_IFNAME, &nul_terminated(name));
+        attribute(&mut body, libc::IFLA_LINKINFO, &kind);
+        let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+        self.request(libc::RTM_NEWLINK, flags, &body).map(drop)
+    }
+
+    /// Has an interface get no IPv6 address by itself; no error where there is no IPv6.
+    pub fn set_no_ipv6_address(&mut self, index: u32) -> io::Result<()> {
+        let (mut ipv6, mut families) = (Vec::new(), Vec::new());
+        attribute(&mut ipv6, IFLA_INET6_ADDR_GEN_MODE, &[ADDR_GEN_MODE_NONE]);
+        let family = u16::try_from(libc::AF_INET6).expect("address families are small");
+        attribute(&mut families, family, &ipv6);
+        let mut body = link_body(index, 0);
+        attribute(&mut body, libc::IFLA_AF_SPEC, &families);
+        match self.request(libc::RTM_SETLINK, 0, &body) {
+            Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => Ok(()),
+            result => result.map(drop),
+        }
     }
 
     /// Removes an interface that was made by software.

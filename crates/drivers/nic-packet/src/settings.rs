@@ -1,4 +1,5 @@
-//! Settings of a TAP that change while it is in use: hardware address, MTU, addresses.
+//! Settings of a TAP or of a veth pair's end that change while it is in use: hardware address, MTU,
+//! addresses.
 //!
 //! Only what differs between two specifications is changed, so that whatever a user has set besides stays.
 //! Routes stay, too, as far as the kernel allows. It forgets all IPv4 routes of an interface with its last
@@ -16,7 +17,7 @@ const HOST_PREFIX: u8 = 32;
 
 impl TapSpec {
     /// Hardware address of a device that is made now.
-    fn first_mac(&self) -> Option<[u8; 6]> {
+    pub(crate) fn first_mac(&self) -> Option<[u8; 6]> {
         self.mac.or(self.initial_mac)
     }
 }
@@ -32,13 +33,7 @@ impl Tap {
             let mut netlink = Netlink::new()?;
             let link = netlink.link(name)?;
             let index = link.ok_or_else(|| NicError::Missing(name.into()))?.index;
-            let mac = new.first_mac().filter(|_| new.first_mac() != old.first_mac());
-            let mtu = new.mtu.filter(|_| new.mtu != old.mtu);
-            set_link(&mut netlink, name, index, mac, mtu)?;
-            if new.addresses != old.addresses {
-                set_addresses(&mut netlink, name, index, &old.addresses, &new.addresses)?;
-            }
-            Ok(())
+            change(&mut netlink, name, index, old, new)
         })
     }
 
@@ -55,8 +50,25 @@ impl Tap {
     }
 }
 
+/// Changes an interface from one specification of it to another.
+pub(crate) fn change(
+    netlink: &mut Netlink,
+    name: &str,
+    index: u32,
+    old: &TapSpec,
+    new: &TapSpec,
+) -> Result<(), NicError> {
+    let mac = new.first_mac().filter(|_| new.first_mac() != old.first_mac());
+    let mtu = new.mtu.filter(|_| new.mtu != old.mtu);
+    set_link(netlink, name, index, mac, mtu)?;
+    if new.addresses != old.addresses {
+        set_addresses(netlink, name, index, &old.addresses, &new.addresses)?;
+    }
+    Ok(())
+}
+
 /// Sets hardware address and MTU, if given.
-fn set_link(
+pub(crate) fn set_link(
     netlink: &mut Netlink,
     name: &str,
     index: u32,

@@ -125,6 +125,22 @@ impl Tap {
         Ok((tap, link, existing.is_none()))
     }
 
+    /// Makes one with this index in the calling thread's namespace, where there is none of that name or
+    /// index. It disappears when nobody has it open.
+    pub(crate) fn numbered(name: &str, index: u32) -> Result<Tap, NicError> {
+        let tap = Tap {
+            file: device_file()?,
+            name: name.into(),
+            made_by_us: true,
+            netns: None,
+        };
+        let index = usize::try_from(index).unwrap_or_default();
+        tap.set_int("TUNSETIFINDEX", libc::TUNSETIFINDEX, index)?;
+        become_queue(&tap.file, name, None)?;
+        tap.set_header()?;
+        Ok(tap)
+    }
+
     /// A TAP that another process has opened, in whatever namespace it is.
     ///
     /// # Errors
@@ -196,9 +212,7 @@ impl Tap {
     /// Whether the name of its namespace still means that namespace. An open TAP keeps a namespace alive
     /// after all other references to it are gone.
     pub fn is_current(&self) -> bool {
-        self.netns
-            .as_ref()
-            .is_none_or(|(name, id)| namespace::id(name).is_ok_and(|now| now == *id))
+        namespace::is_current(self.netns.as_ref())
     }
 
     /// Closes the TAP, which makes it disappear if this process or an earlier one of ours has created it,
@@ -359,12 +373,21 @@ fn check_takeover(name: &str, link: &Link) -> Result<(), NicError> {
     }
 }
 
-/// Opens a queue of the TAP, which creates it if need be. The kernel wants to be told whether an existing one
-/// has several.
+/// Opens a queue of the TAP, which creates it if need be.
 fn attach(name: &str, existing: Option<&Link>) -> Result<OwnedFd, NicError> {
+    let file = device_file()?;
+    become_queue(&file, name, existing)?;
+    Ok(file)
+}
+
+fn device_file() -> Result<OwnedFd, NicError> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::open("/dev/net/tun", flags, Mode::empty())
-        .map_err(|errno| NicError::refused("/dev/net/tun", errno))?;
+    rustix::fs::open("/dev/net/tun", flags, Mode::empty())
+        .map_err(|errno| NicError::refused("/dev/net/tun", errno))
+}
+
+/// Makes the file a queue of the TAP. The kernel wants to be told whether an existing one has several.
+fn become_queue(file: &OwnedFd, name: &str, existing: Option<&Link>) -> Result<(), NicError> {
     // SAFETY: `ifreq` is plain data for which zeros are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
@@ -380,7 +403,7 @@ fn attach(name: &str, existing: Option<&Link>) -> Result<OwnedFd, NicError> {
     // `check_name` left room for the terminating zero.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     if result >= 0 {
-        return Ok(file);
+        return Ok(());
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {

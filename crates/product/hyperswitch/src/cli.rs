@@ -782,7 +782,7 @@ pub struct PortArgs {
     /// Succeed where the port is there already, with the same switch and settings
     #[arg(long)]
     pub exists_ok: bool,
-    /// Kind of connection: vhost-user or tap
+    /// Kind of connection: vhost-user, tap or veth
     #[arg(long = "type", value_name = "TYPE", default_value = "vhost-user")]
     pub kind: PortKind,
     /// vhost-user: socket [default: <run dir>/<name>.sock]
@@ -805,7 +805,7 @@ pub struct PortArgs {
     /// Largest IP packet [default: the switch's]
     #[arg(long, value_name = "BYTES")]
     pub mtu: Option<Mtu>,
-    /// MAC address offered to the guest, or set on the TAP
+    /// MAC address offered to the guest, or set on the TAP or veth
     #[arg(long)]
     pub mac: Option<MacAddr>,
     /// MAC addresses the port may learn [default: 1024]
@@ -829,14 +829,14 @@ pub struct PortArgs {
     /// Send it no frames to unknown unicast addresses
     #[arg(long)]
     pub no_flood: bool,
-    /// TAP: interface name [default: the port's name, cut to 15 bytes]
+    /// TAP, veth: interface name [default: the port's name, cut to 15 bytes]
     #[arg(long, value_name = "NAME")]
     pub interface: Option<InterfaceName>,
-    /// TAP: network namespace, a name under /run/netns or a path
+    /// TAP, veth: network namespace, a name under /run/netns or a path
     #[arg(long)]
     pub netns: Option<Netns>,
-    /// Address with prefix length, which a TAP gets and the guard `spoof` lets pass; may be given several
-    /// times
+    /// Address with prefix length, which a TAP or veth gets and the guard `spoof` lets pass; may be given
+    /// several times
     #[arg(long = "address", value_name = "ADDRESS/LENGTH")]
     pub addresses: Vec<IpPrefix>,
     /// What the guest must not do: spoof, dhcp, router or bpdu; a comma-separated list

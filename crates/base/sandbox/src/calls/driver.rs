@@ -33,6 +33,7 @@ pub(crate) const CALLS: Calls = &[
             1,
             &[
                 request(libc::TUNSETIFF),
+                request(libc::TUNSETIFINDEX),
                 request(libc::TUNSETPERSIST),
                 request(libc::TUNGETIFF),
                 request(libc::TUNSETVNETHDRSZ),

@@ -17,7 +17,9 @@ mod view;
 mod withstands;
 
 use control_protocol::data_plane::*;
-use control_protocol::driver::{FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
+use control_protocol::driver::{
+    FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, StackSettings, ToDriver,
+};
 use control_protocol::supervisor::ToChild;
 use control_protocol::{Channel, ChannelError};
 use flow::{Action, DropReason, PortId};
@@ -713,12 +715,10 @@ fn interfaces_are_joined_with_the_data_plane() {
     };
     let (port, spec, fd) = attached(&driver);
     let addresses = vec![("10.1.2.3".parse().unwrap(), 24)];
-    let kind = InterfaceKind::Tap {
-        netns: None,
-        mac: None,
-        initial_mac: None,
+    let kind = InterfaceKind::Tap(StackSettings {
         addresses,
-    };
+        ..StackSettings::default()
+    });
     assert_eq!(
         (port, &spec),
         (

@@ -8,7 +8,7 @@ use super::outbox::Outbox;
 use super::port::Port;
 use super::{BATCH, Broker};
 use control_protocol::driver::{InterfaceSpec, InterfaceState};
-use control_protocol::forwarder::{FromForwarder, OpenInterface, ToForwarder};
+use control_protocol::forwarder::{FromForwarder, OpenInterface, Opened, ToForwarder};
 use control_protocol::supervisor::{ForwarderId, FromChild, MAX_KEPT, Role};
 use control_protocol::{Channel, ChannelError, encoded_len};
 use flow::PortId;
@@ -218,7 +218,7 @@ impl Broker {
         for served in ports.chunk_by(|a, b| a.forwarder == b.forwarder) {
             let text = match served {
                 [one] if one.forwarder != ForwarderId::TAPS => one.describe(),
-                [first, ..] if first.forwarder == ForwarderId::TAPS => format!("TAPs: {}", served.len()),
+                [first, ..] if first.forwarder == ForwarderId::TAPS => describe_taps(served),
                 _ => format!("devices: {}", served.len()),
             };
             wanted.push((served[0].forwarder, text));
@@ -228,6 +228,22 @@ impl Broker {
             self.tell_supervisor(FromChild::Forwarders(wanted), Vec::new());
         }
     }
+}
+
+/// The interfaces of network stacks, for users.
+fn describe_taps(served: &[&Port]) -> String {
+    let opened = |port: &&&Port| port.open.as_ref().map(|open| open.opened.clone());
+    let pairs = served.iter().filter(|port| port.is_veth()).count();
+    let refused = served.iter().find_map(|port| match opened(&port) {
+        Some(Opened::Tap { no_veth, .. }) => no_veth,
+        _ => None,
+    });
+    let pairs = match (pairs, refused) {
+        (_, Some(reason)) => format!(", no veth pairs: {reason}"),
+        (0, None) => String::new(),
+        (pairs, None) => format!(", {pairs} behind veth pairs"),
+    };
+    format!("TAPs: {}{pairs}", served.len())
 }
 
 /// A text, within bounds.

@@ -36,7 +36,7 @@ use control_protocol::{Channel, ChannelError};
 use controller::Controller;
 use flow::{ControllerId, PortId};
 use forwarders::Forwarder;
-use nic_packet::{LinkEvent, LinkWatch, Owner};
+use nic_packet::{LinkEvent, LinkWatch, Owner, VethMeans};
 use nic_xdp::Steering;
 use open_interface::Means;
 use opener::{Command, News, Report};
@@ -100,6 +100,8 @@ struct Broker {
     means: Arc<Means>,
     /// Interfaces of the host's namespace and their addresses; `None` if the kernel does not let us watch.
     watch: Option<LinkWatch>,
+    /// The switch's ends of veth pairs.
+    ends: Option<LinkWatch>,
 }
 
 /// What the supervisor wants.
@@ -127,10 +129,12 @@ impl Broker {
                 owner,
                 hiding_program: Err("there is no program for it".into()),
                 steering: Err("there is no program for it".into()),
+                veth: Err("there are no means for them".into()),
             }),
             watch: LinkWatch::with_addresses()
                 .inspect_err(|error| log::warn!("{error}"))
                 .ok(),
+            ends: None,
         })
     }
 
@@ -158,6 +162,7 @@ impl Broker {
                 self.on_controllers();
             }
             self.on_links();
+            self.on_ends();
         }
     }
 
@@ -188,7 +193,7 @@ impl Broker {
                 forwarder.outbox.interest(),
             ));
         }
-        if let Some(watch) = &self.watch {
+        for watch in self.watch.iter().chain(&self.ends) {
             fds.push(PollFd::new(watch, PollFlags::IN));
         }
         let due = self
@@ -216,6 +221,7 @@ impl Broker {
                 Ok((ToChild::Peer(Role::Forwarder(id)), fds)) => self.connect_forwarder(id, fds),
                 Ok((ToChild::HidingProgram(told), fds)) => self.take_hiding_program(told, fds),
                 Ok((ToChild::SteeringProgram(told), fds)) => self.take_steering(told, fds),
+                Ok((ToChild::VethMeans(told), fds)) => self.take_veth_means(told, fds),
                 Ok((ToChild::Kept(interface), fds)) => self.take_up(interface, fds),
                 Ok((ToChild::Recalled(next), _)) => self.recall(next),
                 Ok((ToChild::Priority(_) | ToChild::VmState(_), _)) => {}
@@ -244,6 +250,17 @@ impl Broker {
             Some(means) => means.steering = both.map(Steering::of_descriptors),
             None => log::error!("the program for AF_XDP comes too late"),
         }
+    }
+
+    fn take_veth_means(&mut self, told: Result<(), String>, fds: Vec<OwnedFd>) {
+        let all = told.and_then(|()| fds.try_into().map_err(|_| "they were not sent".into()));
+        let Some(means) = Arc::get_mut(&mut self.means) else {
+            return log::error!("what veth pairs take comes too late");
+        };
+        means.veth = all.map(VethMeans::of_descriptors);
+        let watch = means.veth.as_ref().ok().map(VethMeans::watch);
+        let watch = watch.and_then(|watch| watch.inspect_err(|error| log::warn!("{error}")).ok());
+        self.ends = watch;
     }
 
     fn tell_supervisor(&mut self, message: FromChild, fds: Vec<OwnedFd>) {
@@ -342,6 +359,21 @@ impl Broker {
                 if let Some(reason) = port.misfit(event) {
                     port.send(Command::Broken(reason.into()));
                 }
+            }
+        }
+    }
+
+    /// Has pairs made again that containers have removed.
+    fn on_ends(&mut self) {
+        let Some(watch) = &mut self.ends else { return };
+        while let Some(event) = watch.next_event() {
+            let LinkEvent::Gone { index } = event else {
+                continue;
+            };
+            let port = VethMeans::port_of(index).and_then(|port| self.ports.get(&PortId(port)));
+            if let Some(port) = port.filter(|port| port.is_veth()) {
+                // The notice may be of an earlier pair.
+                port.send(Command::Look);
             }
         }
     }

@@ -1,10 +1,11 @@
 //! An open interface of any kind: opening, changing, closing it, and what others have to know of it.
 
-use control_protocol::driver::{BackEnd, InterfaceKind, InterfaceSpec};
+use control_protocol::driver::{BackEnd, InterfaceKind, InterfaceSpec, StackSettings};
 use control_protocol::forwarder::{self, Device, Opened};
+use flow::PortId;
 use nic_packet::{
-    Addresses, Hiding, NicError, Otherwise, Owner, Tap, TapSpec, Uplink, VNET_HEADER_LEN, addresses_of,
-    users_of,
+    Addresses, Hiding, NicError, Otherwise, Owner, Tap, TapSpec, Uplink, VNET_HEADER_LEN, Veth, VethMeans,
+    addresses_of, users_of,
 };
 use nic_xdp::{Layout, Steering, Target, XdpDevice};
 use std::io;
@@ -14,8 +15,10 @@ use std::os::fd::{AsFd, OwnedFd};
 /// An interface that is open. No frame is read or written here.
 #[derive(Debug)]
 pub enum Interface {
-    /// A TAP.
-    Tap(Tap),
+    /// A TAP; with the reason, if a veth pair was wanted.
+    Tap(Tap, Option<String>),
+    /// A veth pair.
+    Veth(Veth),
     /// A device of the host.
     Uplink(Uplink, Frames, Hiding),
 }
@@ -38,25 +41,33 @@ pub struct Means {
     pub hiding_program: Result<OwnedFd, String>,
     /// The program that hands frames to AF_XDP sockets, or why there is none.
     pub steering: Result<Steering, String>,
+    /// What veth pairs take, or why there is none.
+    pub veth: Result<VethMeans, String>,
 }
 
 impl Interface {
-    /// Opens an interface for an instance. `stale` addresses are removed from a TAP. What hides a device that
-    /// is not open stays in `hiding` if that fails.
+    /// Opens an interface of a port for an instance. `stale` addresses are removed from a TAP. What hides a
+    /// device that is not open stays in `hiding` if that fails.
     pub fn open(
+        port: PortId,
         spec: &InterfaceSpec,
         stale: &[(IpAddr, u8)],
         means: &Means,
         hiding: &mut Option<Hiding>,
     ) -> Result<Interface, NicError> {
-        if let Some(tap) = tap_spec(spec) {
-            return Tap::open(&tap, stale, &means.owner).map(Interface::Tap);
+        if let Some((stack, is_veth)) = stack_spec(spec) {
+            let no_veth = match &means.veth {
+                Ok(veth) if is_veth => return Veth::open(port.0, &stack, veth).map(Interface::Veth),
+                Err(reason) if is_veth => Some(reason.clone()),
+                _ => None,
+            };
+            return Tap::open(&stack, stale, &means.owner).map(|tap| Interface::Tap(tap, no_veth));
         }
         let otherwise = match spec.kind {
             InterfaceKind::Uplink { .. } => Otherwise::Visible,
             InterfaceKind::Device => Otherwise::Bridge,
             // The descriptor comes from the controller.
-            InterfaceKind::Given { .. } | InterfaceKind::Tap { .. } => {
+            InterfaceKind::Given { .. } | InterfaceKind::Tap(_) | InterfaceKind::Veth(_) => {
                 return Err(NicError::Missing(spec.name.clone()));
             }
         };
@@ -72,24 +83,36 @@ impl Interface {
 
     /// A TAP that came with its descriptor.
     pub fn given(name: &str, descriptor: OwnedFd) -> Result<Interface, NicError> {
-        Tap::from_descriptor(descriptor, name).map(Interface::Tap)
+        Tap::from_descriptor(descriptor, name).map(|tap| Interface::Tap(tap, None))
     }
 
     /// One that an earlier broker has opened, with what hides it if that is a program. `None` if it cannot be
     /// such a one.
     pub fn kept(
-        spec: &InterfaceSpec,
+        (port, spec): (PortId, &InterfaceSpec),
         opened: Opened,
         descriptors: Vec<OwnedFd>,
         link: Option<OwnedFd>,
+        means: &Means,
     ) -> Option<Interface> {
         let name = &spec.name;
         let mut descriptors = descriptors.into_iter();
         let first = descriptors.next()?;
         match opened {
-            Opened::Tap { is_ours, namespace } => {
+            Opened::Tap {
+                is_ours,
+                namespace,
+                no_veth,
+            } => {
                 let namespace = spec.netns().map(String::from).zip(namespace);
-                Some(Interface::Tap(Tap::of_earlier(first, name, is_ours, namespace)))
+                let tap = Tap::of_earlier(first, name, is_ours, namespace);
+                Some(Interface::Tap(tap, no_veth))
+            }
+            Opened::Veth { namespace } => {
+                let namespace = spec.netns().map(String::from).zip(namespace);
+                let all = [first, descriptors.next()?, descriptors.next()?];
+                let veth = Veth::of_earlier(all, port.0, namespace, means.veth.as_ref().ok()?);
+                veth.ok().map(Interface::Veth)
             }
             Opened::Packet {
                 header_len,
@@ -119,9 +142,13 @@ impl Interface {
     /// How it was opened, for a later broker.
     pub fn opened(&self) -> Opened {
         match self {
-            Interface::Tap(tap) => Opened::Tap {
+            Interface::Tap(tap, no_veth) => Opened::Tap {
                 is_ours: tap.is_made_by_us(),
                 namespace: tap.namespace(),
+                no_veth: no_veth.clone(),
+            },
+            Interface::Veth(veth) => Opened::Veth {
+                namespace: veth.namespace(),
             },
             Interface::Uplink(uplink, Frames::Packet(no_xdp), hiding) => Opened::Packet {
                 header_len: header_len(uplink),
@@ -141,7 +168,11 @@ impl Interface {
     /// Other descriptors of the device, as [`Opened::descriptors`] counts them.
     pub fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         match self {
-            Interface::Tap(tap) => Ok(vec![tap.descriptor()?]),
+            Interface::Tap(tap, _) => Ok(vec![tap.descriptor()?]),
+            Interface::Veth(veth) => {
+                let all = veth.descriptors().into_iter();
+                all.map(|descriptor| descriptor.try_clone_to_owned()).collect()
+            }
             Interface::Uplink(uplink, Frames::Packet(_), _) => Ok(vec![uplink.descriptor()?]),
             Interface::Uplink(uplink, Frames::Xdp(xdp), _) => {
                 let all = [uplink.as_fd()].into_iter().chain(xdp.descriptors());
@@ -165,27 +196,42 @@ impl Interface {
 
     /// Changes the open device in place, from one specification of it to another. False if it has to be
     /// opened again for that.
-    pub fn change(&self, old: &InterfaceSpec, new: &InterfaceSpec) -> Result<bool, NicError> {
-        match (self, tap_spec(old), tap_spec(new)) {
+    pub fn change(&self, old: &InterfaceSpec, new: &InterfaceSpec, means: &Means) -> Result<bool, NicError> {
+        match (self, stack_spec(old), stack_spec(new), &means.veth) {
             _ if old == new => Ok(true),
-            (Interface::Tap(tap), Some(old), Some(new)) => tap.change(&old, &new).map(|()| true),
+            (Interface::Tap(tap, _), Some((old, _)), Some((new, _)), _) => {
+                tap.change(&old, &new).map(|()| true)
+            }
+            (Interface::Veth(veth), Some((old, _)), Some((new, _)), Ok(means)) => {
+                veth.change(&old, &new, means).map(|()| true)
+            }
             _ => Ok(false),
         }
     }
 
     /// The addresses of a device that is configured here or belongs to the host alone; `None` for others.
-    pub fn addresses(&self, spec: &InterfaceSpec) -> Option<Result<Addresses, NicError>> {
+    pub fn addresses(&self, spec: &InterfaceSpec, means: &Means) -> Option<Result<Addresses, NicError>> {
         match (self, &spec.kind) {
-            (Interface::Tap(tap), InterfaceKind::Tap { .. }) => Some(tap.addresses()),
+            (Interface::Tap(tap, _), InterfaceKind::Tap(_) | InterfaceKind::Veth(_)) => Some(tap.addresses()),
+            (Interface::Veth(veth), _) => {
+                let (stack, _) = stack_spec(spec)?;
+                Some(veth.addresses(&stack, means.veth.as_ref().ok()?))
+            }
             (Interface::Uplink(..), InterfaceKind::Uplink { .. }) => Some(of_device(&spec.name)),
             _ => None,
         }
     }
 
+    /// Whether a container has removed it, which nobody would notice at its descriptors.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Interface::Veth(veth) if !veth.exists().unwrap_or(true))
+    }
+
     /// Whether opening it again would find the same device.
     pub fn is_current(&self) -> bool {
         match self {
-            Interface::Tap(tap) => tap.is_current(),
+            Interface::Tap(tap, _) => tap.is_current(),
+            Interface::Veth(veth) => veth.is_current(),
             Interface::Uplink(..) => true,
         }
     }
@@ -193,7 +239,8 @@ impl Interface {
     /// Closes; a TAP of ours disappears. A forwarder that still has the descriptor gets no frame any more.
     pub fn remove(self, name: &str, owner: &Owner) -> Result<(), NicError> {
         match self {
-            Interface::Tap(tap) => tap.delete(),
+            Interface::Tap(tap, _) => tap.delete(),
+            Interface::Veth(veth) => veth.delete(),
             Interface::Uplink(uplink, frames, hiding) => {
                 // The socket is closed first, so that no packet reaches both it and the host's stack.
                 uplink.close();
@@ -263,7 +310,7 @@ fn kept_hiding(told: forwarder::Hiding, link: Option<OwnedFd>) -> Hiding {
 /// What a forwarder has to know of a device.
 pub fn device(opened: &Opened) -> Device {
     match opened {
-        Opened::Tap { .. } => Device::Tap,
+        Opened::Tap { .. } | Opened::Veth { .. } => Device::Tap,
         Opened::Packet {
             header_len,
             ring_refused,
@@ -288,22 +335,26 @@ fn of_device(name: &str) -> Result<Addresses, NicError> {
     })
 }
 
-fn tap_spec(spec: &InterfaceSpec) -> Option<TapSpec> {
-    let InterfaceKind::Tap {
+/// What is set on an interface that we make, and whether that is to be a veth pair.
+fn stack_spec(spec: &InterfaceSpec) -> Option<(TapSpec, bool)> {
+    let (stack, is_veth) = match &spec.kind {
+        InterfaceKind::Tap(stack) => (stack, false),
+        InterfaceKind::Veth(stack) => (stack, true),
+        _ => return None,
+    };
+    let StackSettings {
         netns,
         mac,
         initial_mac,
         addresses,
-    } = &spec.kind
-    else {
-        return None;
-    };
-    Some(TapSpec {
+    } = stack.clone();
+    let stack = TapSpec {
         name: spec.name.clone(),
-        netns: netns.clone(),
-        mac: *mac,
-        initial_mac: *initial_mac,
+        netns,
+        mac,
+        initial_mac,
         mtu: spec.mtu,
-        addresses: addresses.clone(),
-    })
+        addresses,
+    };
+    Some((stack, is_veth))
 }

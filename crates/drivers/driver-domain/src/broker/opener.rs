@@ -34,7 +34,7 @@ pub enum Command {
     Attach(InterfaceSpec, UnixStream, Option<OwnedFd>),
     /// Use this specification from now on.
     Change(InterfaceSpec),
-    /// Look at the interface's addresses, which may have changed.
+    /// Look at the interface and its addresses, which may have changed.
     Look,
     /// The forwarder cannot use the device any more.
     Broken(String),
@@ -156,6 +156,7 @@ impl Opener {
                 self.specify(spec, tap);
             }
             Command::Change(spec) => self.specify(spec, None),
+            Command::Look if self.is_gone() => self.close("its veth pair was removed".into()),
             Command::Look => self.look(),
             // The end was noticed already, or the report is late.
             Command::Broken(_) if self.start.interface.is_none() => {}
@@ -190,7 +191,7 @@ impl Opener {
         }
         let open = self.start.interface.as_ref();
         let open = open.filter(|interface| interface.is_current());
-        match open.map(|interface| interface.change(&old, &self.start.spec)) {
+        match open.map(|interface| interface.change(&old, &self.start.spec, &self.start.means)) {
             Some(Ok(true)) => {
                 self.stale.clear();
                 self.tell_open(false);
@@ -209,7 +210,14 @@ impl Opener {
     }
 
     fn open(&mut self) {
-        let opened = Interface::open(&self.start.spec, &self.stale, &self.start.means, &mut self.hiding);
+        let start = &self.start;
+        let opened = Interface::open(
+            start.port,
+            &start.spec,
+            &self.stale,
+            &start.means,
+            &mut self.hiding,
+        );
         self.take_up(opened);
     }
 
@@ -261,10 +269,14 @@ impl Opener {
         }
     }
 
+    fn is_gone(&self) -> bool {
+        self.start.interface.as_ref().is_some_and(Interface::is_gone)
+    }
+
     /// Reports the addresses of the interface if they are other ones.
     fn look(&mut self) {
         let interface = self.start.interface.as_ref();
-        match interface.and_then(|interface| interface.addresses(&self.start.spec)) {
+        match interface.and_then(|interface| interface.addresses(&self.start.spec, &self.start.means)) {
             Some(Ok(addresses)) if self.addresses != addresses => {
                 self.addresses = addresses.clone();
                 self.start.tell(News::Addresses(addresses));

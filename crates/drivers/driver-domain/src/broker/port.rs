@@ -67,7 +67,7 @@ impl Open {
     /// Descriptors for the forwarder.
     fn for_forwarder(&self) -> io::Result<Vec<OwnedFd>> {
         let own = match self.opened {
-            Opened::Tap { .. } | Opened::Packet { .. } => 0..1,
+            Opened::Tap { .. } | Opened::Veth { .. } | Opened::Packet { .. } => 0..1,
             Opened::Xdp { .. } => 1..3,
         };
         let all = self.descriptors.get(own).unwrap_or_default();
@@ -78,13 +78,13 @@ impl Open {
 /// How an open interface is forwarded, for users.
 fn describe(opened: &Opened) -> String {
     let hiding = match opened.hiding() {
-        None => return "TAP".into(),
+        None => return of_stack(opened),
         Some(Hiding::Program) => "hidden from the host".into(),
         Some(Hiding::Bridge(reason)) => format!("hidden from the host by a bridge ({reason})"),
         Some(Hiding::Nothing(reason)) => format!("not hidden from the host ({reason})"),
     };
     match opened {
-        Opened::Tap { .. } => hiding,
+        Opened::Tap { .. } | Opened::Veth { .. } => hiding,
         Opened::Packet {
             ring_refused, no_xdp, ..
         } => {
@@ -117,6 +117,18 @@ fn describe(opened: &Opened) -> String {
                 "AF_XDP {place}, {copies}, {hiding}; frames up to {longest} bytes, no TCP segmentation, completes open checksums"
             )
         }
+    }
+}
+
+/// How an interface is forwarded that a network stack has, for users.
+fn of_stack(opened: &Opened) -> String {
+    match opened {
+        Opened::Veth { .. } => "veth pair, behind a TAP".into(),
+        Opened::Tap {
+            no_veth: Some(reason),
+            ..
+        } => format!("TAP, and no veth pair: {reason}"),
+        _ => "TAP".into(),
     }
 }
 
@@ -250,8 +262,17 @@ impl Port {
         }
     }
 
-    /// Whether the interface is a TAP.
+    /// Whether a veth pair is open.
+    pub fn is_veth(&self) -> bool {
+        let opened = self.open.as_ref().map(|open| &open.opened);
+        matches!(opened, Some(Opened::Veth { .. }))
+    }
+
+    /// Whether a forwarder takes the interface for a TAP.
     pub fn is_tap(spec: &InterfaceSpec) -> bool {
-        matches!(spec.kind, InterfaceKind::Tap { .. } | InterfaceKind::Given { .. })
+        matches!(
+            spec.kind,
+            InterfaceKind::Tap(_) | InterfaceKind::Veth(_) | InterfaceKind::Given { .. }
+        )
     }
 }

@@ -215,7 +215,7 @@ impl Broker {
     ) -> io::Result<(Option<Open>, Option<String>)> {
         let own_link = link.as_ref().map(OwnedFd::try_clone).transpose()?;
         let own: io::Result<Vec<_>> = descriptors.iter().map(OwnedFd::try_clone).collect();
-        let interface = Interface::kept(&spec, opened.clone(), own?, own_link);
+        let interface = Interface::kept((id, &spec), opened.clone(), own?, own_link, &self.means);
         let interface = interface.ok_or(io::ErrorKind::InvalidData)?;
         self.start_port(id, spec, Left::Open(interface))?;
         let open = Open {

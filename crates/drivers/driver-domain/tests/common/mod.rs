@@ -3,10 +3,13 @@
 #![allow(dead_code, missing_docs, reason = "shared by several test programs")]
 
 pub mod backend;
+pub mod pair;
 pub mod supervision;
 
 use control_protocol::Channel;
-use control_protocol::driver::{FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
+use control_protocol::driver::{
+    FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, StackSettings, ToDriver,
+};
 use control_protocol::supervisor::ToChild;
 use flow::{ControllerId, PortId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -138,15 +141,23 @@ pub fn address(text: &str) -> (IpAddr, u8) {
 pub fn tap(name: &str, netns: &Namespace, addresses: &[&str]) -> InterfaceSpec {
     let addresses = addresses.iter().map(|text| address(text));
     InterfaceSpec {
-        kind: InterfaceKind::Tap {
+        kind: InterfaceKind::Tap(StackSettings {
             netns: Some(netns.0.clone()),
-            mac: None,
-            initial_mac: None,
             addresses: addresses.collect(),
-        },
+            ..StackSettings::default()
+        }),
         name: name.into(),
         mtu: None,
     }
+}
+
+/// As [`tap`], of a veth pair.
+pub fn veth(name: &str, netns: &Namespace, addresses: &[&str]) -> InterfaceSpec {
+    let mut spec = tap(name, netns, addresses);
+    if let InterfaceKind::Tap(stack) = spec.kind {
+        spec.kind = InterfaceKind::Veth(stack);
+    }
+    spec
 }
 
 /// Supervisor and control process of a driver domain, or another controller of it. Ports are numbered by the

@@ -73,6 +73,8 @@ struct State {
     hides: bool,
     /// Outlives brokers, as its map has the sockets.
     steering: driver_domain::Steering,
+    /// Outlives brokers, as their pairs' ends are in its namespace.
+    veth: Result<driver_domain::VethMeans, String>,
 }
 
 impl Supervision {
@@ -88,6 +90,7 @@ impl Supervision {
             greetings: Vec::new(),
             hides,
             steering: driver_domain::Steering::load().unwrap(),
+            veth: driver_domain::VethMeans::make().map_err(|error| error.to_string()),
         })));
         lend_programs(broker, &supervision.state());
         supervision.serve(duplicate(broker));
@@ -246,6 +249,17 @@ fn lend_programs(broker: &Channel, state: &State) {
     broker
         .send(&ToChild::SteeringProgram(Ok(())), &[steers, map])
         .unwrap();
+    let told = match &state.veth {
+        Ok(veth) if state.hides => Ok(veth),
+        Ok(_) => Err("this kernel is told to be old".into()),
+        Err(reason) => Err(reason.clone()),
+    };
+    let message = ToChild::VethMeans(told.map(drop));
+    let descriptors = match &state.veth {
+        Ok(veth) => veth.descriptors().to_vec(),
+        Err(_) => Vec::new(),
+    };
+    broker.send(&message, &descriptors).unwrap();
 }
 
 fn duplicate(channel: &Channel) -> Channel {

@@ -4,7 +4,7 @@ use super::call::Call;
 use super::ipam;
 use super::network::{Network, VhostUser};
 use super::result::{CniError, Code, Interface, added};
-use management::{Client, ClientError, Name, PortConfig, PortInfo, PortKind, Reply, Request};
+use management::{Client, ClientError, Name, PortConfig, PortInfo, Reply, Request};
 use nic_packet::Route;
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -52,7 +52,7 @@ impl<'a> Switch<'a> {
     /// The switch refuses, or the port is not connected in time.
     pub fn add(&self, switch: &Name, config: PortConfig) -> Result<PortInfo, CniError> {
         let name = config.name.clone();
-        let waits = config.kind == PortKind::Tap;
+        let waits = config.kind.is_interface();
         self.call(&Request::PortAdd {
             switch: switch.to_string(),
             config: Box::new(config),
@@ -160,7 +160,7 @@ fn add_assigned(
         .open()
         .and_then(|()| switch.add(network.switch()?, config))
         .inspect_err(|_| netns.close())?;
-    if port.kind == PortKind::Tap {
+    if port.kind.is_interface() {
         set_routes(&netns.name, &call.ifname, &routes).inspect_err(|_| {
             let _ = switch.remove(&name);
             netns.close();
@@ -261,7 +261,7 @@ pub fn check(switch: Switch<'_>, network: &Network, call: &Call, text: &[u8]) ->
     let Some(port) = switch.port(&name)? else {
         return changed(format!("the switch has no port {name}"));
     };
-    if port.kind == PortKind::Tap {
+    if port.kind.is_interface() {
         if port.state != "running" {
             let why = port.problem.unwrap_or(port.state);
             return changed(format!("port {name}: {why}"));

@@ -116,10 +116,7 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     let vm_state = Publisher::attach();
     let may_idle_poll = vm_state.is_ok() && wanted.placement.may_idle_poll();
     let mut supervisor = Supervisor::new(Box::new(launch), Some(probe), wanted.placement, vm_state);
-    supervisor.hiding_program = driver_domain::load_hiding_program()
-        .map_err(|error| format!("loading the eBPF program that hides devices: {error}"));
-    supervisor.steering = driver_domain::Steering::load()
-        .map_err(|error| format!("loading the eBPF program that hands frames to AF_XDP sockets: {error}"));
+    supervisor.load_programs();
     supervisor.constraints = may_idle_poll.then(|| Constraints::open(Path::new(CPUS), &note));
     supervisor
         .children
@@ -272,6 +269,8 @@ struct Supervisor {
     hiding_program: Result<OwnedFd, String>,
     /// The program that hands frames to AF_XDP sockets, or why there is none.
     steering: Result<driver_domain::Steering, String>,
+    /// What veth pairs take, or why there is none. The namespace of their ends lives as long as the switch.
+    veth: Result<driver_domain::VethMeans, String>,
     /// Files by which the data plane keeps cores from halting, if it may.
     constraints: Option<Constraints>,
 }
@@ -299,6 +298,7 @@ impl Supervisor {
             vm_state,
             hiding_program: Err("it was not loaded".into()),
             steering: Err("it was not loaded".into()),
+            veth: Err("they were not made".into()),
             constraints: None,
         }
     }
@@ -444,7 +444,18 @@ impl Supervisor {
             .send(&message, area.ok().as_slice());
     }
 
-    /// Lends the broker the programs that hide devices from the host's stack, and hand frames to sockets.
+    /// Loads what the broker is lent.
+    fn load_programs(&mut self) {
+        self.hiding_program = driver_domain::load_hiding_program()
+            .map_err(|error| format!("loading the eBPF program that hides devices: {error}"));
+        self.steering = driver_domain::Steering::load().map_err(|error| {
+            format!("loading the eBPF program that hands frames to AF_XDP sockets: {error}")
+        });
+        self.veth = driver_domain::VethMeans::make().map_err(|error| error.to_string());
+    }
+
+    /// Lends the broker the programs that hide devices from the host's stack, and hand frames to sockets, and
+    /// what veth pairs take.
     fn lend_programs(&mut self) {
         let program = self.hiding_program.as_ref();
         let hides = ToChild::HidingProgram(program.map(drop).map_err(Clone::clone));
@@ -452,6 +463,9 @@ impl Supervisor {
         let steering = self.steering.as_ref();
         let steers = ToChild::SteeringProgram(steering.map(drop).map_err(Clone::clone));
         let both = steering.map(|steering| steering.descriptors());
+        let veth = self.veth.as_ref();
+        let pairs = ToChild::VethMeans(veth.map(drop).map_err(Clone::clone));
+        let all = veth.map(|veth| veth.descriptors());
         let child = self
             .children
             .iter_mut()
@@ -459,6 +473,7 @@ impl Supervisor {
         if let Some(child) = child {
             child.send(&hides, program.as_slice());
             child.send(&steers, both.as_ref().map_or(&[], |both| &both[..]));
+            child.send(&pairs, all.as_ref().map_or(&[], |all| &all[..]));
         }
     }
 
