@@ -192,7 +192,7 @@ fn values_out_of_range_are_shown_with_the_range() {
             37,
             "a unicast MAC address like",
         ),
-        ("type = \"veth\"", 8, "`vhost-user`"),
+        ("type = \"macvtap\"", 8, "`vhost-user`"),
         ("mode = \"both\"", 8, "`server`"),
         ("interface = \"longer-than-15-bytes\"", 13, "1 to 15"),
         ("addresses = [\"10.0.0.1\"]", 14, "prefix length"),
