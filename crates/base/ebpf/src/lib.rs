@@ -12,7 +12,7 @@
 
 mod xdp;
 
-pub use xdp::{XdpMode, attach_to_driver, create_socket_map, insert_socket, steering_program};
+pub use xdp::{SocketPlaces, XdpMode, attach_to_driver, create_socket_map, insert_socket, steering_program};
 
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ffi::CStr;
@@ -27,6 +27,7 @@ const LINK_DETACH: libc::c_int = 34;
 const MAP_TYPE_ARRAY: u32 = 2;
 const PROG_TYPE_SCHED_CLS: u32 = 3;
 const PROG_TYPE_XDP: u32 = 6;
+const XDP_HAS_FRAGS: u32 = 1 << 5;
 const PROG_TYPE_TRACING: u32 = 26;
 const TRACE_RAW_TP: u32 = 23;
 const TCX_INGRESS: u32 = 46;
@@ -160,7 +161,10 @@ pub enum Purpose {
     /// What arrives at a device: the program decides before the host's stack sees it.
     Ingress,
     /// What arrives at a device: the program decides in its driver, before there is a packet.
-    Driver,
+    Driver {
+        /// Frames may lie in several buffers, which takes Linux 5.18. The program may read the first one.
+        in_parts: bool,
+    },
 }
 
 /// Loads a program under a name, of which 15 bytes count.
@@ -183,7 +187,10 @@ pub fn load(program: &[u64], license: &CStr, label: &str, purpose: Purpose) -> i
             attributes.attach_btf_id = number;
         }
         Purpose::Ingress => attributes.prog_type = PROG_TYPE_SCHED_CLS,
-        Purpose::Driver => attributes.prog_type = PROG_TYPE_XDP,
+        Purpose::Driver { in_parts } => {
+            attributes.prog_type = PROG_TYPE_XDP;
+            attributes.prog_flags = if in_parts { XDP_HAS_FRAGS } else { 0 };
+        }
     }
     // SAFETY: the structure is laid out for the command and has no padding; `insns` has `insn_cnt`
     // instructions of 8 bytes, `license` is a C string, and both outlive the call, which only reads them.

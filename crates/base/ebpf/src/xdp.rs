@@ -52,19 +52,51 @@ pub fn create_socket_map(label: &str, entries: u32) -> io::Result<OwnedFd> {
     unsafe { make(MAP_CREATE, &attributes) }
 }
 
-/// Instructions of a program that hands each frame to the socket in `map` whose number is that of the device
-/// that received the frame, modulo a power of two, `slots`. Without such a socket the frame goes on to the
-/// kernel's stack. To be loaded for [`Purpose::Driver`](super::Purpose::Driver); takes Linux 5.3.
-pub fn steering_program(map: BorrowedFd<'_>, slots: u32) -> [u64; 7] {
+/// Places of a map of sockets: one for each queue of each device. Devices whose numbers are equal modulo
+/// `devices` share places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketPlaces {
+    /// Devices that have places, a power of two.
+    pub devices: u32,
+    /// Queues of a device that have places, a power of two.
+    pub queues: u32,
+}
+
+impl SocketPlaces {
+    /// Number of all places.
+    pub fn entries(self) -> u32 {
+        self.devices * self.queues
+    }
+
+    /// The place of a queue, which is less than `queues`.
+    pub fn of(self, device: u32, queue: u32) -> u32 {
+        (device & (self.devices - 1)) * self.queues + queue
+    }
+}
+
+/// Instructions of a program that hands each frame to the socket in `map` for the device and the queue in
+/// which the frame arrived. Without such a socket the frame goes on to the kernel's stack. To be loaded for
+/// [`Purpose::Driver`](super::Purpose::Driver); takes Linux 5.3.
+pub fn steering_program(map: BorrowedFd<'_>, places: SocketPlaces) -> [u64; 12] {
     let instruction = |code: u64, registers: u64, offset: u64, immediate: u64| {
         code | registers << 8 | offset << 16 | immediate << 32
     };
     let map = u64::from(map.as_raw_fd().cast_unsigned());
     [
-        // r2 = *(u32 *)(r1 + offsetof(struct xdp_md, ingress_ifindex))
-        instruction(0x61, 0x12, 12, 0),
-        // r2 &= slots - 1
-        instruction(0x57, 0x02, 0, u64::from(slots - 1)),
+        // r0 = XDP_PASS
+        instruction(0xb7, 0x00, 0, XDP_PASS),
+        // r2 = *(u32 *)(r1 + offsetof(struct xdp_md, rx_queue_index))
+        instruction(0x61, 0x12, 16, 0),
+        // if r2 >= queues, go to the end
+        instruction(0x35, 0x02, 8, u64::from(places.queues)),
+        // r3 = *(u32 *)(r1 + offsetof(struct xdp_md, ingress_ifindex))
+        instruction(0x61, 0x13, 12, 0),
+        // r3 &= devices - 1
+        instruction(0x57, 0x03, 0, u64::from(places.devices - 1)),
+        // r3 *= queues
+        instruction(0x27, 0x03, 0, u64::from(places.queues)),
+        // r2 += r3
+        instruction(0x0f, 0x32, 0, 0),
         // r1 = map, which takes two instructions
         instruction(0x18, 0x11, 0, map),
         0,

@@ -31,8 +31,9 @@ thread_local! {
     static SENT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Most descriptors on one message.
-pub const MAX_DESCRIPTORS: usize = 5;
+/// Most descriptors on one message: those of a device with as many queues as are served, and of what hides
+/// it.
+pub const MAX_DESCRIPTORS: usize = 4 + crate::forwarder::XdpFrames::MAX_QUEUES as usize;
 
 /// Bytes that a value takes in a message.
 pub fn encoded_len<T: Serialize>(part: &T) -> usize {

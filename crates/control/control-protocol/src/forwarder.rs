@@ -73,11 +73,29 @@ pub enum Device {
         /// Whether frames arrive in a ring.
         has_ring: bool,
     },
-    /// An AF_XDP socket. Descriptors: socket, and memory of frames.
-    Xdp {
-        /// Bytes of a chunk of that memory.
-        chunk: u32,
-    },
+    /// AF_XDP sockets. Descriptors: one for each queue, and memory of frames.
+    Xdp(XdpFrames),
+}
+
+/// How the frames of a device lie in the memory of its AF_XDP sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct XdpFrames {
+    /// Bytes of a chunk.
+    pub chunk: u32,
+    /// Whether a frame may lie over several chunks.
+    pub in_parts: bool,
+    /// Queues of the device, each with a socket; at most [`Self::MAX_QUEUES`].
+    pub queues: u32,
+}
+
+impl XdpFrames {
+    /// Queues of a device at most.
+    pub const MAX_QUEUES: u32 = 16;
+
+    /// Sockets of the device.
+    pub fn sockets(self) -> usize {
+        self.queues.min(Self::MAX_QUEUES) as usize
+    }
 }
 
 impl Device {
@@ -85,7 +103,7 @@ impl Device {
     pub fn descriptors(&self) -> usize {
         match self {
             Device::Tap | Device::Packet { .. } => 1,
-            Device::Xdp { .. } => 2,
+            Device::Xdp(frames) => frames.sockets() + 1,
         }
     }
 }
@@ -132,11 +150,11 @@ pub enum Opened {
         /// Why it is not an AF_XDP socket, if that was wanted.
         no_xdp: Option<String>,
     },
-    /// An AF_XDP socket. Descriptors: a packet socket that receives nothing, socket, memory of frames, and
-    /// the link of the program that hands frames to the socket.
+    /// AF_XDP sockets. Descriptors: a packet socket that receives nothing, a socket for each queue, memory of
+    /// frames, and the link of the program that hands frames to the sockets.
     Xdp {
         /// As in [`Device::Xdp`].
-        chunk: u32,
+        frames: XdpFrames,
         /// Why the program runs behind the driver and not in it, if it does.
         generic: Option<String>,
         /// Whether the device itself reads and writes the memory of frames.
@@ -152,7 +170,7 @@ impl Opened {
         match self {
             Opened::Tap { .. } | Opened::Packet { .. } => 1,
             Opened::Veth { .. } => 3,
-            Opened::Xdp { .. } => 4,
+            Opened::Xdp { frames, .. } => frames.sockets() + 3,
         }
     }
 

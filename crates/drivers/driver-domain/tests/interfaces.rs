@@ -569,6 +569,44 @@ fn join(host: &Namespace, uplink: &str, outside: &Namespace, far: &str) {
     ));
 }
 
+/// An uplink that was away for long, with ever longer delays between attempts, is open soon after its link is
+/// up, the same one or another one of its name.
+#[test]
+fn an_uplink_that_comes_up_is_opened_soon() {
+    if !can_run() {
+        return;
+    }
+    let (host, outside) = (Namespace::new(), Namespace::new());
+    let (uplink, far) = (unique(), unique());
+    join(&host, &uplink, &outside, &far);
+    host.sh(&format!("ip link set {uplink} up"));
+    let driver = Driver::start(Some(&host));
+    let (_backend, [stream, _]) = Backend::start(ALL);
+    driver.attach(0, &uplink_spec(&uplink), stream);
+    driver.expect_up(0);
+    for (away, back) in [
+        (
+            format!("ip link set {uplink} down"),
+            format!("ip link set {uplink} up"),
+        ),
+        (
+            format!("ip link del {uplink}"),
+            format!("ip link add {uplink} up type veth peer name {far}"),
+        ),
+    ] {
+        host.sh(&away);
+        driver.expect_failed(0, "");
+        // Attempts 0.25, 0.75, 1.75 and 3.75 s later, and the next one 4 s after that.
+        std::thread::sleep(Duration::from_millis(4500));
+        host.sh(&back);
+        let begin = Instant::now();
+        driver.expect_up(0);
+        let passed = begin.elapsed();
+        assert!(passed < Duration::from_secs(2), "{passed:?}");
+        println!("{back}: {passed:?}");
+    }
+}
+
 #[test]
 fn an_uplink_carries_traffic_and_vlan_tags() {
     if !can_run() {

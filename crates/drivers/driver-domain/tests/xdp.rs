@@ -29,6 +29,7 @@ struct Site {
     far: String,
     tap: String,
     mtu: u32,
+    queues: u32,
     /// What is asked of the uplink, and what the data plane can.
     back_end: BackEnd,
     features: u64,
@@ -37,12 +38,18 @@ struct Site {
 
 impl Site {
     fn new(driver: impl FnOnce(&Namespace) -> Driver, mtu: u32) -> Site {
+        Site::of_queues(driver, mtu, 1)
+    }
+
+    /// With queues of the uplink.
+    fn of_queues(driver: impl FnOnce(&Namespace) -> Driver, mtu: u32, queues: u32) -> Site {
         let [host, outside, inside] = [(); 3].map(|()| Namespace::new());
         let [uplink, far, tap] = [(); 3].map(|()| unique());
         let driver = driver(&host);
         let site = Site {
             driver,
             mtu,
+            queues,
             host,
             outside,
             inside,
@@ -60,8 +67,9 @@ impl Site {
     /// Makes uplink and far end.
     fn join(&self) {
         let (uplink, far, mtu) = (&self.uplink, &self.far, self.mtu);
+        let queues = format!("numrxqueues {0} numtxqueues {0}", self.queues);
         sh(&format!(
-            "ip link add {uplink} netns {} mtu {mtu} type veth peer name {far} address 02:00:00:00:80:01 netns {} mtu {mtu}",
+            "ip link add {uplink} netns {} mtu {mtu} {queues} type veth peer name {far} address 02:00:00:00:80:01 netns {} mtu {mtu} {queues}",
             self.host.0, self.outside.0
         ));
         self.host.sh(&format!("ethtool -K {uplink} rxvlan off"));
@@ -196,6 +204,8 @@ fn frames_of_all_lengths_come_in_order() {
     for (mtu, lengths) in [
         (1500, [60, 64, 128, 1000, 1514, 1514]),
         (3400, [60, 1514, 1793, 2048, 3000, 3414]),
+        // The last frame that fits one chunk, and the first ones over two and over three.
+        (9000, [60, 3840, 3841, 7680, 7681, 9014]),
     ] {
         let mut site = Site::new(|host| Driver::start(Some(host)), mtu);
         site.attach();
@@ -253,6 +263,119 @@ fn frames_of_all_lengths_come_in_order() {
     }
 }
 
+/// Frames longer than a chunk pass both ways, whole.
+#[test]
+fn jumbo_frames_pass_both_ways() {
+    if !can_run() {
+        return;
+    }
+    let mut site = Site::new(|host| Driver::start(Some(host)), 9000);
+    site.attach();
+    site.until_serves("frames up to 65553 bytes");
+    site.inside.sh(&format!("ip link set {} mtu 9000", site.tap));
+    for len in [56, 3798, 3799, 4054, 4055, 8972] {
+        let ping = format!("ping -c 3 -i 0.05 -s {len} -M do -W 5");
+        site.outside.sh(&format!("{ping} 10.80.0.2"));
+        site.inside.sh(&format!("{ping} 10.80.0.1"));
+    }
+    for options in ["", "-R"] {
+        let rate = site.outside.iperf(&site.inside, "10.80.0.2", options);
+        println!("AF_XDP, MTU 9000 {options}: {:.2} Gb/s", rate / 1e9);
+        assert!(rate > 1e7);
+    }
+    // With a smaller MTU, one chunk holds a frame.
+    site.host.sh(&format!("ip link set {} mtu 1500", site.uplink));
+    site.until_serves("frames up to 1792 bytes");
+    site.outside.sh(&format!("ip link set {} mtu 1500", site.far));
+    site.inside.sh(&format!("ip link set {} mtu 1500", site.tap));
+    site.ping();
+}
+
+/// All queues of a device lead to the one port, and each flow stays in order.
+#[test]
+fn frames_come_from_all_queues_of_a_device() {
+    if !can_run() {
+        return;
+    }
+    const QUEUES: u32 = 4;
+    let start = |host: &Namespace| Driver::start_processes_in(host, "driver_process", "forwarder_process");
+    let mut site = Site::of_queues(start, 1500, QUEUES);
+    site.outside.sh(&format!("ethtool -L {} tx 2", site.far));
+    site.host.sh(&format!("ethtool -L {} rx 2", site.uplink));
+    site.attach();
+    site.until_serves("from 2 queues");
+    // Further queues are noticed when the device's state is asked for.
+    site.host.sh(&format!("ethtool -L {} rx {QUEUES}", site.uplink));
+    site.outside.sh(&format!("ethtool -L {} tx {QUEUES}", site.far));
+    site.driver.look_at_devices();
+    site.until_serves("from 4 queues");
+    site.driver.expect_up(0);
+    site.ping();
+    for _ in 0..3 {
+        every_queue_is_read(&site, QUEUES);
+        for options in ["-P 8", "-R"] {
+            let rate = site.outside.iperf(&site.inside, "10.80.0.2", options);
+            assert!(rate > 1e7, "{options}");
+        }
+        // The next forwarder finds the rings of all queues as they are.
+        site.driver.supervision.replace_forwarder(UPLINK);
+        site.driver
+            .expect(0, |state| *state == InterfaceState::Disconnected);
+        site.attach();
+        site.ping();
+    }
+    site.driver.replace_broker("driver_process");
+    site.driver.new_control();
+    site.until_serves("from 4 queues");
+    site.ping();
+}
+
+/// Has the kernel outside send flows until each queue has passed some, and finds all their frames.
+fn every_queue_is_read(site: &Site, queues: u32) {
+    let device = &site.backend.as_ref().unwrap().devices[0];
+    device.lock().unwrap().kept.clear();
+    device.lock().unwrap().keep = usize::MAX;
+    let before = passed_by_queues(site, queues);
+    let all_passed = || {
+        let now = passed_by_queues(site, queues);
+        now.iter().zip(&before).all(|(now, then)| now >= &(then + 8))
+    };
+    let mut flows = 0;
+    while !all_passed() {
+        assert!(flows < 2000, "{before:?}, {:?}", passed_by_queues(site, queues));
+        let first = 20_000 + flows;
+        flows += 20;
+        let script = format!(
+            "for i in {{1..20}}; do echo train-of-a-flow > /dev/udp/10.80.0.2/$(({first} + i)); done"
+        );
+        let mut bash = std::process::Command::new("ip");
+        bash.args(["netns", "exec", &site.outside.0, "bash", "-c", &script]);
+        assert!(bash.status().unwrap().success());
+    }
+    let arrived = || {
+        let device = device.lock().unwrap();
+        let is_ours = |frame: &&Vec<u8>| frame.ends_with(b"train-of-a-flow\n");
+        device.kept.iter().filter(is_ours).count()
+    };
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while arrived() < flows && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(arrived(), flows);
+}
+
+/// Frames that the veth has handed to XDP so far, by queue.
+fn passed_by_queues(site: &Site, queues: u32) -> Vec<u64> {
+    let said = site.host.sh(&format!("ethtool -S {}", site.uplink));
+    let of = |queue: u32| -> u64 {
+        let name = format!("rx_queue_{queue}_xdp_packets:");
+        let line = said.lines().find_map(|line| line.trim().strip_prefix(&name));
+        line.and_then(|count| count.trim().parse().ok())
+            .unwrap_or_else(|| panic!("{said}"))
+    };
+    (0..queues).map(of).collect()
+}
+
 /// What AF_XDP cannot, a packet socket does, and users are told why.
 #[test]
 fn what_is_refused_falls_back_with_a_reason() {
@@ -271,23 +394,16 @@ fn what_is_refused_falls_back_with_a_reason() {
     tags.host.sh(&format!("ethtool -K {} rxvlan on", tags.uplink));
     tags.attach();
     tags.until_serves("its driver takes VLAN tags out of frames: `ethtool -K");
-    // Several queues.
-    let mut queues = Site::new(|host| Driver::start(Some(host)), 1500).with_all_features();
-    queues.host.sh(&format!("ethtool -L {} rx 2", queues.uplink));
+    // More queues than are served.
+    let mut queues = Site::of_queues(|host| Driver::start(Some(host)), 1500, 17).with_all_features();
     queues.attach();
-    queues.until_serves("it has 2 queues, and one is served: `ethtool -L");
+    queues.until_serves("it has 17 queues, and 16 are served at most: `ethtool -L");
     queues.ping();
-    // Frames that are too long for the driver, and for any chunk.
-    let mut jumbo = Site::new(|host| Driver::start(Some(host)), 9000).with_all_features();
-    jumbo.attach();
-    jumbo.until_serves("its MTU of 9000 is more than the 3818 that AF_XDP takes: `ip link set");
-    jumbo.ping();
-    let mut peer = Site::new(|host| Driver::start(Some(host)), 9000).with_all_features();
-    peer.host.sh(&format!("ip link set {} mtu 1500", peer.uplink));
-    peer.attach();
-    peer.until_serves("its driver takes no XDP program with an MTU of 1500, or with that of its peer");
-    peer.outside.sh(&format!("ip link set {} mtu 1500", peer.far));
-    peer.ping();
+    // Frames that are too long for the data plane.
+    let mut long = Site::new(|host| Driver::start(Some(host)), 65_535).with_all_features();
+    long.attach();
+    long.until_serves("its MTU of 65535 is more than the 65531 that AF_XDP takes: `ip link set");
+    long.ping();
 }
 
 /// Attaches the program, with an empty map, as somebody else would.

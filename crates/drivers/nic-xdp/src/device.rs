@@ -1,8 +1,8 @@
 //! AF_XDP sockets on devices, as the process with privileges opens them.
 
 use crate::area::Area;
-use crate::{AREA, HEADROOM, LINK_HEADERS, Layout};
-use ebpf::XdpMode;
+use crate::{Layout, MAX_QUEUES};
+use ebpf::{Purpose, SocketPlaces, XdpMode};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -10,14 +10,18 @@ use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpOptionsFlags, XdpUm
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use std::fmt;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Places of devices in the map of sockets, a power of two.
-const SLOTS: u32 = 4096;
+/// Places in the map of sockets.
+const PLACES: SocketPlaces = SocketPlaces {
+    devices: 2048,
+    queues: MAX_QUEUES,
+};
 
-/// How often a queue is asked for that has a socket still, and the time between: the processes that had the
+/// How long queues are asked for that have a socket still, and the time between: the processes that had the
 /// device before are closing it.
-const TRIES: (u32, Duration) = (100, Duration::from_millis(20));
+const PATIENCE: Duration = Duration::from_secs(2);
+const BETWEEN: Duration = Duration::from_millis(20);
 
 /// Why a device has no AF_XDP socket; a text for users.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,9 +51,14 @@ impl Steering {
     ///
     /// The process may not, or the kernel has no such programs or maps.
     pub fn load() -> io::Result<Steering> {
-        let map = ebpf::create_socket_map("hs_sockets", SLOTS)?;
-        let program = ebpf::steering_program(map.as_fd(), SLOTS);
-        let program = ebpf::load(&program, c"Apache-2.0", "hs_steer", ebpf::Purpose::Driver)?;
+        let map = ebpf::create_socket_map("hs_sockets", PLACES.entries())?;
+        let program = ebpf::steering_program(map.as_fd(), PLACES);
+        let load = |in_parts| {
+            let purpose = Purpose::Driver { in_parts };
+            ebpf::load(&program, c"Apache-2.0", "hs_steer", purpose)
+        };
+        // Drivers refuse the second one for frames that are longer than a buffer of theirs.
+        let program = load(true).or_else(|_| load(false))?;
         Ok(Steering { program, map })
     }
 
@@ -79,10 +88,10 @@ pub struct Target<'a> {
     pub takes_tags_out: bool,
 }
 
-/// An AF_XDP socket on a device. No frame is read or written here.
+/// AF_XDP sockets on a device, one for each of its queues. No frame is read or written here.
 #[derive(Debug)]
 pub struct XdpDevice {
-    socket: OwnedFd,
+    sockets: Vec<OwnedFd>,
     memory: OwnedFd,
     /// Attaches the program, as long as one of its descriptors is open.
     link: OwnedFd,
@@ -92,27 +101,33 @@ pub struct XdpDevice {
 }
 
 impl XdpDevice {
-    /// Opens a socket on a device, and has its frames handed to the socket. Takes CAP_NET_RAW and
-    /// CAP_NET_ADMIN. Waits for 2 s at most for others to close the device.
+    /// Opens a socket on each queue of a device, and has its frames handed to the sockets. Takes CAP_NET_RAW
+    /// and CAP_NET_ADMIN. Waits for 2 s at most for others to close the device.
     ///
     /// # Errors
     ///
     /// The device, its driver or the kernel cannot: the text says what to do.
     pub fn open(target: Target<'_>, steering: &Steering) -> Result<XdpDevice, Refused> {
         let layout = layout_for(target)?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)
-            .map_err(|error| refused("the kernel makes no AF_XDP socket", error))?;
-        let memory = Area::make().map_err(|error| refused("no memory for frames", error))?;
-        register(&socket, &memory, layout)?;
+        let memory = Area::make(layout).map_err(|error| refused("no memory for frames", error))?;
+        let sockets: Result<Vec<_>, _> = (0..layout.queues())
+            .map(|queue| register(&memory, layout, queue))
+            .collect();
+        let sockets = sockets?;
         let (link, generic) = attach(target, steering)?;
-        bind_to(&socket, target.index, generic.is_some())?;
-        ebpf::insert_socket(steering.map.as_fd(), target.index % SLOTS, socket.as_fd())
-            .map_err(|error| refused("another device has its place in the map of sockets", error))?;
-        let options = sockopt::xdp_options(&socket);
-        let is_zero_copy = options.is_ok_and(|all| all.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
+        let deadline = Instant::now() + PATIENCE;
+        for (socket, queue) in sockets.iter().zip(0..) {
+            bind_to(socket, target, queue, layout, generic.is_some(), deadline)?;
+            let place = PLACES.of(target.index, queue);
+            ebpf::insert_socket(steering.map.as_fd(), place, socket.as_fd())
+                .map_err(|error| refused("another device has its place in the map of sockets", error))?;
+        }
+        let is_zero_copy = sockets.iter().all(|socket| {
+            let options = sockopt::xdp_options(socket);
+            options.is_ok_and(|all| all.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
+        });
         Ok(XdpDevice {
-            socket,
+            sockets,
             memory,
             link,
             layout,
@@ -121,26 +136,34 @@ impl XdpDevice {
         })
     }
 
-    /// One that another process has opened, by its [descriptors](Self::descriptors) and what it said.
+    /// One that another process has opened, by its [descriptors](Self::descriptors) and what it said; `None`
+    /// if their number is another one.
     pub fn of_descriptors(
-        [socket, memory, link]: [OwnedFd; 3],
+        descriptors: Vec<OwnedFd>,
         layout: Layout,
         generic: Option<String>,
         is_zero_copy: bool,
-    ) -> XdpDevice {
-        XdpDevice {
-            socket,
+    ) -> Option<XdpDevice> {
+        let mut sockets = descriptors;
+        let link = sockets.pop()?;
+        let memory = sockets.pop()?;
+        (sockets.len() == layout.queues() as usize).then_some(XdpDevice {
+            sockets,
             memory,
             link,
             layout,
             generic,
             is_zero_copy,
-        }
+        })
     }
 
-    /// Socket, memory of frames, link of the program. Who moves frames needs the first two.
-    pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
-        [self.socket.as_fd(), self.memory.as_fd(), self.link.as_fd()]
+    /// A socket for each queue, memory of frames, link of the program. Who moves frames needs all but the
+    /// last.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sockets
+            .iter()
+            .chain([&self.memory, &self.link])
+            .map(AsFd::as_fd)
     }
 
     /// How the memory is divided.
@@ -178,47 +201,55 @@ fn layout_for(target: Target<'_>) -> Result<Layout, Refused> {
     let Target {
         name, mtu, queues, ..
     } = target;
-    if queues > 1 {
+    let Some(most) = Layout::new(4096, true, queues.max(1)) else {
         return Err(Refused(format!(
-            "it has {queues} queues, and one is served: `ethtool -L {name} combined 1`"
+            "it has {queues} queues, and {MAX_QUEUES} are served at most: `ethtool -L {name} combined {MAX_QUEUES}`"
         )));
-    }
+    };
     if target.takes_tags_out {
         return Err(Refused(format!(
             "its driver takes VLAN tags out of frames: `ethtool -K {name} rxvlan off`"
         )));
     }
-    Layout::of_mtu(mtu).ok_or_else(|| {
-        let most = 4096 - HEADROOM - LINK_HEADERS;
+    Layout::of_device(mtu, most.queues()).ok_or_else(|| {
+        let most = most.largest_mtu();
         let what = format!("its MTU of {mtu} is more than the {most} that AF_XDP takes");
         Refused(format!("{what}: `ip link set {name} mtu {most}`"))
     })
 }
 
-/// Gives a socket its memory and its rings.
-fn register(socket: &OwnedFd, memory: &OwnedFd, layout: Layout) -> Result<(), Refused> {
-    let mapped = Area::map(memory.as_fd()).map_err(|error| refused("no memory for frames", error))?;
+/// Makes the socket of a queue, with its slice of the memory and its rings.
+fn register(memory: &OwnedFd, layout: Layout, queue: u32) -> Result<OwnedFd, Refused> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)
+        .map_err(|error| refused("the kernel makes no AF_XDP socket", error))?;
+    let mapped = Area::map(memory.as_fd(), layout, queue);
+    let mapped = mapped.map_err(|error| refused("no memory for frames", error))?;
     let region = XdpUmemReg {
         addr: mapped.address(),
-        len: AREA as u64,
+        len: mapped.len() as u64,
         chunk_size: layout.chunk(),
         headroom: 0,
         flags: XdpUmemRegFlags::empty(),
         tx_metadata_len: 0,
     };
     let (received, transmitted) = (layout.received(), layout.transmitted());
-    sockopt::set_xdp_umem_reg(socket, region).map_err(|errno| match errno {
+    sockopt::set_xdp_umem_reg(&socket, region).map_err(|errno| match errno {
         Errno::NOBUFS => Refused(format!(
             "{} KiB more of locked memory are not allowed: raise `LimitMEMLOCK` of the service",
-            AREA / 1024
+            layout.bytes() / 1024
         )),
         errno => refused("the kernel does not take the memory for frames", errno),
     })?;
-    sockopt::set_xdp_umem_fill_ring_size(socket, received)
-        .and_then(|()| sockopt::set_xdp_umem_completion_ring_size(socket, transmitted))
-        .and_then(|()| sockopt::set_xdp_rx_ring_size(socket, received))
-        .and_then(|()| sockopt::set_xdp_tx_ring_size(socket, transmitted))
-        .map_err(|errno| refused("the kernel makes no rings", errno))
+    sockopt::set_xdp_umem_fill_ring_size(&socket, received)
+        .and_then(|()| sockopt::set_xdp_umem_completion_ring_size(&socket, transmitted))
+        .and_then(|()| sockopt::set_xdp_rx_ring_size(&socket, received))
+        .and_then(|()| match queue {
+            0 => sockopt::set_xdp_tx_ring_size(&socket, transmitted),
+            _ => Ok(()),
+        })
+        .map_err(|errno| refused("the kernel makes no rings", errno))?;
+    Ok(socket)
 }
 
 /// Attaches the program, in the driver if that can, and says why not.
@@ -255,21 +286,41 @@ fn taken(name: &str) -> Refused {
     ))
 }
 
-/// Binds a socket to the queue of a device, which may have another one that is about to be closed.
-fn bind_to(socket: &OwnedFd, index: u32, is_generic: bool) -> Result<(), Refused> {
+/// Binds a socket to a queue of a device, which may have another one that is about to be closed.
+fn bind_to(
+    socket: &OwnedFd,
+    target: Target<'_>,
+    queue: u32,
+    layout: Layout,
+    is_generic: bool,
+    deadline: Instant,
+) -> Result<(), Refused> {
     // Without a flag for it the kernel copies if the driver has no zero copy.
-    let copy = if is_generic {
-        SocketAddrXdpFlags::XDP_COPY
-    } else {
-        SocketAddrXdpFlags::empty()
-    };
-    let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | copy, index, 0);
-    for _ in 0..TRIES.0 {
+    let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+    flags.set(SocketAddrXdpFlags::XDP_COPY, is_generic);
+    flags.set(SocketAddrXdpFlags::XDP_USE_SG, layout.in_parts());
+    let address = SocketAddrXdp::new(flags, target.index, queue);
+    loop {
         match bind(socket, &address) {
             Ok(()) => return Ok(()),
-            Err(Errno::BUSY) => std::thread::sleep(TRIES.1),
+            Err(Errno::BUSY) if Instant::now() < deadline => std::thread::sleep(BETWEEN),
+            Err(Errno::BUSY) => {
+                return Err(Refused("another AF_XDP socket has its queue".into()));
+            }
+            Err(Errno::INVAL) if layout.in_parts() => return Err(no_parts(target)),
             Err(errno) => return Err(refused("an AF_XDP socket cannot be bound to it", errno)),
         }
     }
-    Err(Refused("another AF_XDP socket has its queue".into()))
+}
+
+/// The kernel knows no frames in several chunks.
+fn no_parts(
+    Target {
+        name, mtu, queues, ..
+    }: Target<'_>,
+) -> Refused {
+    let most = Layout::new(4096, false, queues.max(1)).map_or(1500, Layout::largest_mtu);
+    Refused(format!(
+        "its MTU of {mtu} is more than the {most} that AF_XDP takes before Linux 6.6: `ip link set {name} mtu {most}`"
+    ))
 }

@@ -47,7 +47,7 @@ impl Which {
     }
 }
 
-/// A frame in a chunk (`struct xdp_desc`).
+/// A frame, or a part of one, in a chunk (`struct xdp_desc`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Entry {
@@ -55,8 +55,27 @@ pub struct Entry {
     pub address: u64,
     /// Bytes of the frame.
     pub len: u32,
-    /// Zero.
-    pub options: u32,
+    /// [`CONTINUED`], or zero.
+    options: u32,
+}
+
+/// The next entry is of the same frame (`XDP_PKT_CONTD`).
+const CONTINUED: u32 = 1;
+
+impl Entry {
+    /// A frame, or a part of it that others follow.
+    pub fn new(address: u64, len: u32, is_continued: bool) -> Entry {
+        Entry {
+            address,
+            len,
+            options: if is_continued { CONTINUED } else { 0 },
+        }
+    }
+
+    /// Whether the next entry is of the same frame.
+    pub fn is_continued(self) -> bool {
+        self.options & CONTINUED != 0
+    }
 }
 
 /// A mapped ring with entries of type `T`. Unmapped when dropped.

@@ -306,6 +306,11 @@ fn an_uplink_that_flaps_takes_nothing_from_others() {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
+    let up = Instant::now();
+    while !site.outside.pings("10.84.0.1") {
+        assert!(up.elapsed() < Duration::from_secs(5), "it is not used again");
+    }
+    println!("used again {:?} after the last time", up.elapsed());
     for (what, ping) in pings {
         loses_none_up_to(seconds * 500 - 50, ping, what);
     }

@@ -1,8 +1,10 @@
 //! The states of devices, when a controller asks for them.
 
 use super::controller::Controller;
-use super::port::Port;
+use super::opener::Command;
+use super::port::{Open, Port};
 use control_protocol::driver::{DeviceCounters, DeviceState, FromDriver};
+use control_protocol::forwarder::Opened;
 use flow::{ControllerId, PortId};
 use nic_packet::{Uplink, device_states};
 use nic_xdp::XdpDevice;
@@ -43,13 +45,34 @@ fn states_of(controller: ControllerId, ports: &mut BTreeMap<PortId, Port>) -> Ve
     states.collect()
 }
 
+/// Frames that the kernel has dropped for want of room in the AF_XDP sockets of a device, or as too long.
+fn lost_by_xdp(open: &Open) -> u64 {
+    let Opened::Xdp { frames, .. } = open.opened else {
+        return 0;
+    };
+    let sockets = open.descriptors.iter().skip(1).take(frames.sockets());
+    sockets.map(|socket| XdpDevice::lost(socket.as_fd())).sum()
+}
+
+/// Why there is not an AF_XDP socket for each queue of a device, if there are such sockets. The kernel tells
+/// nobody that the number of queues has changed.
+fn too_few_sockets(port: &Port, uplink: &Uplink) -> Option<&'static str> {
+    let Opened::Xdp { frames, .. } = port.open.as_ref()?.opened else {
+        return None;
+    };
+    let queues = uplink.receive_queues(&port.spec.name)?;
+    (queues.max(1) != frames.queues).then_some("its number of queues has changed")
+}
+
 /// What the kernel says of a device, and of the socket on it.
 fn with_socket(port: &mut Port, state: &nic_packet::DeviceState) -> DeviceState {
     let descriptors = port.open.as_ref().map(|open| &open.descriptors);
     let first = descriptors.and_then(|all| all.first()?.try_clone().ok());
-    let second = descriptors.and_then(|all| all.get(1));
-    let lost_by_xdp = second.map_or(0, |socket| XdpDevice::lost(socket.as_fd()));
     let uplink = first.map(|descriptor| Uplink::of_descriptor(descriptor, 0, None));
+    let lost_by_xdp = port.open.as_ref().map_or(0, lost_by_xdp);
+    if let Some(reason) = uplink.as_ref().and_then(|uplink| too_few_sockets(port, uplink)) {
+        port.send(Command::Broken(reason.into()));
+    }
     port.ring_full += uplink.as_ref().map_or(0, Uplink::take_drops);
     let [received, transmitted, received_bytes, transmitted_bytes] = state.passed;
     let [receive_errors, transmit_errors] = state.errors;

@@ -360,6 +360,15 @@ impl Broker {
                     port.send(Command::Broken(reason.into()));
                 }
             }
+            let up = match event {
+                LinkEvent::Is(link) if link.up => Some(link.index),
+                LinkEvent::Lost => None,
+                _ => continue,
+            };
+            let is_closed = |port: &&Port| port.open.is_none() && port.spec.netns().is_none();
+            for port in self.ports.values().filter(is_closed) {
+                port.send(Command::Up(up));
+            }
         }
     }
 

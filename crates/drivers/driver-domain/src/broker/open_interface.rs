@@ -1,7 +1,7 @@
 //! An open interface of any kind: opening, changing, closing it, and what others have to know of it.
 
 use control_protocol::driver::{BackEnd, InterfaceKind, InterfaceSpec, StackSettings};
-use control_protocol::forwarder::{self, Device, Opened};
+use control_protocol::forwarder::{self, Device, Opened, XdpFrames};
 use flow::PortId;
 use nic_packet::{
     Addresses, Hiding, NicError, Otherwise, Owner, Tap, TapSpec, Uplink, VNET_HEADER_LEN, Veth, VethMeans,
@@ -28,7 +28,7 @@ pub enum Interface {
 pub enum Frames {
     /// Through its packet socket; with the reason, if AF_XDP was wanted.
     Packet(Option<String>),
-    /// Through an AF_XDP socket. The packet socket receives nothing.
+    /// Through AF_XDP sockets. The packet socket receives nothing.
     Xdp(XdpDevice),
 }
 
@@ -125,16 +125,19 @@ impl Interface {
                 Some(Interface::Uplink(uplink, frames, kept_hiding(hiding, link)))
             }
             Opened::Xdp {
-                chunk,
+                frames,
                 generic,
                 is_zero_copy,
                 hiding,
             } => {
                 let uplink = Uplink::of_descriptor(first, VNET_HEADER_LEN, None);
-                let all = [descriptors.next()?, descriptors.next()?, descriptors.next()?];
-                let layout = Layout::of_chunk(chunk)?;
-                let frames = Frames::Xdp(XdpDevice::of_descriptors(all, layout, generic, is_zero_copy));
-                Some(Interface::Uplink(uplink, frames, kept_hiding(hiding, link)))
+                let layout = layout_of(frames)?;
+                let xdp = XdpDevice::of_descriptors(descriptors.collect(), layout, generic, is_zero_copy)?;
+                Some(Interface::Uplink(
+                    uplink,
+                    Frames::Xdp(xdp),
+                    kept_hiding(hiding, link),
+                ))
             }
         }
     }
@@ -157,7 +160,7 @@ impl Interface {
                 no_xdp: no_xdp.clone(),
             },
             Interface::Uplink(_, Frames::Xdp(xdp), hiding) => Opened::Xdp {
-                chunk: xdp.layout().chunk(),
+                frames: told_frames(xdp.layout()),
                 generic: xdp.generic().cloned(),
                 is_zero_copy: xdp.is_zero_copy(),
                 hiding: told_hiding(hiding),
@@ -290,6 +293,19 @@ fn open_xdp(name: &str, device: &Uplink, means: &Means) -> Result<XdpDevice, Str
     XdpDevice::open(target, steering).map_err(|refused| refused.to_string())
 }
 
+fn told_frames(layout: Layout) -> XdpFrames {
+    XdpFrames {
+        chunk: layout.chunk(),
+        in_parts: layout.in_parts(),
+        queues: layout.queues(),
+    }
+}
+
+/// How the memory for frames is divided; `None` if that cannot be.
+pub fn layout_of(frames: XdpFrames) -> Option<Layout> {
+    Layout::new(frames.chunk, frames.in_parts, frames.queues)
+}
+
 fn told_hiding(hiding: &Hiding) -> forwarder::Hiding {
     match hiding {
         Hiding::Program(_) => forwarder::Hiding::Program,
@@ -319,7 +335,7 @@ pub fn device(opened: &Opened) -> Device {
             header_len: *header_len,
             has_ring: ring_refused.is_none(),
         },
-        Opened::Xdp { chunk, .. } => Device::Xdp { chunk: *chunk },
+        Opened::Xdp { frames, .. } => Device::Xdp(*frames),
     }
 }
 

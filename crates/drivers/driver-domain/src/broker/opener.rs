@@ -2,7 +2,7 @@
 //!
 //! | interface | a stream to the data plane |
 //! |---|---|
-//! | closed; opened again after a delay that doubles | waits here |
+//! | closed; opened again after a delay that doubles, or soon after its link is up | waits here |
 //! | open | is passed on, for the forwarder |
 //!
 //! So the data plane sees a port as running only when it leads somewhere. A connection that was up stays up
@@ -27,6 +27,9 @@ use virtqueue::driver::Doorbell;
 /// First delay before an interface is opened again, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(16));
 
+/// Delay after a failure until an interface is opened again whose link is said to be up.
+const RETRY_UP: Duration = Duration::from_millis(100);
+
 /// Commands of the main thread.
 #[derive(Debug)]
 pub enum Command {
@@ -36,6 +39,8 @@ pub enum Command {
     Change(InterfaceSpec),
     /// Look at the interface and its addresses, which may have changed.
     Look,
+    /// The interface with this index is up, or with `None` any may be.
+    Up(Option<u32>),
     /// The forwarder cannot use the device any more.
     Broken(String),
     /// Close everything and end.
@@ -158,6 +163,7 @@ impl Opener {
             Command::Change(spec) => self.specify(spec, None),
             Command::Look if self.is_gone() => self.close("its veth pair was removed".into()),
             Command::Look => self.look(),
+            Command::Up(index) => self.on_up(index),
             // The end was noticed already, or the report is late.
             Command::Broken(_) if self.start.interface.is_none() => {}
             Command::Broken(reason) => self.close(reason),
@@ -239,6 +245,17 @@ impl Opener {
                 }
                 self.close(error.to_string());
             }
+        }
+    }
+
+    /// An interface is up. If it is this one, and is to be opened again, that need not wait for long.
+    fn on_up(&mut self, up: Option<u32>) {
+        let Some((at, delay)) = self.retry else { return };
+        let own = || nic_packet::index_and_mtu(&self.start.spec.name).ok();
+        let is_own = up.is_none_or(|up| own().is_some_and(|(index, _)| index == up));
+        let failed = at.checked_sub(delay).unwrap_or(at);
+        if is_own && failed + RETRY_UP < at {
+            self.retry = Some((failed + RETRY_UP, RETRY_UP));
         }
     }
 

@@ -1,6 +1,6 @@
 //! A port: what its opener and its forwarder have said, and what follows for its controller.
 
-use super::open_interface::device;
+use super::open_interface::{device, layout_of};
 use super::opener::Command;
 use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState};
 use control_protocol::forwarder::{Hiding, Opened, ToForwarder};
@@ -68,7 +68,7 @@ impl Open {
     fn for_forwarder(&self) -> io::Result<Vec<OwnedFd>> {
         let own = match self.opened {
             Opened::Tap { .. } | Opened::Veth { .. } | Opened::Packet { .. } => 0..1,
-            Opened::Xdp { .. } => 1..3,
+            Opened::Xdp { frames, .. } => 1..2 + frames.sockets(),
         };
         let all = self.descriptors.get(own).unwrap_or_default();
         all.iter().map(OwnedFd::try_clone).collect()
@@ -99,7 +99,7 @@ fn describe(opened: &Opened) -> String {
             format!("packet socket {ring}, {hiding}; passes TCP segmentation and open checksums; {xdp}")
         }
         Opened::Xdp {
-            chunk,
+            frames,
             generic,
             is_zero_copy,
             ..
@@ -112,9 +112,13 @@ fn describe(opened: &Opened) -> String {
                 true => "zero copy",
                 false => "copied by the kernel (no zero copy here)",
             };
-            let longest = Layout::of_chunk(*chunk).map_or(0, Layout::longest);
+            let longest = layout_of(*frames).map_or(0, Layout::longest);
+            let queues = match frames.queues {
+                1 => String::new(),
+                more => format!(", from {more} queues"),
+            };
             format!(
-                "AF_XDP {place}, {copies}, {hiding}; frames up to {longest} bytes, no TCP segmentation, completes open checksums"
+                "AF_XDP {place}, {copies}{queues}, {hiding}; frames up to {longest} bytes, no TCP segmentation, completes open checksums"
             )
         }
     }
@@ -248,14 +252,14 @@ impl Port {
     /// Why an AF_XDP socket does not fit its device any more, of which the kernel has said that; `None` if it
     /// does, or there is none. Unlike a packet socket, it notices nothing of that itself.
     pub fn misfit(&self, event: LinkEvent) -> Option<&'static str> {
-        let Opened::Xdp { chunk, .. } = self.open.as_ref()?.opened else {
+        let Opened::Xdp { frames, .. } = self.open.as_ref()?.opened else {
             return None;
         };
         match event {
             LinkEvent::Is(link) if !link.up => Some("the interface was set down"),
             LinkEvent::Is(link) => {
-                let fitting = Layout::of_mtu(link.mtu).map(Layout::chunk);
-                (fitting != Some(chunk)).then_some("its MTU has changed")
+                let fitting = Layout::of_device(link.mtu, frames.queues);
+                (fitting != layout_of(frames)).then_some("its MTU has changed")
             }
             LinkEvent::Gone { .. } | LinkEvent::Moved { .. } => Some("the interface is gone"),
             LinkEvent::Addresses { .. } | LinkEvent::Lost => None,

@@ -318,6 +318,12 @@ impl Driver {
         }
     }
 
+    /// Has the broker look at the states of devices.
+    pub fn look_at_devices(&self) {
+        self.control.send(&ToDriver::Devices, &[]).unwrap();
+        while !matches!(self.receive("devices"), FromDriver::Devices(_)) {}
+    }
+
     /// Waits until the port reports `up`, through whatever other states.
     pub fn expect_up(&self, port: u32) {
         self.expect(port, |state| *state == InterfaceState::Up);

@@ -20,8 +20,8 @@ const MOST: usize = 4096;
 /// Interfaces that are handed out at a time: with the largest ones there is room for the messages.
 const BATCH: usize = 16;
 
-/// Descriptors of an interface at most: those of its device, and what hides it.
-const DESCRIPTORS: usize = 5;
+/// Descriptors of all interfaces at most.
+const DESCRIPTORS: usize = 5 * MOST;
 
 /// Interfaces that are open, or hidden, each with its descriptors.
 #[derive(Debug, Default)]
@@ -33,7 +33,8 @@ impl Kept {
         let port = interface.port;
         self.0.remove(&port);
         let has_room = self.0.len() < MOST && encoded_len(&interface) <= MAX_KEPT;
-        let has_room = has_room && (1..=DESCRIPTORS).contains(&descriptors.len());
+        let all: usize = self.0.values().map(|(_, descriptors)| descriptors.len()).sum();
+        let has_room = has_room && !descriptors.is_empty() && all + descriptors.len() <= DESCRIPTORS;
         if has_room {
             self.0.insert(port, (interface, descriptors));
         }

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | `tap` | a TAP | a system call a frame, into the data plane's buffers | a system call a frame |
 //! | `packet` | a packet socket on a device of the host | copied from a ring; long frames by a system call | a system call a batch |
-//! | `xdp` | an AF_XDP socket on a device of the host | copied from memory that the kernel has filled | copied, and a system call a batch |
+//! | `xdp` | AF_XDP sockets on a device of the host, one for each queue | copied from memory that the kernel has filled | copied, and a system call a batch |
 //! | `open_checksum` | checksums of frames that nothing announces as open | | |
 //! | `misbehaving` | any of these, which does wrong when a frame says so; for tests | | |
 //! | `frame` | header and VLAN tag of a frame that was received | | |
@@ -88,7 +88,7 @@ pub fn open(device: &Device, descriptors: Vec<OwnedFd>) -> io::Result<Box<dyn Ba
         Device::Packet { header_len, has_ring } => {
             Box::new(packet::PacketDevice::new(next()?, *header_len, *has_ring)?)
         }
-        Device::Xdp { chunk } => Box::new(xdp::XdpBackEnd::new(next()?, &next()?, *chunk)?),
+        Device::Xdp(frames) => Box::new(xdp::XdpBackEnd::new(descriptors.collect(), *frames)?),
     };
     #[cfg(debug_assertions)]
     let back_end = misbehaving::wrap(back_end);

@@ -7,8 +7,9 @@
 use super::frame::{place_of, put};
 use super::open_checksum::{OpenChecksum, find};
 use super::{BackEnd, Full, Inbound, Left, Sent};
+use control_protocol::forwarder::XdpFrames;
 use nic_packet::{Offloads, VNET_HEADER_LEN};
-use nic_xdp::{Layout, XdpSocket};
+use nic_xdp::{Layout, XdpQueues};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use virtqueue::driver::{Messages, SharedMemory, Span};
@@ -16,9 +17,9 @@ use virtqueue::driver::{Messages, SharedMemory, Span};
 const NEEDS_CSUM: u8 = 1;
 const ETHERNET_HEADER_LEN: usize = 14;
 
-/// An open AF_XDP socket.
+/// The open AF_XDP sockets of a device.
 #[derive(Debug)]
-pub struct XdpBackEnd(XdpSocket);
+pub struct XdpBackEnd(XdpQueues);
 
 /// What became of a frame to be sent.
 enum Put {
@@ -27,9 +28,13 @@ enum Put {
 }
 
 impl XdpBackEnd {
-    pub fn new(socket: OwnedFd, memory: &OwnedFd, chunk: u32) -> io::Result<XdpBackEnd> {
-        let layout = Layout::of_chunk(chunk).ok_or(io::ErrorKind::InvalidInput)?;
-        XdpSocket::new(socket, memory.as_fd(), layout).map(XdpBackEnd)
+    /// Takes up sockets, one for each queue, and their memory, which is the last descriptor.
+    pub fn new(descriptors: Vec<OwnedFd>, frames: XdpFrames) -> io::Result<XdpBackEnd> {
+        let layout = Layout::new(frames.chunk, frames.in_parts, frames.queues);
+        let layout = layout.ok_or(io::ErrorKind::InvalidInput)?;
+        let mut sockets = descriptors;
+        let memory = sockets.pop().ok_or(io::ErrorKind::NotFound)?;
+        XdpQueues::new(sockets, memory.as_fd(), layout).map(XdpBackEnd)
     }
 
     /// Copies a frame, which lies behind a header, to where it is sent from. `None`: there is no room.
@@ -48,17 +53,27 @@ impl XdpBackEnd {
         if !is_complete || len < ETHERNET_HEADER_LEN || len > self.0.longest() {
             return Some(Put::Refused);
         }
-        let mut to = self.0.put(len)?;
         let first = Span {
             offset: first.offset + VNET_HEADER_LEN,
             len: first.len - VNET_HEADER_LEN,
         };
-        for span in [&first].into_iter().chain(rest) {
-            let (part, behind) = to.split_at_mut(span.len);
-            memory.read(span.offset, part);
-            to = behind;
-        }
-        Some(Put::Taken)
+        let mut spans = [&first].into_iter().chain(rest).copied();
+        let mut span = Span { offset: 0, len: 0 };
+        let is_put = self.0.put(len, |mut to| {
+            while !to.is_empty() {
+                if span.len == 0 {
+                    // All spans together are as long as the frame.
+                    let Some(next) = spans.next() else { return };
+                    span = next;
+                }
+                let (part, behind) = to.split_at_mut(span.len.min(to.len()));
+                memory.read(span.offset, part);
+                span.offset += part.len();
+                span.len -= part.len();
+                to = behind;
+            }
+        });
+        is_put.then_some(Put::Taken)
     }
 }
 
@@ -115,7 +130,7 @@ impl BackEnd for XdpBackEnd {
                 None => batch.discard(),
             }
         }
-        self.0.publish_taken();
+        self.0.end_batch();
         Ok(left)
     }
 
