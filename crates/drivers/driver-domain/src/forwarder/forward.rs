@@ -30,6 +30,8 @@ pub struct Counters {
     pub refused: u64,
     /// Times that a queue of the kernel had no room.
     pub full: u64,
+    /// Bytes of both directions, headers for the data plane included.
+    pub bytes: u64,
 }
 
 /// The side that has failed.
@@ -65,6 +67,7 @@ pub fn transmit(
     let received = back_end.receive(&mut batch);
     counters.from_interface += batch.frames as u64;
     counters.unusable += batch.unusable as u64;
+    counters.bytes += batch.bytes() as u64;
     let progress = match received.map_err(End::Interface)? {
         Left::Nothing => Progress::Idle,
         Left::Perhaps if batch.is_out_of_buffers() => Progress::Blocked,
@@ -120,7 +123,7 @@ pub fn receive(
             break;
         };
         let (buffers, count) = gather(session, first)?;
-        session.outbound.add(&buffers[..count], header_len);
+        counters.bytes += session.outbound.add(&buffers[..count], header_len) as u64;
     }
     let outbound = &mut session.outbound;
     let result = match back_end {

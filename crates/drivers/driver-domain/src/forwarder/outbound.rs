@@ -35,20 +35,22 @@ impl Outbound {
     }
 
     /// Adds a frame in its buffers, behind a header of [`VNET_HEADER_LEN`], of which the interface takes the
-    /// first `header_len` bytes.
-    pub fn add(&mut self, buffers: &[Used], header_len: usize) {
+    /// first `header_len` bytes. Returns bytes of header and frame.
+    pub fn add(&mut self, buffers: &[Used], header_len: usize) -> usize {
         self.count += 1;
         self.buffers.extend_from_slice(buffers);
         let spans = buffers.iter().map(|used| Span {
             offset: used.buffer.offset,
             len: used.written,
         });
-        self.bytes += spans.clone().map(|span| span.len).sum::<usize>();
+        let bytes = spans.clone().map(|span| span.len).sum::<usize>();
+        self.bytes += bytes;
         let Some(first) = spans.clone().next().filter(|first| first.len >= VNET_HEADER_LEN) else {
-            return;
+            return bytes;
         };
         if header_len == VNET_HEADER_LEN {
-            return self.frames.push(spans);
+            self.frames.push(spans);
+            return bytes;
         }
         let header = Span {
             offset: first.offset,
@@ -60,6 +62,7 @@ impl Outbound {
         };
         self.frames
             .push([header, behind].into_iter().chain(spans.skip(1)));
+        bytes
     }
 
     /// Frames that can be sent.
@@ -156,7 +159,9 @@ mod tests {
     #[test]
     fn a_frame_waits_for_room_and_not_for_ever() {
         let (mut batch, begin) = (Outbound::default(), Instant::now());
-        (0..4).for_each(|_| batch.add(&[used(0, 60)], 12));
+        for _ in 0..4 {
+            batch.add(&[used(0, 60)], 12);
+        }
         let sent = |taken, full| Sent {
             taken,
             refused: 0,

@@ -12,7 +12,7 @@
 //! flow it asks without waiting, between batches.
 
 use super::back_end::{self, BackEnd, Full};
-use super::coalescing::{Coalescing, Frames, PAUSE, WhenIdle};
+use super::coalescing::{Coalescing, Frames, WhenIdle};
 use super::forward::{Counters, End, Progress, receive, transmit};
 use super::session::{Session, SessionError};
 use super::waking_core::{Reason, WakingCore};
@@ -292,6 +292,7 @@ impl Worker {
             let ready = ready?;
             if timeout != Some(Duration::ZERO) {
                 booster.woken();
+                coalescing.on_wake(Instant::now());
                 self.follow_waker(booster, ready);
             }
             if ready.contains(Source::Command) {
@@ -353,14 +354,18 @@ impl Worker {
         let frames = Frames {
             from_interface: self.counters.from_interface - before.from_interface,
             to_interface: self.counters.to_interface - before.to_interface,
+            bytes: self.counters.bytes - before.bytes,
         };
         coalescing.note(Instant::now(), frames);
-        if more || coalescing.when_idle(self.blocked) == WhenIdle::Sleep {
+        let WhenIdle::Pause(pause) = coalescing.when_idle(self.blocked) else {
             // The data plane must know that it is to call.
             return Ok(more || action != WhenIdle::Sleep);
+        };
+        if more {
+            return Ok(true);
         }
         booster.prepare_sleep(WakeMode::Preempting);
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause);
         booster.woken();
         *readable = true;
         Ok(true)

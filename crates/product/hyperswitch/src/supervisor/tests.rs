@@ -310,20 +310,23 @@ fn cores(count: usize) -> tempfile::TempDir {
 
 #[test]
 fn a_dead_data_plane_keeps_no_core_from_halting() {
-    let directory = cores(7);
+    // Files for a full message, and for another one.
+    const FILES: usize = MAX_DESCRIPTORS + 1;
+    let directory = cores(FILES + 1);
     let path = directory.path().to_owned();
     let values = move || -> Vec<String> {
         let file = |cpu| path.join(format!("cpu{cpu}/power/pm_qos_resume_latency_us"));
         let value = |cpu| std::fs::read_to_string(file(cpu)).unwrap();
-        (0..7).map(|cpu| value(cpu).trim().to_owned()).collect()
+        (0..=FILES).map(|cpu| value(cpu).trim().to_owned()).collect()
     };
-    let all = |value| [[value; 6].as_slice(), &["70"]].concat();
+    let all = |value| [[value; FILES].as_slice(), &["70"]].concat();
+    let cpus = [(0..MAX_DESCRIPTORS).collect(), vec![MAX_DESCRIPTORS]];
     let constraints = Constraints::open(directory.path(), &directory.path().join("note"));
     let mut scene = Scene::start_with(None, Some(constraints), &[]);
     for life in 0..2 {
         let pid = scene.pid(Role::DataPlane);
-        for cpus in ["[0, 1, 2, 3, 4]", "[5]"] {
-            let line = format!("data-plane {pid} keeps {cpus} awake\n");
+        for cpus in &cpus {
+            let line = format!("data-plane {pid} keeps {cpus:?} awake\n");
             scene.until("the data plane has the files", |scene| {
                 scene.log().contains(&line)
             });
@@ -343,10 +346,10 @@ fn a_dead_data_plane_keeps_no_core_from_halting() {
         });
     }
     let control = scene.pid(Role::Control);
-    let shown = format!("control {control} shows IdlePollStatus {{ cores: 6, refused: \"CPU 6: ");
+    let shown = format!("control {control} shows IdlePollStatus {{ cores: {FILES}, refused: \"CPU {FILES}: ");
     scene.until("control knows", |scene| scene.log().contains(&shown));
     let pid = scene.pid(Role::DataPlane);
-    let line = format!("data-plane {pid} keeps [5] awake\n");
+    let line = format!("data-plane {pid} keeps [{MAX_DESCRIPTORS}] awake\n");
     scene.until("the third has the files", |scene| scene.log().contains(&line));
     drop(scene);
     assert_eq!(values(), all("0"), "nothing is left behind at the end");

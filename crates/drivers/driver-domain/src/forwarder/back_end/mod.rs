@@ -144,6 +144,11 @@ impl Inbound<'_> {
         self.session.area.reserve()
     }
 
+    /// Bytes of the frames with their headers.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The memory of places.
     pub fn memory(&self) -> &SharedMemory {
         &self.session.memory
