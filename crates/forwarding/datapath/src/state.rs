@@ -1,7 +1,9 @@
 //! State that all threads share: ports, and the forwarding threads' part.
 //!
 //! No lock is held while packets are delivered, which a guest may hold up: the port table is copied on
-//! change, and used as it was at a burst's beginning.
+//! change, and used as it was at a burst's beginning. Forwarding threads that look for a new table wait
+//! neither for the copy nor for the thread that makes it, which may lose its core: the copy is changed while
+//! no other thread sees it, and takes the former table's place by one store.
 
 use crate::grace::GracePeriods;
 use crate::meter::Meters;
@@ -11,7 +13,7 @@ use crate::port::{Port, Switch};
 use classifier::Rules;
 use control_protocol::data_plane::PortSpec;
 use flow::{ControllerId, PortId};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use placement::VnicId;
 use scheduler::{ForwardingThreads, Home, Homes, Placement, RingId};
 use std::sync::Arc;
@@ -112,6 +114,8 @@ pub(crate) fn port_of(ring: RingId) -> PortId {
 /// The data plane.
 pub(crate) struct Datapath {
     ports: RwLock<Arc<Ports>>,
+    /// Held by the thread that changes `ports`.
+    changing: Mutex<()>,
     /// Counts changes of `ports`.
     ports_version: AtomicU64,
     pub shared: Arc<ForwardingThreads>,
@@ -127,6 +131,7 @@ impl Datapath {
     pub fn new(placement: Placement) -> std::io::Result<Arc<Datapath>> {
         Ok(Arc::new(Datapath {
             ports: RwLock::default(),
+            changing: Mutex::default(),
             ports_version: AtomicU64::new(0),
             shared: ForwardingThreads::new(placement),
             meters: Arc::default(),
@@ -158,11 +163,19 @@ impl Datapath {
 
     /// Changes P4 switches or what is bound to them.
     pub fn change_p4<T>(&self, change: impl FnOnce(&mut P4Table) -> T) -> T {
-        let mut ports = self.ports.write();
-        let table = Arc::make_mut(&mut ports).p4.get_or_insert_default();
-        let changed = change(Arc::make_mut(table));
-        self.ports_version.fetch_add(1, Ordering::Release);
+        let _changing = self.changing.lock();
+        let mut ports = Ports::clone(&self.ports());
+        let changed = change(Arc::make_mut(ports.p4.get_or_insert_default()));
+        self.replace(ports);
         changed
+    }
+
+    /// Puts a table in the place of the former one, which is freed after that.
+    fn replace(&self, ports: Ports) {
+        let ports = Arc::new(ports);
+        let former = std::mem::replace(&mut *self.ports.write(), ports);
+        self.ports_version.fetch_add(1, Ordering::Release);
+        drop(former);
     }
 
     /// Changes after [`ports`](Self::ports) has.
@@ -173,7 +186,31 @@ impl Datapath {
 
     /// Adds, replaces or removes a port; its number is below [`PortId::LIMIT`].
     pub fn set_port(&self, id: PortId, port: Option<Arc<Port>>) {
-        Arc::make_mut(&mut self.ports.write()).set(id, port);
-        self.ports_version.fetch_add(1, Ordering::Release);
+        let _changing = self.changing.lock();
+        let mut ports = Ports::clone(&self.ports());
+        ports.set(id, port);
+        self.replace(ports);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::placement::{Config, Costs, Policy, Topology};
+    use std::time::Duration;
+
+    /// The thread that changes P4 switches has lost its core in the middle of it.
+    #[test]
+    fn a_change_holds_up_nobody_who_reads() {
+        let policy = Policy::new(Config::default(), Topology::of_machine(), Costs::default());
+        let datapath = Datapath::new(Placement::new(policy, None).unwrap()).unwrap();
+        let (said, reads) = std::sync::mpsc::channel();
+        let reader = datapath.clone();
+        let has_read = datapath.change_p4(|_| {
+            std::thread::spawn(move || said.send(reader.ports().p4().is_some()));
+            reads.recv_timeout(Duration::from_secs(20))
+        });
+        assert_eq!(has_read, Ok(false), "the table as it was before");
+        assert!(datapath.ports().p4().is_some());
     }
 }
