@@ -46,8 +46,8 @@ pub(super) struct Exit<'a, S> {
     pub crossings: &'a mut Crossings,
     pub reach: Reach<'a>,
     pub outgoing: &'a mut Outgoing,
-    /// Where the last packet left to whose verdict is kept: the program's number, and the port.
-    pub last: Option<(u32, PortId)>,
+    /// Where the last packet left to whose verdict is kept: the program's number, and what is behind it.
+    pub last: Option<(u32, Receiver)>,
     pub spare: S,
 }
 
@@ -65,44 +65,40 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
         if !is_changed {
             return packet.account.dropped(DropReason::BadOffload, 1);
         }
-        if let Some((known, to)) = self.last
-            && known == port
-        {
-            return self.outgoing.add(to, packet);
-        }
-        if self.bound.clients_at(port).is_some() {
-            let header = *packet.offload.header();
-            let sent = self.send_in(&packet, packet.to_bytes(usize::MAX), &header);
-            return sent.unwrap_or_else(|reason| packet.account.dropped(reason, 1));
-        }
-        if let Some(to) = self.bound.link_at(port) {
-            let account = packet.account.clone();
-            let crossed = self.cross(to, packet);
-            return crossed.unwrap_or_else(|reason| account.dropped(reason, 1));
-        }
-        match self.bound.port_of(port) {
-            Some(to) => {
-                self.last = Some((port, to));
-                self.outgoing.add(to, packet);
+        let known = self.last.filter(|(known, _)| *known == port).map(|(_, to)| to);
+        let Some(to) = known.or_else(|| self.receiver_at(port)) else {
+            return packet.account.dropped(DropReason::NoSuchPort, 1);
+        };
+        self.last = Some((port, to));
+        match to {
+            Receiver::Port(to) => self.outgoing.add(to, packet),
+            Receiver::Link(to) => {
+                if let Err(packet) = self.cross(to, packet) {
+                    packet.account.dropped(DropReason::TooDeep, 1);
+                }
             }
-            None => packet.account.dropped(DropReason::NoSuchPort, 1),
+            Receiver::Clients => {
+                let header = *packet.offload.header();
+                let sent = self.send_in(&packet, packet.to_bytes(usize::MAX), &header);
+                sent.unwrap_or_else(|reason| packet.account.dropped(reason, 1));
+            }
         }
     }
 
-    /// Has a packet cross a link.
-    fn cross(&mut self, to: Place, packet: Unique<Packet>) -> Result<(), DropReason> {
-        if self.crossings.add(to, self.crossed, packet) {
-            return Ok(());
+    /// Has a packet cross a link; otherwise counts that, and returns the packet.
+    fn cross(&mut self, to: Place, packet: Unique<Packet>) -> Result<(), Unique<Packet>> {
+        let crossed = self.crossings.add(to, self.crossed, packet);
+        if crossed.is_err() {
+            self.counts.add_link_drop();
         }
-        self.counts.add_link_drop();
-        Err(DropReason::TooDeep)
+        crossed
     }
 
     /// Has a packet leave that is sent once.
     fn leave(&mut self, to: Receiver, packet: Unique<Packet>) -> Result<(), DropReason> {
         match to {
             Receiver::Port(to) => self.outgoing.add(to, packet),
-            Receiver::Link(to) => return self.cross(to, packet),
+            Receiver::Link(to) => return self.cross(to, packet).map_err(|_| DropReason::TooDeep),
             // Clients get bytes, not packets.
             Receiver::Clients => return Err(DropReason::NoSuchPort),
         }
@@ -196,7 +192,7 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
                 }),
                 Ok(Receiver::Link(to)) => {
                     let copy = self.shared_copy(packet, sent, head);
-                    copy.and_then(|copy| self.cross(to, copy))
+                    copy.and_then(|copy| self.cross(to, copy).map_err(|_| DropReason::TooDeep))
                 }
                 Err(reason) => Err(reason),
             };
@@ -233,14 +229,16 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
             len if len > MAX_FRAME as usize => return Err(DropReason::OversizedFrame),
             _ => {}
         }
-        if self.bound.clients_at(sent.port).is_some() {
-            return Ok(Receiver::Clients);
+        self.receiver_at(sent.port).ok_or(DropReason::NoSuchPort)
+    }
+
+    /// What is behind a number that the program knows.
+    fn receiver_at(&self, port: u32) -> Option<Receiver> {
+        if self.bound.clients_at(port).is_some() {
+            return Some(Receiver::Clients);
         }
-        if let Some(to) = self.bound.link_at(sent.port) {
-            return Ok(Receiver::Link(to));
-        }
-        let to = self.bound.port_of(sent.port).ok_or(DropReason::NoSuchPort)?;
-        Ok(Receiver::Port(to))
+        let link = self.bound.link_at(port).map(Receiver::Link);
+        link.or_else(|| self.bound.port_of(port).map(Receiver::Port))
     }
 
     fn send_to_clients(&mut self, packet: &Packet, sent: &Sent, head: &[u8]) -> Result<(), DropReason> {
@@ -279,7 +277,8 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
 }
 
 /// Where a packet leaves to.
-enum Receiver {
+#[derive(Clone, Copy)]
+pub(super) enum Receiver {
     Port(PortId),
     Link(Place),
     Clients,

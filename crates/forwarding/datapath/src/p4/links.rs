@@ -23,7 +23,7 @@ use control_protocol::p4::{MAX_P4_JOINED, MAX_P4_LINKS, P4Binding};
 use flow::ControllerId;
 use lock_free::{Guard, Unique};
 use p4_interpreter::ReadGuard;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use vnic::{BURST, Packet};
 
@@ -66,18 +66,21 @@ pub(super) struct Held<'a> {
 /// Packets of a turn on their way over links.
 #[derive(Default)]
 pub(crate) struct Crossings {
-    waiting: Vec<Crossing>,
+    waiting: VecDeque<Crossing>,
+    /// Room for packets that nothing is in.
+    rooms: Vec<Vec<Unique<Packet>>>,
     /// Links that packets of the turn may still cross.
     left: usize,
     /// Operations for further passes and copies that are left to the turn.
     pub spare: u64,
 }
 
+/// Packets that come by the same port, a burst at most.
 struct Crossing {
     to: Place,
     /// Links crossed, this one among them.
     crossed: u8,
-    packet: Unique<Packet>,
+    packets: Vec<Unique<Packet>>,
 }
 
 impl Links {
@@ -236,29 +239,39 @@ impl Crossings {
         self.waiting.is_empty()
     }
 
-    /// Has a packet cross a link behind others that it has crossed; false if it may not.
-    pub fn add(&mut self, to: Place, crossed: u8, packet: Unique<Packet>) -> bool {
+    /// Has a packet cross a link behind others that it has crossed.
+    ///
+    /// # Errors
+    ///
+    /// The packet, if it may not.
+    pub fn add(&mut self, to: Place, crossed: u8, packet: Unique<Packet>) -> Result<(), Unique<Packet>> {
         if crossed >= MAX_CROSSINGS || self.left == 0 {
-            return false;
+            return Err(packet);
         }
         self.left -= 1;
-        self.waiting.push(Crossing {
-            to,
-            crossed: crossed + 1,
-            packet,
-        });
-        true
+        let crossed = crossed + 1;
+        // All before the last one of a kind are full.
+        let mut latest_first = self.waiting.iter_mut().rev();
+        match latest_first.find(|one| (one.to, one.crossed) == (to, crossed)) {
+            Some(one) if one.packets.len() < BURST => one.packets.push(packet),
+            _ => {
+                let mut packets = self.rooms.pop().unwrap_or_default();
+                packets.push(packet);
+                self.waiting.push_back(Crossing { to, crossed, packets });
+            }
+        }
+        Ok(())
     }
 
-    /// Takes packets that come by the same port, a burst at most. Returns that port, and how many links they
-    /// have crossed.
+    /// Takes packets that come by the same port, a burst at most, in the place of none. Returns that port,
+    /// and how many links they have crossed.
     pub fn take(&mut self, packets: &mut Vec<Unique<Packet>>) -> Option<(Place, u8)> {
-        let first = self.waiting.first()?;
-        let (to, crossed) = (first.to, first.crossed);
-        let is_same = |one: &mut Crossing| (one.to, one.crossed) == (to, crossed);
-        let same = self.waiting.extract_if(.., is_same).take(BURST);
-        packets.extend(same.map(|one| one.packet));
-        Some((to, crossed))
+        let next = self.waiting.pop_front()?;
+        let room = std::mem::replace(packets, next.packets);
+        if self.rooms.len() < BURST {
+            self.rooms.push(room);
+        }
+        Some((next.to, next.crossed))
     }
 }
 
