@@ -87,6 +87,13 @@ fn check_p4(config: &Config) -> Result<(), CheckError> {
             let message = format!("there is already a P4 program {name}; names are unique");
             return Err(error("name", message));
         }
+        if let Some(stage) = &program.stage {
+            stage.check().map_err(|message| error("stage", message))?;
+            if !program.ports.is_empty() {
+                let message = format!("{name} is a stage, which forwards for no port");
+                return Err(error("ports", message));
+            }
+        }
         let mut numbers = BTreeSet::new();
         for place in &program.ports {
             if !numbers.insert(place.number) {

@@ -41,7 +41,7 @@ pub use check::{CheckError, PathSegment};
 pub use file::{ConfigError, error_at, parse};
 pub use mark::{Dscp, Mark, VlanPriority};
 pub use mirror::{Erspan, MirrorConfig, MirroredPackets};
-pub use p4::{P4Config, P4End, PlacedPort};
+pub use p4::{P4Config, P4End, P4StageConfig, PlacedPort};
 pub use p4runtime::{P4DeviceConfig, P4RuntimeConfig};
 pub use per_class::PerClass;
 pub use policy::{

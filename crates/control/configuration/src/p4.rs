@@ -3,6 +3,7 @@
 use crate::value::{InvalidValue, Name, P4Operations};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -28,6 +29,56 @@ pub struct P4Config {
     /// Most operations of one pass that it is allowed; default: 32,768.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operations: Option<P4Operations>,
+    /// The program is a stage: it sees packets before their forwarder does, and has no ports of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<P4StageConfig>,
+}
+
+/// Where a P4 program is a stage.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct P4StageConfig {
+    /// Stages of a port see packets in the order of these numbers, 0 to 65535; of equal ones, in the order of
+    /// their names.
+    #[serde(default)]
+    pub at: u16,
+    /// All ports of this switch, present and future ones, have the stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch: Option<Name>,
+    /// Ports that have it, with the numbers by which the program knows them; the others of the switch have
+    /// number 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PlacedPort>,
+}
+
+impl P4StageConfig {
+    /// The number of a port, at a switch, that has the stage.
+    #[must_use]
+    pub fn number_of(&self, port: &str, switch: &str) -> Option<u16> {
+        let own = self.ports.iter().find(|place| place.port == port);
+        let of_switch = self.switch.as_ref().is_some_and(|own| own.as_str() == switch);
+        own.map(|place| place.number).or(of_switch.then_some(0))
+    }
+
+    /// What is wrong with it in itself.
+    ///
+    /// # Errors
+    /// A port is there twice or is a link, or no port has the stage.
+    pub fn check(&self) -> Result<(), String> {
+        let mut taken = BTreeSet::new();
+        for place in &self.ports {
+            if P4End::of(&place.port).is_some() {
+                return Err(format!("a stage has no links, as {} is one", place.port));
+            }
+            if !taken.insert(&place.port) {
+                return Err(format!("port {} has the stage twice", place.port));
+            }
+        }
+        if self.ports.is_empty() && self.switch.is_none() {
+            return Err("a stage needs a switch or ports".into());
+        }
+        Ok(())
+    }
 }
 
 /// A port at a program, written `NUMBER=PORT`, or a link, written `NUMBER=PROGRAM:NUMBER`.

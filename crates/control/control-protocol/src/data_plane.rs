@@ -11,7 +11,7 @@
 //! requested page by page. Events come without a request.
 
 use crate::error::RequestError;
-use crate::p4::{P4Answer, P4Binding, P4Request};
+use crate::p4::{P4Answer, P4Attachment, P4Request};
 use crate::rules::{RuleAnswer, RuleRequest};
 use crate::work::WorkReport;
 use flow::{
@@ -23,7 +23,7 @@ use rule_list::{LogRecord, Verdict};
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 24;
+pub const VERSION: u32 = 25;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,14 +109,15 @@ pub enum Request {
         /// The mirrors; their ports and lists need not exist.
         mirrors: Vec<Mirror>,
     },
-    /// Binds a port to a P4 switch, which need not exist: as long as there is none, the port's packets are
-    /// dropped. Or frees the port. Refused with EEXIST if another port has that number there, and with EINVAL
-    /// if the port has filters, which would not be met.
+    /// Says which P4 switches the packets of a port meet, which need not exist: as long as one is missing,
+    /// the port's packets are dropped. Refused with EEXIST if another port has the number at its forwarder,
+    /// with EINVAL if it has a forwarder and filters, which would not be met, and with ENOSPC if there are
+    /// too many stages. Answered when all packets that come meet them.
     PortP4 {
         /// The port.
         port: PortId,
-        /// The P4 switch; `None`: the port's packets are looked up in its switch's flows.
-        binding: Option<P4Binding>,
+        /// In the place of those before.
+        attachment: P4Attachment,
     },
     /// Sets the vCPU threads of a port's guest.
     PortThreads {
@@ -401,8 +402,8 @@ pub struct PortSpec {
     pub filters: Filters,
     /// The port's mirrors, from its first packet on.
     pub mirrors: Vec<Mirror>,
-    /// The P4 switch that forwards the port's packets, from the first one on.
-    pub p4: Option<P4Binding>,
+    /// P4 switches that the port's packets meet, from the first one on.
+    pub p4: P4Attachment,
 }
 
 /// Which side connects.

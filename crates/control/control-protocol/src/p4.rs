@@ -4,6 +4,9 @@
 //! ([`P4Binding`]), and they meet no flow. Each controller has numbers of its own for its P4 switches, which
 //! outlive the controller's process.
 //!
+//! Or it is a *stage* of ports ([`P4Attachment`]): it sees the packets that come from them before their
+//! forwarder does, whichever that is, and passes each on, changed or not, or drops it.
+//!
 //! A version of a P4 switch (the program with its entries, as `p4_ir::setup` encodes them) is stated in a
 //! *draft*: [`Begin`](P4Request::Begin), any number of [`Add`](P4Request::Add),
 //! [`Commit`](P4Request::Commit). The former version forwards until the commit is answered, and goes on if
@@ -56,6 +59,9 @@ pub const MAX_P4_JOINED: usize = 16;
 /// Most words of the cells of an answer.
 pub const MAX_CELL_WORDS: usize = 4096;
 
+/// Most stages of a port.
+pub const MAX_P4_STAGES: usize = 4;
+
 /// A port's place at a P4 switch, or the end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct P4Binding {
@@ -63,6 +69,34 @@ pub struct P4Binding {
     pub switch: P4Id,
     /// Number by which the program knows the port, below [`P4_PORTS`].
     pub port: u16,
+}
+
+/// P4 switches that the packets of a port meet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct P4Attachment {
+    /// P4 switches that see packets before the port's forwarder, in order, with the number by which each
+    /// knows the port; several ports may have one number. [`MAX_P4_STAGES`] at most, each once, and none is
+    /// the forwarder.
+    pub stages: Vec<P4Binding>,
+    /// The port's forwarder; `None`: packets are looked up in the flows of the port's switch.
+    pub forwarder: Option<P4Binding>,
+}
+
+impl P4Attachment {
+    /// Of a port that is bound to a P4 switch, or to none.
+    #[must_use]
+    pub fn bound(forwarder: Option<P4Binding>) -> P4Attachment {
+        P4Attachment {
+            stages: Vec::new(),
+            forwarder,
+        }
+    }
+
+    /// Whether no P4 switch is concerned.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.stages.is_empty() && self.forwarder.is_none()
+    }
 }
 
 /// A request about P4 switches.

@@ -1,7 +1,7 @@
 //! Users' intent: what the file says, and what requests have changed since.
 
 use crate::refusal::Refusal;
-use management::{Config, PortChanges, PortConfig, SwitchConfig};
+use management::{Config, P4StageConfig, PortChanges, PortConfig, SwitchConfig};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -50,6 +50,9 @@ pub struct P4Intent {
     pub operations: Option<u32>,
     /// Names of ports by the program's numbers. Those that do not exist may come later.
     pub ports: BTreeMap<u16, String>,
+    /// Where it is a stage, if it is one; it has no ports then.
+    #[serde(default)]
+    pub stage: Option<P4StageConfig>,
     /// Tag of the program as the configuration file last had it; `None`: the file does not have it.
     #[serde(default)]
     pub file: Option<u64>,

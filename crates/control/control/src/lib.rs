@@ -13,6 +13,7 @@
 //! | rule lists and sets: what the data plane has of them, and the way to what it should have | `policies` |
 //! | P4 switches: what the data plane has of them, and the way to what it should have | `p4` |
 //! | Port maps of P4 switches, and links between them | `p4_map` |
+//! | Ports of P4 switches that are stages | `p4_stages` |
 //! | the deciders of a switch, and their chain; the learning switch, which is one of them | [`provider`], [`l2`] |
 //! | a port | `port` |
 //! | vCPU threads of each guest | `vcpus` |
@@ -60,6 +61,7 @@ mod messages;
 mod order;
 mod p4;
 mod p4_map;
+mod p4_stages;
 mod pace;
 mod pending;
 mod plan;

@@ -41,7 +41,7 @@ impl Control {
             masked_features: 0,
             filters: self.filters(name),
             mirrors: self.mirrors(name),
-            p4: self.p4_binding(name),
+            p4: self.p4_attachment(name, &run.wanted.switch),
         })
     }
 
@@ -73,7 +73,7 @@ impl Control {
         let (Some(spec), true) = (self.port_spec(name), self.data_plane.numbered) else {
             return;
         };
-        let (id, filters, p4, mirrors) = (spec.port, spec.filters, spec.p4, spec.mirrors.clone());
+        let (id, filters, p4, mirrors) = (spec.port, spec.filters, spec.p4.clone(), spec.mirrors.clone());
         let asked = self.data_plane.ask_port(Request::PortAdd(spec), fds, name);
         if let Some(run) = self.ports.get_mut(name) {
             run.added = asked;

@@ -6,7 +6,7 @@ use crate::refusal::Problem;
 use crate::state::{DesiredPort, Link};
 use control_protocol::data_plane::PortState;
 use control_protocol::driver::InterfaceState;
-use control_protocol::p4::P4Binding;
+use control_protocol::p4::P4Attachment;
 use controller::Retry;
 use flow::{Filters, Mirror, PortId};
 use rustix::fs::Mode;
@@ -25,8 +25,8 @@ pub(crate) struct PortRun {
     pub filters: Filters,
     /// The mirrors that the data plane was told.
     pub mirrors: Vec<Mirror>,
-    /// The P4 switch to which the data plane was told to bind it.
-    pub p4: Option<P4Binding>,
+    /// P4 switches that the data plane was told its packets meet.
+    pub p4: P4Attachment,
     /// State of the port as the data plane reported it last.
     pub state: PortState,
     /// The process behind it, as the data plane reported it last.
@@ -52,7 +52,7 @@ impl PortRun {
             added: false,
             filters: Filters::default(),
             mirrors: Vec::new(),
-            p4: None,
+            p4: P4Attachment::default(),
             state: PortState::Disconnected,
             peer: None,
             interface_up: false,
@@ -119,7 +119,7 @@ impl PortRun {
 
     /// Whether packets of its switch can reach it. A program's port is none of the switch.
     pub fn readiness(&self) -> Readiness {
-        if self.p4.is_some() {
+        if self.p4.forwarder.is_some() {
             return Readiness::Disconnected;
         }
         match self.state {

@@ -53,6 +53,14 @@ pub enum Refusal {
     /// A P4 switch has neither port nor link of that number.
     #[error("P4 switch {0} has no port {1}")]
     NoP4Port(String, u16),
+    /// A P4 switch cannot be such a stage.
+    #[error("P4 switch {name}: stage: {reason}")]
+    P4Stage {
+        /// The P4 switch.
+        name: String,
+        /// Why.
+        reason: String,
+    },
     /// There are too many links between P4 switches.
     #[error("there can be {0} links between P4 switches")]
     TooManyLinks(usize),
@@ -178,9 +186,11 @@ impl Refusal {
             R::NothingToConfirm | R::NoConfiguration => ErrorCode::NotFound,
             R::P4OfFile(_) | R::SwitchOfFile(_) | R::PortOfFile(_) => ErrorCode::OfFile,
             R::PortOfSwitch { .. } | R::ConfiguredBySwitch { .. } => ErrorCode::OfFile,
-            R::P4Changed(_) | R::P4Place(_) | R::P4Port { .. } | R::RuntimePorts { .. } => {
-                ErrorCode::Conflict
-            }
+            R::P4Changed(_)
+            | R::P4Place(_)
+            | R::P4Port { .. }
+            | R::P4Stage { .. }
+            | R::RuntimePorts { .. } => ErrorCode::Conflict,
             R::SocketTaken { .. } | R::Unconfirmed(..) | R::OtherPort { .. } => ErrorCode::Conflict,
             R::P4Busy | R::NoDataPlane | R::DataPlaneEnded | R::NoAnswer => ErrorCode::Unavailable,
             R::TooManyLists => ErrorCode::Unavailable,

@@ -21,7 +21,7 @@ use control_protocol::rules::RuleAnswer;
 use controller::Welcome;
 use flow::{Flow, FlowStats, PortId, Stage};
 use management::Request::{
-    P4Connect, P4Devices, P4List, P4Load, P4Ports, P4Program, P4Read, P4Rollback, P4Unload, P4Write,
+    P4Connect, P4Devices, P4List, P4Load, P4Ports, P4Program, P4Read, P4Rollback, P4Stages, P4Unload, P4Write,
 };
 use management::{
     ContestedMacs, Counters, DataPlaneStatus, MAX_CONFIGURATION, MacInfo, P4Cells, PortStats, Process, Reply,
@@ -114,6 +114,7 @@ impl Control {
             | P4Devices
             | P4Load { .. }
             | P4Ports { .. }
+            | P4Stages { .. }
             | P4Program { .. }
             | P4Read { .. }
             | P4Rollback { .. }
@@ -156,6 +157,15 @@ impl Control {
             P4Ports { name, set, remove } => {
                 let done = self.p4_ports(&name, &set, &remove)?;
                 self.reply_when_made(token, done)
+            }
+            P4Stages { set } => {
+                let done = self.p4_stages(set)?;
+                self.ask_user(
+                    token,
+                    data_plane::Request::Barrier,
+                    vec![],
+                    Question::Barrier(done),
+                )
             }
             P4Connect { name } => self.p4_connect(token, &name, fds),
             P4Devices => Ok(Some(self.p4_devices())),

@@ -9,6 +9,7 @@ use crate::l2::storm::StormLimits;
 use crate::l2::{PortRules, Readiness, SwitchRules};
 use crate::mac::initial_mac;
 use crate::p4_map::check_links;
+use crate::p4_stages::check_stages;
 use crate::refusal::Refusal;
 use control_protocol::driver::{BackEnd, InterfaceKind, InterfaceSpec, StackSettings};
 use control_protocol::p4::P4_PORTS;
@@ -280,6 +281,9 @@ fn check_p4(state: &State) -> Result<(), Refusal> {
             }
         }
     }
+    check_stages(&state.p4, &state.ports, |switch| {
+        state.switches.contains_key(switch)
+    })?;
     check_links(&state.p4, |port| {
         state.ports.get(port).map(|found| found.switch.as_str())
     })

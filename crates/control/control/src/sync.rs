@@ -133,7 +133,7 @@ fn can_become(is: &PortSpec, wanted: &PortSpec) -> bool {
         miss_rate: is.miss_rate,
         filters: is.filters,
         mirrors: is.mirrors.clone(),
-        p4: is.p4,
+        p4: is.p4.clone(),
         ..wanted.clone()
     };
     changed == *is

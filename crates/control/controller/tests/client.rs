@@ -128,7 +128,7 @@ fn info(number: u32) -> PortInfo {
             masked_features: 0,
             filters: Filters::default(),
             mirrors: Vec::new(),
-            p4: None,
+            p4: control_protocol::p4::P4Attachment::default(),
         },
         state: PortState::Disconnected,
         peer: None,

@@ -5,7 +5,7 @@ use crate::error_report::ErrorReport;
 use crate::event::Events;
 use crate::request::{Hex, P4Place};
 use crate::snapshot::Snapshot;
-use configuration::{Config, PortConfig, PortKind, SwitchConfig};
+use configuration::{Config, P4StageConfig, PortConfig, PortKind, SwitchConfig};
 use control_protocol::work::WorkReport;
 use flow::{FlowKey, FlowMask};
 use schemars::JsonSchema;
@@ -151,6 +151,9 @@ pub struct P4Switch {
     pub name: String,
     /// Ports that are bound to it, in the order of the program's numbers.
     pub ports: Vec<P4Place>,
+    /// Where it is a stage, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<P4StageConfig>,
     /// Whether the data plane has the program: `in force`, `on its way`, or why it was refused.
     pub state: String,
     /// Operations of one pass at most, look-ups among entries included.

@@ -3,7 +3,8 @@
 use crate::event::EventMark;
 use configuration::{
     AddressLimit, AddressSource, Dscp, Guard, MacAddr, MacLimit, MaxBurst, MaxRate, MissRate, Mtu, Name,
-    PortConfig, Priority, StormBits, StormControl, SwitchConfig, VlanConfig, VlanPriority, Weight,
+    P4StageConfig, PortConfig, Priority, StormBits, StormControl, SwitchConfig, VlanConfig, VlanPriority,
+    Weight,
 };
 use control_protocol::p4::P4Array;
 use schemars::JsonSchema;
@@ -218,6 +219,12 @@ pub enum Request {
         /// Numbers to free before; of a link, at either end.
         remove: Vec<u16>,
     },
+    /// Makes P4 switches stages, or gives them other places as stages, or ends that: all at once. The
+    /// configuration file's stages return with the next reload.
+    P4Stages {
+        /// What each is to be from now on, by its name; one without is no stage.
+        set: Vec<(String, Option<P4StageConfig>)>,
+    },
     /// Ends a P4 switch that was loaded. Its ports are forwarded by their switch from then on.
     P4Unload {
         /// Name of the P4 switch.
@@ -336,6 +343,7 @@ impl Request {
             | Request::Capture { .. }
             | Request::P4Load { .. }
             | Request::P4Ports { .. }
+            | Request::P4Stages { .. }
             | Request::P4Unload { .. }
             | Request::P4Rollback { .. }
             | Request::P4Write { .. }

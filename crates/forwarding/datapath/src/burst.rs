@@ -20,6 +20,8 @@ pub(crate) struct Burst {
     /// Packets whose verdicts hold if a meter lets them pass, until it has been asked.
     pub at_meter: Vec<AtMeter>,
     pub outgoing: Outgoing,
+    /// Captures and mirrors have the packets already, as they came.
+    pub is_recorded: bool,
 }
 
 impl Burst {
@@ -32,6 +34,7 @@ impl Burst {
             decisions: Vec::with_capacity(BURST),
             at_meter: Vec::with_capacity(BURST),
             outgoing: Outgoing::default(),
+            is_recorded: false,
         }
     }
 

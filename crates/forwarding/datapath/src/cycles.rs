@@ -144,7 +144,7 @@ fn spec(number: u32) -> PortSpec {
         masked_features: 0,
         filters: Filters::default(),
         mirrors: Vec::new(),
-        p4: None,
+        p4: control_protocol::p4::P4Attachment::default(),
     }
 }
 

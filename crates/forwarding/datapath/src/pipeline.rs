@@ -493,10 +493,11 @@ impl Walk {
             verdicts,
             decisions,
             outgoing,
+            is_recorded,
             ..
         } = &mut self.burst;
         let port = sender.port;
-        let copying = port.is_copied();
+        let copying = port.is_copied() && !std::mem::take(is_recorded);
         let mut forward = Forward {
             came: None,
             ports: step.ports,

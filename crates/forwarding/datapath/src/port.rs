@@ -190,7 +190,7 @@ impl Port {
             masked_features: properties.masked_features,
             filters,
             mirrors: self.mirrors(),
-            p4: None,
+            p4: control_protocol::p4::P4Attachment::default(),
         }
     }
 

@@ -101,6 +101,7 @@ fn errno_of_p4(refused: &P4Refused) -> Errno {
         | P4Refused::Switches(_)
         | P4Refused::Links(_)
         | P4Refused::Joined(_)
+        | P4Refused::Stages(_)
         | P4Refused::Limit { .. } => Errno::NOSPC,
         P4Refused::PlaceTaken(..) => Errno::EXIST,
         P4Refused::Decode(_)
@@ -109,6 +110,7 @@ fn errno_of_p4(refused: &P4Refused) -> Errno {
         | P4Refused::NoPlace(_)
         | P4Refused::NoCell { .. }
         | P4Refused::LinkedTwice(..)
+        | P4Refused::StagedTwice(_)
         | P4Refused::Filters(_)
         | P4Refused::Trace(_) => Errno::INVAL,
     }

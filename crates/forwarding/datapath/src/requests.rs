@@ -17,7 +17,7 @@ use control_protocol::data_plane::{
     Answer, Connection, Detail, Execute, FromDataPlane, PortCounts, PortInfo, PortSpec, Request, ToDataPlane,
     UpcallId, VERSION,
 };
-use control_protocol::p4::{P4Binding, P4Request};
+use control_protocol::p4::{P4Attachment, P4Request};
 use control_protocol::work::Misses;
 use control_protocol::{Channel, MAX_MESSAGE, encoded_len};
 use cpu::Deadline;
@@ -166,7 +166,10 @@ impl Serving<'_> {
             Request::PortEnable { port, up } => self.change_port(port, |port| port.vnic.set_disabled(!up)),
             Request::PortMirrors { port, mirrors } => self.set_mirrors(port, mirrors).map(|()| Answer::Done),
             Request::PortFilters { port, filters } => self.set_filters(port, filters),
-            Request::PortP4 { port, binding } => self.bind_port(port, binding),
+            Request::PortP4 { port, attachment } => match self.attach_port_to_p4(serial, port, &attachment) {
+                Ok(()) => return,
+                Err(refusal) => Err(refusal),
+            },
             Request::PortThreads { port, slots } => self.any_port(port).map(|port| {
                 port.set_threads(slots.into_iter().map(Slot).collect());
                 Answer::Done
@@ -255,7 +258,8 @@ impl Serving<'_> {
     fn info(&self, port: &Port) -> PortInfo {
         let mut info = port.info();
         let ports = self.engine.datapath.ports();
-        info.spec.p4 = ports.p4().and_then(|table| table.binding(port.id()));
+        let attachment = ports.p4().map(|table| table.attachment(port.id()));
+        info.spec.p4 = attachment.unwrap_or_default();
         info
     }
 
@@ -271,23 +275,36 @@ impl Serving<'_> {
     /// Whether a P4 switch forwards the port's packets.
     fn is_bound(&self, port: PortId) -> bool {
         let ports = self.engine.datapath.ports();
-        ports.p4().is_some_and(|table| table.binding(port).is_some())
+        ports
+            .p4()
+            .is_some_and(|table| table.attachment(port).forwarder.is_some())
     }
 
-    fn bind_port(&self, port: PortId, binding: Option<P4Binding>) -> Result<Answer, Refusal> {
+    /// Says what packets of a port meet, and has that answered when all that come meet it.
+    fn attach_port_to_p4(
+        &mut self,
+        serial: u32,
+        port: PortId,
+        attachment: &P4Attachment,
+    ) -> Result<(), Refusal> {
         let found = self.port(port)?;
-        if binding.is_some() && found.switch.flows.lock().filters(port) != Filters::default() {
+        let filters = found.switch.flows.lock().filters(port);
+        if attachment.forwarder.is_some() && filters != Filters::default() {
             return Err(P4Refused::Filters(port).into());
         }
-        self.bind(&found, binding)?;
-        Ok(Answer::Done)
+        self.attach_to_p4(&found, attachment)?;
+        let datapath = &self.engine.datapath;
+        self.controller.p4_work.answer_in_a_period(serial, datapath);
+        Ok(())
     }
 
-    /// Binds a port, or frees it. In between, its packets are dropped.
-    fn bind(&self, port: &Port, binding: Option<P4Binding>) -> Result<(), Refusal> {
+    /// Says what packets of a port meet. In between, packets of a port that is bound or freed are dropped;
+    /// those of others meet the former stages or the new ones.
+    fn attach_to_p4(&self, port: &Port, attachment: &P4Attachment) -> Result<(), Refusal> {
         let datapath = &self.engine.datapath;
-        datapath.change_p4(|table| table.bind(port.id(), binding))?;
-        port.vnic.set_programmed(binding.is_some());
+        datapath.change_p4(|table| table.attach(port.id(), attachment))?;
+        port.vnic.set_programmed(attachment.forwarder.is_some());
+        port.vnic.set_staged(!attachment.stages.is_empty());
         Ok(())
     }
 
@@ -360,13 +377,13 @@ impl Serving<'_> {
             (Connection::Listener, None) => return Err(Refusal::NoDescriptor("a listening port")),
             (Connection::Attached | Connection::Driver, _) => None,
         };
-        if spec.p4.is_some() && spec.filters != Filters::default() {
+        if spec.p4.forwarder.is_some() && spec.filters != Filters::default() {
             return Err(P4Refused::Filters(id).into());
         }
         let switch = self.controller.switches.get_or_new(spec.switch)?.clone();
         let datapath = &self.engine.datapath;
         check_mirrors(self.controller.id, id, &spec.mirrors)?;
-        let (filters, p4, mirrors) = (spec.filters, spec.p4, spec.mirrors.clone());
+        let (filters, p4, mirrors) = (spec.filters, spec.p4.clone(), spec.mirrors.clone());
         let port = datapath.make_port(spec, switch)?;
         let forwarder = datapath.clone();
         start_own(&datapath.shared, &port.home, move || Pipeline::new(forwarder))?;
@@ -375,8 +392,9 @@ impl Serving<'_> {
         }
         port.set_filters(filters);
         port.set_mirrors(mirrors, &datapath.rules);
-        if p4.is_some() {
-            self.bind(&port, p4).inspect_err(|_| port.home.end_own())?;
+        if !p4.is_none() {
+            self.attach_to_p4(&port, &p4)
+                .inspect_err(|_| port.home.end_own())?;
         }
         datapath.set_port(id, Some(port));
         Ok(())
@@ -397,14 +415,14 @@ impl Serving<'_> {
     fn delete_port(&mut self, id: PortId) -> Result<(), Refusal> {
         let port = self.port(id)?;
         port.peer.stop();
-        let is_bound = self.is_bound(id);
+        let is_attached = !self.info(&port).spec.p4.is_none();
         let Engine {
             datapath, scheduler, ..
         } = &mut *self.engine;
         datapath.set_port(id, None);
-        if is_bound {
+        if is_attached {
             // Freeing a port is never refused.
-            let _ = datapath.change_p4(|table| table.bind(id, None));
+            let _ = datapath.change_p4(|table| table.attach(id, &P4Attachment::default()));
         }
         port.home.end_own();
         // The next port of this number has none.

@@ -80,6 +80,11 @@ impl Packet {
         is_plain
     }
 
+    /// Makes the request as it is now the sender's: later parsing checks it against the frame as it is now.
+    pub fn keep_request(&mut self) {
+        self.header = self.offload.header().to_bytes();
+    }
+
     /// Checks the request against new headers of a frame that had that length and that open checksum.
     fn settle(&mut self, frame_len: usize, open: Option<[u8; 2]>) -> Result<(), BadOffload> {
         let header = self.moved_header(frame_len, self.frame_len())?;

@@ -45,6 +45,8 @@ const RECEIVES: u8 = 1;
 const DISABLED: u8 = 2;
 /// In [`Vnic::diverted`]: a program is the port's forwarder.
 const PROGRAMMED: u8 = 4;
+/// In [`Vnic::diverted`]: programs see packets before the port's forwarder.
+const STAGED: u8 = 8;
 
 /// In [`Vnic::detour`]: nothing can be queued because the receiver stalls.
 const STALLED: u8 = 1;
@@ -91,7 +93,8 @@ pub struct Vnic {
     inbox: Arc<Queue<Shared<Packet>>>,
     /// [`RECEIVES`] alone if it can receive.
     open: AtomicU8,
-    /// Reasons for which packets of the guest are not looked up: [`DISABLED`], [`PROGRAMMED`]; none, mostly.
+    /// Reasons for which packets of the guest are not looked up: [`DISABLED`], [`PROGRAMMED`],
+    /// [`STAGED`]; none, mostly.
     diverted: AtomicU8,
     /// The transmit ring runs.
     transmitting: AtomicBool,
@@ -193,15 +196,26 @@ impl Vnic {
         set_bit(&self.diverted, DISABLED, disabled);
     }
 
-    /// Whether packets of the guest are not looked up: the port was taken down, or a program forwards them.
+    /// Whether packets of the guest are not looked up as they come: the port was taken down, or they meet a
+    /// program.
     #[inline]
     pub fn is_diverted(&self) -> bool {
         self.diverted.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether a program forwards the guest's packets.
+    pub fn is_programmed(&self) -> bool {
+        self.diverted.load(Ordering::Relaxed) & PROGRAMMED != 0
+    }
+
     /// Has a program forward the guest's packets, or no longer.
     pub fn set_programmed(&self, programmed: bool) {
         set_bit(&self.diverted, PROGRAMMED, programmed);
+    }
+
+    /// Has programs see the guest's packets before they are forwarded, or no longer.
+    pub fn set_staged(&self, staged: bool) {
+        set_bit(&self.diverted, STAGED, staged);
     }
 
     fn set_open(&self, bit: u8, set: bool) {

@@ -111,6 +111,8 @@ pub struct Output<'a> {
     pub offset: usize,
     /// Number of bytes that follow.
     pub length: usize,
+    /// Whether it is a clone or a replica, not the packet itself.
+    pub is_copy: bool,
 }
 
 impl Output<'_> {

@@ -278,6 +278,10 @@ pub enum P4Verb {
     /// end, both ways
     #[command(subcommand)]
     Link(P4LinkVerb),
+    /// Show, add, move, replace or remove stages: programs that see packets of ports before their forwarder
+    /// does, and pass or drop them
+    #[command(subcommand)]
+    Stage(P4StageVerb),
     /// Return to the program, with its entries, and to the ports that were there before the last load; once
     /// more undoes that
     Rollback {
@@ -343,6 +347,46 @@ pub enum P4LinkVerb {
         /// Either end
         #[arg(value_name = "PROGRAM:NUMBER")]
         end: P4End,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum P4StageVerb {
+    /// Show all stages in the order in which packets see them
+    Show,
+    /// Make a loaded program a stage, or change where it is one; it must have no ports and no links
+    Add {
+        /// Name of the program
+        name: String,
+        /// Place in the order, 0 to 65535, lower ones first [default: 0]
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        at: u16,
+        /// All ports of this switch have the stage, present and future ones
+        #[arg(long, value_name = "SWITCH", required_unless_present = "ports")]
+        switch: Option<Name>,
+        /// A port that has the stage, and the number by which the program knows it, 0 to 510; may be given
+        /// several times
+        #[arg(long = "port", value_name = "NUMBER=PORT")]
+        ports: Vec<PlacedPort>,
+    },
+    /// Give a stage another place in the order
+    Move {
+        /// Name of the program
+        name: String,
+        /// Place in the order, lower ones first
+        at: u16,
+    },
+    /// Put a loaded program in the place of a stage, at once
+    Replace {
+        /// Name of the program that is a stage
+        name: String,
+        /// Name of the program that becomes one
+        with: String,
+    },
+    /// End a stage; its program stays loaded
+    Remove {
+        /// Name of the program
+        name: String,
     },
 }
 

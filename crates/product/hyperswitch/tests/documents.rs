@@ -194,6 +194,10 @@ fn every_key_is_documented() {
     );
     assert_eq!(rows("Mirror"), known("[[mirror]]\nnonsense = 1\n"));
     assert_eq!(rows("P4 program"), known("[[p4]]\nnonsense = 1\n"));
+    assert_eq!(
+        rows("P4 stage"),
+        known("[[p4]]\nname = \"a\"\nprogram = \"b\"\nstage = { nonsense = 1 }\n")
+    );
     assert_eq!(rows("Placement"), known("[placement]\nnonsense = 1\n"));
     assert_eq!(rows("Access"), known("[access]\nnonsense = 1\n"));
     assert_eq!(rows("View"), known("[view]\nnonsense = 1\n"));

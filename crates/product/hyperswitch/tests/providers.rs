@@ -214,7 +214,7 @@ fn a_guard_decides_in_front_of_the_learning_switch_and_outlives_its_process() {
             masked_features: 0,
             filters: first.filters(),
             mirrors: Vec::new(),
-            p4: None,
+            p4: control_protocol::p4::P4Attachment::default(),
         }));
     }
     // The first of a kind comes up once, for all stages; the next one does not.

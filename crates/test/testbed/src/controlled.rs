@@ -133,7 +133,7 @@ impl Controlled {
             masked_features: 0,
             filters: Filters::default(),
             mirrors: Vec::new(),
-            p4: None,
+            p4: control_protocol::p4::P4Attachment::default(),
         };
         self.ask(Request::PortAdd(spec), vec![listener.into()]).map(drop)
     }

@@ -71,6 +71,7 @@ fn of_file(wanted: &P4Config, number: u32, tag: u64, present: Option<&P4Intent>)
         program: unchanged.map_or(tag, |present| present.program),
         operations: allowed(wanted),
         ports: ports.collect(),
+        stage: wanted.stage.clone(),
         file: Some(tag),
         former: None,
     };
@@ -85,6 +86,7 @@ pub(crate) fn differences(old: &BTreeMap<String, P4Intent>, new: &BTreeMap<Strin
         None => Some(format!("P4 program {name} added")),
         Some(present) if present.program != own.program => Some(format!("P4 program {name} replaced")),
         Some(present) if present.ports != own.ports => Some(format!("P4 program {name} has other ports")),
+        Some(present) if present.stage != own.stage => Some(format!("P4 program {name} has another stage")),
         Some(_) => None,
     });
     gone.chain(changed).collect()
@@ -143,10 +145,12 @@ impl Control {
                 entries: Vec::new(),
                 ports: Vec::new(),
                 operations: intent.operations.and_then(P4Operations::new),
+                stage: None,
             };
             let shown = own.filter(|_| intent.file == Some(intent.program));
             Some(P4Config {
                 ports: ports.collect(),
+                stage: intent.stage.clone(),
                 ..shown.cloned().unwrap_or(in_force)
             })
         });

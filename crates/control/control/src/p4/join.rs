@@ -3,14 +3,16 @@
 use super::{Trial, Version};
 use crate::control::Control;
 use crate::intent::P4Intent;
+use crate::p4_stages::stages_of;
 use crate::pending::{Pending, Question};
+use crate::port::PortRun;
 use crate::refusal::Refusal;
 use crate::sealed;
 use crate::serve::Served;
 use crate::state::desired;
 use crate::users::Token;
 use control_protocol::data_plane::{Answer, Request};
-use control_protocol::p4::{MAX_P4_SWITCHES, MAX_PIECE, P4Array, P4Binding, P4Request};
+use control_protocol::p4::{MAX_P4_SWITCHES, MAX_PIECE, P4Array, P4Attachment, P4Binding, P4Request};
 use controller::Answered;
 use flow::{P4Id, PortId};
 use management::{Hex, P4End, P4Piece, P4Place, Reply};
@@ -60,8 +62,7 @@ impl Control {
             program: version.tag,
             operations,
             ports,
-            file: present.and_then(|present| present.file),
-            former: present.and_then(|present| present.former.clone()),
+            ..present.cloned().unwrap_or_default()
         };
         // Other entries are no other program.
         let own = if only_entries {
@@ -325,8 +326,16 @@ impl Control {
         }
     }
 
+    /// What packets of a port of a switch should meet.
+    pub fn p4_attachment(&self, port: &str, switch: &str) -> P4Attachment {
+        P4Attachment {
+            stages: stages_of(&self.intent.p4, port, switch),
+            forwarder: self.p4_binding(port),
+        }
+    }
+
     /// Where a port should be bound.
-    pub fn p4_binding(&self, port: &str) -> Option<P4Binding> {
+    fn p4_binding(&self, port: &str) -> Option<P4Binding> {
         self.intent.p4.values().find_map(|own| {
             let place = own.ports.iter().find(|(_, name)| *name == port);
             place.map(|(number, _)| P4Binding {
@@ -336,38 +345,74 @@ impl Control {
         })
     }
 
-    /// Binds ports of the data plane as they should be. Those that move are freed first; a port that is its
-    /// switch's goes on so until the program is in force.
+    /// What a port of the data plane is to be told, if that differs from what it was told. A port without
+    /// forwarding program goes on so until that is in force, and one without a stage likewise.
+    fn attaching(&self, name: &str, run: &PortRun) -> Option<Attaching> {
+        let mut wanted = self.p4_attachment(name, &run.wanted.switch);
+        let waits = |binding: &P4Binding| self.p4.is_on_its_way(binding.switch);
+        if run.p4.forwarder.is_none() && wanted.forwarder.as_ref().is_some_and(waits) {
+            wanted.forwarder = None;
+        }
+        let has = |stage: &P4Binding| run.p4.stages.iter().any(|own| own.switch == stage.switch);
+        wanted.stages.retain(|stage| has(stage) || !waits(stage));
+        (run.added && run.p4 != wanted).then_some(Attaching {
+            name: name.to_owned(),
+            port: run.id?,
+            present: run.p4.clone(),
+            wanted,
+        })
+    }
+
+    /// Has the data plane do with packets of ports as it should. Ports that move from one program to another
+    /// are freed first; their stages stay.
     pub fn bind_ports(&mut self) {
-        let differs = |(name, run): (&String, &crate::port::PortRun)| {
-            let wanted = self.p4_binding(name);
-            let waits =
-                run.p4.is_none() && wanted.is_some_and(|binding| self.p4.is_on_its_way(binding.switch));
-            (run.added && run.p4 != wanted && !waits).then_some((name.clone(), run.id?, run.p4, wanted))
+        let changes = self.ports.iter();
+        let changes: Vec<Attaching> = changes
+            .filter_map(|(name, run)| self.attaching(name, run))
+            .collect();
+        let moves = changes.iter().filter(|change| change.moves());
+        let freed = |change: &Attaching| P4Attachment {
+            forwarder: None,
+            ..change.present.clone()
         };
-        let changes: Vec<(String, PortId, Option<P4Binding>, Option<P4Binding>)> =
-            self.ports.iter().filter_map(differs).collect();
-        let frees = changes.iter().filter(|(_, _, present, _)| present.is_some());
-        let binds = changes.iter().filter(|(_, _, _, wanted)| wanted.is_some());
-        let requests = frees.map(|(name, port, ..)| (name, *port, None));
-        let requests = requests.chain(binds.map(|(name, port, _, wanted)| (name, *port, *wanted)));
-        for (name, port, binding) in requests {
-            let request = Request::PortP4 { port, binding };
-            self.data_plane.ask_port(request, Vec::new(), name);
+        let requests = moves.map(|change| (change, freed(change)));
+        let requests = requests.chain(changes.iter().map(|change| (change, change.wanted.clone())));
+        for (change, attachment) in requests {
+            let port = change.port;
+            let request = Request::PortP4 { port, attachment };
+            self.data_plane.ask_port(request, Vec::new(), &change.name);
         }
         self.join_links();
         let mut switches = BTreeSet::new();
-        for (name, _, _, wanted) in changes {
-            let Some(run) = self.ports.get_mut(&name) else {
+        for change in changes {
+            let (name, is_bound) = (&change.name, change.present.forwarder != change.wanted.forwarder);
+            let Some(run) = self.ports.get_mut(name) else {
                 continue;
             };
-            run.p4 = wanted;
-            switches.insert(run.wanted.switch.clone());
-            self.update_rules(&name);
+            run.p4 = change.wanted;
+            if is_bound {
+                switches.insert(run.wanted.switch.clone());
+                self.update_rules(name);
+            }
         }
         for switch in switches {
             self.refresh_switch(&switch);
         }
+    }
+}
+
+/// A port of which the data plane is told what its packets meet.
+struct Attaching {
+    name: String,
+    port: PortId,
+    present: P4Attachment,
+    wanted: P4Attachment,
+}
+
+impl Attaching {
+    /// Whether the port's place at a program is free for another port then.
+    fn moves(&self) -> bool {
+        self.present.forwarder.is_some() && self.present.forwarder != self.wanted.forwarder
     }
 }
 

@@ -13,6 +13,7 @@
 //! | `file` | programs of the configuration file |
 //! | `join` | requests and answers, bindings of ports, users who wait |
 //! | `links` | port maps changed, and ports of P4 switches joined |
+//! | `stages` | P4 switches that become stages, or other ones |
 //! | `devices` | the process for P4Runtime: what it may ask for |
 //! | `tell` | P4 switches for users |
 
@@ -20,6 +21,7 @@ mod devices;
 mod file;
 mod join;
 mod links;
+mod stages;
 mod tell;
 
 pub(crate) use file::{differences, read};

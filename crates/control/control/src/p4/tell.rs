@@ -37,6 +37,7 @@ impl Control {
         P4Switch {
             name: name.into(),
             ports: places.collect(),
+            stage: own.stage.clone(),
             state: self.p4.state_of(P4Id(own.number)),
             operations: info.map_or(0, |info| info.operations),
             memory: info.map_or(0, |info| info.memory),

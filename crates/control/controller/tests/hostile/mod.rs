@@ -122,7 +122,7 @@ fn info((port, switch): (PortId, SwitchId)) -> PortInfo {
             masked_features: 0,
             filters: Filters::default(),
             mirrors: Vec::new(),
-            p4: None,
+            p4: control_protocol::p4::P4Attachment::default(),
         },
         state: PortState::Disconnected,
         peer: None,

@@ -239,6 +239,7 @@ impl P4Table {
         let places = self.ports.range((key, 0)..=(key, u16::MAX));
         let port = places.filter_map(|(_, port)| ports.get(*port)).next()?;
         let bound = Bound {
+            is_stage: false,
             table: self,
             key,
             port: clients.cpu_port?,

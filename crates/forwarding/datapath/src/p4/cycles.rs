@@ -14,7 +14,7 @@ use crate::pipeline::Pipeline;
 use crate::port::Port;
 use crate::state::{Datapath, transmit_ring};
 use ::placement::{Config, Costs, Policy, Topology};
-use control_protocol::p4::{MAX_OPERATIONS, P4Binding, USUAL_OPERATIONS};
+use control_protocol::p4::{MAX_OPERATIONS, P4Attachment, P4Binding, USUAL_OPERATIONS};
 use flow::{P4Id, PortId};
 use p4_ir::setup::Setup;
 use p4_stf::{bake, script};
@@ -164,8 +164,9 @@ fn bind_linked(datapath: &Datapath, ports: &[Arc<Port>; 2], versions: Vec<Versio
         }
         let links = (1..last.0).map(|number| [end(P4Id(number), 2), end(P4Id(number + 1), 1)]);
         table.link(controller, &links.collect::<Vec<_>>()).unwrap();
-        table.bind(ports[0].id(), Some(end(P4, 1))).unwrap();
-        table.bind(ports[1].id(), Some(end(last, 2))).unwrap();
+        let at = |end| P4Attachment::bound(Some(end));
+        table.attach(ports[0].id(), &at(end(P4, 1))).unwrap();
+        table.attach(ports[1].id(), &at(end(last, 2))).unwrap();
     });
     ports.iter().for_each(|port| port.vnic.set_programmed(true));
 }

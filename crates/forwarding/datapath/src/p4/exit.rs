@@ -1,6 +1,6 @@
 //! Where packets go that a program has run: to a port, once, changed in their slots; to several, as copies
-//! that share payload; to the clients of the P4 switch; over a link to another one; or nowhere, for a reason
-//! that is counted.
+//! that share payload; to the clients of the P4 switch; over a link to another one; on, from a stage to what
+//! is behind it; or nowhere, for a reason that is counted.
 
 use super::Bound;
 use super::links::{Crossings, Place};
@@ -41,6 +41,8 @@ pub(super) struct Exit<'a, S> {
     pub port: &'a Port,
     /// A capture or mirror copies packets that come.
     pub is_copied: bool,
+    /// Captures and mirrors are given packets as they come.
+    pub records: bool,
     /// Links that the packets have crossed.
     pub crossed: u8,
     pub crossings: &'a mut Crossings,
@@ -77,6 +79,7 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
                     packet.account.dropped(DropReason::TooDeep, 1);
                 }
             }
+            Receiver::Onward => self.crossings.passed.push(packet),
             Receiver::Clients => {
                 let header = *packet.offload.header();
                 let sent = self.send_in(&packet, packet.to_bytes(usize::MAX), &header);
@@ -99,6 +102,7 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
         match to {
             Receiver::Port(to) => self.outgoing.add(to, packet),
             Receiver::Link(to) => return self.cross(to, packet).map_err(|_| DropReason::TooDeep),
+            Receiver::Onward => self.crossings.passed.push(packet),
             // Clients get bytes, not packets.
             Receiver::Clients => return Err(DropReason::NoSuchPort),
         }
@@ -142,6 +146,7 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
         let result = match &outputs.sent[..] {
             [] => Ok(()),
             [sent] => self.send_one(packet, sent, outputs.head(sent)),
+            several if self.bound.is_stage => self.pass_one(packet, several, outputs),
             several => {
                 self.send_copies(&packet.share(), several, outputs);
                 Ok(())
@@ -169,6 +174,32 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
         self.leave(to, copy)
     }
 
+    /// Has a packet pass a stage that has made copies for clients.
+    fn pass_one(
+        &mut self,
+        packet: Unique<Packet>,
+        several: &[Sent],
+        outputs: &Outputs,
+    ) -> Result<(), DropReason> {
+        let mut passes = None;
+        for sent in several {
+            let head = outputs.head(sent);
+            let left = match self.receiver(sent, head) {
+                Ok(Receiver::Clients) => self.send_to_clients(&packet, sent, head),
+                Ok(_) if passes.is_none() => {
+                    passes = Some(sent);
+                    Ok(())
+                }
+                Ok(_) => Err(DropReason::NoSuchPort),
+                Err(reason) => Err(reason),
+            };
+            if let Err(reason) = left {
+                packet.account.dropped(reason, 1);
+            }
+        }
+        passes.map_or(Ok(()), |sent| self.send_one(packet, sent, outputs.head(sent)))
+    }
+
     /// Has packets leave that were to be handed over, through their receivers' queues.
     pub fn queue_outgoing(&mut self) {
         let used = std::mem::take(&mut self.outgoing.used);
@@ -190,6 +221,8 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
                 Ok(Receiver::Port(to)) => self.shared_copy(packet, sent, head).map(|copy| {
                     enqueue(copy.share(), self.port, to, &mut self.reach);
                 }),
+                // Stages pass one alone.
+                Ok(Receiver::Onward) => Err(DropReason::NoSuchPort),
                 Ok(Receiver::Link(to)) => {
                     let copy = self.shared_copy(packet, sent, head);
                     copy.and_then(|copy| self.cross(to, copy).map_err(|_| DropReason::TooDeep))
@@ -229,13 +262,18 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
             len if len > MAX_FRAME as usize => return Err(DropReason::OversizedFrame),
             _ => {}
         }
-        self.receiver_at(sent.port).ok_or(DropReason::NoSuchPort)
+        let to = self.receiver_at(sent.port);
+        let to = to.filter(|to| !(sent.is_copy && matches!(to, Receiver::Onward)));
+        to.ok_or(DropReason::NoSuchPort)
     }
 
     /// What is behind a number that the program knows.
     fn receiver_at(&self, port: u32) -> Option<Receiver> {
         if self.bound.clients_at(port).is_some() {
             return Some(Receiver::Clients);
+        }
+        if self.bound.is_stage {
+            return Some(Receiver::Onward);
         }
         let link = self.bound.link_at(port).map(Receiver::Link);
         link.or_else(|| self.bound.port_of(port).map(Receiver::Port))
@@ -281,6 +319,8 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
 pub(super) enum Receiver {
     Port(PortId),
     Link(Place),
+    /// To what is behind a stage.
+    Onward,
     Clients,
 }
 

@@ -1,5 +1,5 @@
-//! The ring of a port whose packets are not looked up: a P4 program forwards them, or the port was taken
-//! down.
+//! The ring of a port whose packets are not looked up as they come: a P4 program forwards them, they pass
+//! stages first, or the port was taken down.
 //!
 //! As in the usual walk, packets are fetched, parsed and delivered a burst at a time; in between, the
 //! program runs packet by packet. Packets that the program sends to one port, once, are changed in their
@@ -8,7 +8,8 @@
 use super::exit::Exit;
 use super::links::{Bounds, Held};
 use super::run::Run;
-use super::share::{Diverted, Due, Load, Turn};
+use super::share::{Diverted, Due, Load, Payer, Turn};
+use super::stages::{Course, Lanes};
 use super::verdicts::NONE;
 use super::version::Lane;
 use super::{Bound, P4Key, P4Switch};
@@ -22,7 +23,8 @@ use lock_free::Unique;
 use vnic::{BURST, Fetched, Packet, QueueError, TransmitSide};
 
 impl Walk {
-    /// Fetches packets of a port that are not looked up, and forwards or drops them: none is left.
+    /// Fetches packets of a port that are not looked up as they come. Those are left that have passed stages
+    /// and are looked up now.
     #[cold]
     #[inline(never)]
     pub fn serve_diverted(
@@ -31,19 +33,21 @@ impl Walk {
         step: &mut Step<'_>,
     ) -> Result<Diverted, QueueError> {
         let (port, ports) = (sender.port, step.ports);
-        let bound = ports.p4().and_then(|table| table.bound(port.id()));
-        let program = bound.as_ref().and_then(Program::of);
+        let course = Course::of(ports.p4(), port.id());
+        let program = course.program();
+        let way = Way {
+            bounds: course.bounds(program.as_ref()),
+            course: &course,
+            program: program.as_ref(),
+        };
         let begin_ns = cpu::now_ns();
-        if let Some(program) = &program
-            && let Some(diverted) = self.wait_for_turn(program, begin_ns, sender, step)
-        {
+        if let Some(diverted) = self.wait_for_turn(&way, begin_ns, sender, step) {
             return Ok(diverted);
         }
-        let held = program.as_ref().map(Program::try_hold);
-        if matches!(held, Some(None)) {
+        let Some(lanes) = course.try_hold() else {
             return Ok(Diverted::PassedOn);
-        }
-        let most = program.as_ref().map_or(BURST, |program| program.bounds.burst);
+        };
+        let most = way.bounds.burst;
         let end = sender.transmit.with(|side| match side {
             Some(side) if guest_memory::fault_count() > 0 && side.is_broken() => Err(vanished()),
             Some(side) => {
@@ -56,32 +60,108 @@ impl Walk {
             return Ok(Diverted::Fetched(end));
         }
         self.begin_burst(sender, step);
-        match (program, held.flatten()) {
-            _ if port.vnic.is_disabled() => self.refuse(port, |_, _| Some(DropReason::PortDisabled)),
-            (Some(program), Some(held)) => {
-                self.forward_burst(&program, held, begin_ns, sender, step);
-                return Ok(Diverted::Fetched(end));
-            }
-            _ => self.refuse(port, |_, _| Some(DropReason::NoRules)),
+        if port.vnic.is_disabled() {
+            self.refuse(port, |_, _| Some(DropReason::PortDisabled));
+            self.deliver_outgoing(sender, step);
+        } else if course.is_whole() && (course.bound.is_some() || !port.vnic.is_programmed()) {
+            self.follow(&way, lanes, begin_ns, sender, step);
+        } else {
+            self.refuse(port, |_, _| Some(DropReason::NoRules));
+            self.deliver_outgoing(sender, step);
         }
-        self.deliver_outgoing(sender, step);
         Ok(Diverted::Fetched(end))
+    }
+
+    /// Has a port's packets pass its stages, and those that are left run through its program, if that is its
+    /// forwarder.
+    fn follow<'a>(
+        &mut self,
+        way: &Way<'a>,
+        mut lanes: Lanes<'a>,
+        mut begin_ns: u64,
+        sender: &mut Sender<'_>,
+        step: &mut Step<'_>,
+    ) {
+        self.crossings.begin(&way.bounds);
+        if !way.course.stages.is_empty() {
+            begin_ns = self.pass_stages(way, &mut lanes.others, begin_ns, sender, step);
+        }
+        match way.program.zip(lanes.own) {
+            Some((program, own)) => {
+                self.forward_burst(way, program, (own, lanes.others), begin_ns, sender, step);
+            }
+            None if self.burst.packets.is_empty() => self.deliver_outgoing(sender, step),
+            None => {
+                // They are counted when they are looked up.
+                step.schedule.progress.bursts -= 1;
+                step.schedule.progress.packets -= self.burst.packets.len() as u64;
+                self.burst.is_recorded = sender.port.is_copied() && !way.course.stages.is_empty();
+            }
+        }
+    }
+
+    /// Has packets pass a port's stages, and charges the port for it. Those that pass are left. Returns the
+    /// time, in nanoseconds.
+    fn pass_stages(
+        &mut self,
+        way: &Way<'_>,
+        held: &mut [Held<'_>],
+        begin_ns: u64,
+        sender: &mut Sender<'_>,
+        step: &mut Step<'_>,
+    ) -> u64 {
+        let turn = turn(&self.burst.packets);
+        let mut source = Source {
+            port: sender.port,
+            is_copied: sender.port.is_copied(),
+            is_recorded: false,
+            hands_over: true,
+            spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
+        };
+        let mut now_ns = begin_ns;
+        for place in way.course.stages {
+            let held = held.iter_mut().find(|held| held.key == place.0);
+            let Some((held, bound)) = held.zip(way.course.stage(*place)) else {
+                continue;
+            };
+            self.run_burst(held, (&bound, 0), &mut source, step);
+            source.is_recorded = true;
+            let began_ns = std::mem::replace(&mut now_ns, cpu::now_ns());
+            held.switch.counts.add_time(now_ns.saturating_sub(began_ns));
+            if self.burst.packets.is_empty() {
+                break;
+            }
+        }
+        for packet in &mut self.burst.packets {
+            packet.keep_request();
+        }
+        let payer = (Payer::Port(sender.port.id()), way.bounds.length);
+        let took_ns = now_ns.saturating_sub(begin_ns);
+        self.shares.charge(payer, turn, took_ns, now_ns);
+        now_ns
     }
 
     /// What becomes of a turn that a port's packets do not have now.
     fn wait_for_turn(
         &mut self,
-        program: &Program<'_>,
+        way: &Way<'_>,
         now_ns: u64,
         sender: &mut Sender<'_>,
         step: &mut Step<'_>,
     ) -> Option<Diverted> {
-        let load = load(step);
-        let due = self.shares.due(sender.port.id(), program.turns(), now_ns, load);
+        let (load, port) = (load(step), sender.port.id());
+        let mut due = Due::Now;
+        if !way.course.stages.is_empty() {
+            let payer = (Payer::Port(port), way.bounds.length);
+            due = self.shares.due_of(payer, now_ns, load);
+        }
+        if let Some(program) = way.program.filter(|_| due == Due::Now) {
+            due = self.shares.due(port, program.turns(), now_ns, load);
+        }
         if due == Due::Now {
             return None;
         }
-        program.switch.counts.add_passed_on();
+        way.add_passed_on();
         let Due::After(wait_ns) = due else {
             return Some(Diverted::PassedOn);
         };
@@ -97,17 +177,18 @@ impl Walk {
     /// Runs a port's packets, at its P4 switch and behind links, delivers them, and charges the time.
     fn forward_burst(
         &mut self,
+        way: &Way<'_>,
         program: &Program<'_>,
         (mut own, mut others): (Held<'_>, Vec<Held<'_>>),
         begin_ns: u64,
         sender: &mut Sender<'_>,
         step: &mut Step<'_>,
     ) {
-        self.crossings.begin(&program.bounds);
         let turn = turn(&self.burst.packets);
         let mut source = Source {
             port: sender.port,
             is_copied: sender.port.is_copied(),
+            is_recorded: !way.course.stages.is_empty(),
             hands_over: true,
             spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
         };
@@ -169,7 +250,7 @@ impl Walk {
         let Some(from) = table.of_clients(key, step.ports) else {
             return table.discard_of_clients(key);
         };
-        let Some(program) = Program::of(&from.bound) else {
+        let Some(program) = Program::of(&from.bound, 0) else {
             return;
         };
         let begin_ns = cpu::now_ns();
@@ -187,6 +268,7 @@ impl Walk {
         let mut source = Source {
             port: from.port,
             is_copied: false,
+            is_recorded: false,
             hands_over: false,
             spare: || slots.take(from.port.id()),
         };
@@ -208,7 +290,8 @@ impl Walk {
     }
 
     /// Runs the packets of a burst through a program, but for those whose verdicts are kept. If all of them
-    /// just go to a port, and can be handed over, they are left, and the port is returned.
+    /// just go to a port, and can be handed over, they are left, and the port is returned. Packets that pass
+    /// a stage are left as well.
     #[inline(never)]
     fn run_burst<S>(
         &mut self,
@@ -239,9 +322,10 @@ impl Walk {
             let found = run.find(packets, &mut places, source.is_copied);
             switch.counts.add_repeated(found);
             let hands_over = source.hands_over && crossed == 0;
-            let common = run.common_output(&places[..packets.len()]);
-            let common = common.filter(|_| hands_over);
-            if common.is_some() {
+            let (found, is_stage) = (&places[..packets.len()], bound.is_stage);
+            let common = hands_over && !is_stage;
+            let common = common.then(|| run.common_output(found)).flatten();
+            if common.is_some() || is_stage && run.all_pass(found) {
                 run.repeat_all(packets, &places);
             } else {
                 let mut exit = Exit {
@@ -249,6 +333,7 @@ impl Walk {
                     counts: &switch.counts,
                     port: source.port,
                     is_copied: source.is_copied,
+                    records: source.is_copied && !source.is_recorded && crossed == 0,
                     crossed,
                     crossings: &mut self.crossings,
                     reach: Reach {
@@ -263,6 +348,9 @@ impl Walk {
                 run.each(packets, &places, &mut exit);
                 if !source.hands_over {
                     exit.queue_outgoing();
+                }
+                if is_stage {
+                    std::mem::swap(packets, &mut self.crossings.passed);
                 }
             }
             switch.counts.add(&before, run.context.counts());
@@ -300,24 +388,47 @@ struct Source<'a, S> {
     port: &'a Port,
     /// A capture or mirror copies packets that come.
     is_copied: bool,
+    /// Captures and mirrors have the packets, as they came.
+    is_recorded: bool,
     /// Packets can be handed over from ring to ring.
     hands_over: bool,
     /// Gives slots for copies.
     spare: S,
 }
 
-/// The program that a port's packets meet.
-struct Program<'a> {
-    bound: &'a Bound<'a>,
-    switch: &'a P4Switch,
+/// What the packets of a turn meet.
+struct Way<'a> {
+    course: &'a Course<'a>,
+    program: Option<&'a Program<'a>>,
     bounds: Bounds,
 }
 
+impl Way<'_> {
+    /// Counts a turn that was passed on, at the forwarder, or at stages if that is none.
+    fn add_passed_on(&self) {
+        match self.program {
+            Some(program) => program.switch.counts.add_passed_on(),
+            None => {
+                let stages = self.course.stages.iter();
+                let stages = stages.filter_map(|place| self.course.stage(*place)?.switch);
+                stages.for_each(|switch| switch.counts.add_passed_on());
+            }
+        }
+    }
+}
+
+/// The program that forwards a port's packets.
+pub(super) struct Program<'a> {
+    pub bound: &'a Bound<'a>,
+    pub switch: &'a P4Switch,
+    pub bounds: Bounds,
+}
+
 impl<'a> Program<'a> {
-    /// `None` if it is missing.
-    fn of(bound: &'a Bound<'a>) -> Option<Program<'a>> {
+    /// With so many operations of stages before it. `None` if it is missing.
+    pub fn of(bound: &'a Bound<'a>, before: u64) -> Option<Program<'a>> {
         let switch = bound.switch?;
-        let bounds = bound.table.bounds(bound.key, &switch.version);
+        let bounds = bound.table.bounds(before, bound.key, &switch.version);
         Some(Program {
             bound,
             switch,

@@ -69,6 +69,8 @@ pub(crate) struct Crossings {
     waiting: VecDeque<Crossing>,
     /// Room for packets that nothing is in.
     rooms: Vec<Vec<Unique<Packet>>>,
+    /// Packets that have passed a stage.
+    pub passed: Vec<Unique<Packet>>,
     /// Links that packets of the turn may still cross.
     left: usize,
     /// Operations for further passes and copies that are left to the turn.
@@ -110,6 +112,14 @@ impl Links {
     }
 }
 
+/// A place as controllers know it.
+pub(super) fn binding(((_, switch), port): &Place) -> P4Binding {
+    P4Binding {
+        switch: *switch,
+        port: *port,
+    }
+}
+
 /// P4 switches with all that links join with each.
 fn joined(ends: &BTreeMap<Place, Place>) -> BTreeMap<P4Key, Arc<[P4Key]>> {
     let mut joined = BTreeMap::new();
@@ -147,19 +157,19 @@ impl P4Table {
     }
 
     /// P4 switches that links join with one, it among them; none if there is no link.
-    fn joined_with(&self, key: P4Key) -> &[P4Key] {
+    pub(super) fn joined_with(&self, key: P4Key) -> &[P4Key] {
         self.links.joined.get(&key).map_or(&[], |joined| joined)
     }
 
-    /// What a turn at a ring of a P4 switch may take.
-    pub(super) fn bounds(&self, key: P4Key, version: &Version) -> Bounds {
+    /// What a turn at a ring of a P4 switch may take, with so many operations of stages before it.
+    pub(super) fn bounds(&self, before: u64, key: P4Key, version: &Version) -> Bounds {
         let joined = self.joined_with(key);
         if joined.is_empty() {
-            return Bounds::of(version.operations, 0);
+            return Bounds::of(before, version.operations, 0);
         }
         let present = joined.iter().filter_map(|key| self.switches.get(key));
         let most = present.map(|switch| switch.version.operations).max();
-        Bounds::of(most.unwrap_or(version.operations), MAX_CROSSINGS)
+        Bounds::of(before, most.unwrap_or(version.operations), MAX_CROSSINGS)
     }
 
     /// Takes what is needed to run packets at a P4 switch, and at those that they may reach.
@@ -190,6 +200,7 @@ impl P4Table {
             table: self,
             key,
             port,
+            is_stage: false,
             switch: self.switches.get(&key).map(|switch| &**switch),
             clients: self.clients.get(&key).map(|clients| &**clients),
         }
@@ -197,7 +208,7 @@ impl P4Table {
 }
 
 impl<'a> Held<'a> {
-    fn try_new(key: P4Key, switch: &'a P4Switch) -> Option<Held<'a>> {
+    pub(super) fn try_new(key: P4Key, switch: &'a P4Switch) -> Option<Held<'a>> {
         let (lane, guard) = switch.version.try_lane().zip(switch.version.state.try_read())?;
         Some(Held {
             key,
@@ -209,16 +220,18 @@ impl<'a> Held<'a> {
 }
 
 impl Bounds {
-    /// For packets that run through programs of so many operations, once and behind each link.
-    fn of(operations: u64, crossings: u8) -> Bounds {
-        let each = operations.max(1).saturating_mul(u64::from(crossings) + 1);
+    /// For packets that pass stages of so many operations together, and run through programs of so many
+    /// each, once and behind each link.
+    pub(super) fn of(before: u64, operations: u64, crossings: u8) -> Bounds {
+        let each = operations.saturating_mul(u64::from(crossings) + 1);
+        let each = each.saturating_add(before).max(1);
         let burst = usize::try_from(BURST_OPERATIONS / each);
         let burst = burst.unwrap_or(BURST).clamp(1, BURST);
         let copies = usize::try_from(BURST_OPERATIONS / operations.max(1)).unwrap_or(usize::MAX);
         Bounds {
             burst,
             length: (each / BURST_OPERATIONS).max(1),
-            spare: BURST_OPERATIONS.max(operations),
+            spare: BURST_OPERATIONS.max(operations).max(before),
             crossings: match crossings {
                 0 => 0,
                 crossings => (burst * usize::from(crossings)).saturating_add(copies),
@@ -341,8 +354,8 @@ mod tests {
     #[test]
     fn all_runs_of_a_turn_take_the_operations_of_a_burst() {
         for operations in [0, 100, 300, 2_000, 7_000, 32_768, 1_000_000] {
-            let alone = Bounds::of(operations, 0);
-            let linked = Bounds::of(operations, MAX_CROSSINGS);
+            let alone = Bounds::of(0, operations, 0);
+            let linked = Bounds::of(0, operations, MAX_CROSSINGS);
             let runs = linked.burst as u64 * (u64::from(MAX_CROSSINGS) + 1);
             assert!(
                 runs * operations <= BURST_OPERATIONS * (linked.length + 1),
@@ -353,6 +366,8 @@ mod tests {
             let copies = linked.crossings - linked.burst * usize::from(MAX_CROSSINGS);
             assert!(copies as u64 * operations <= BURST_OPERATIONS, "{operations}");
             assert_eq!(alone.crossings, 0);
+            let staged = Bounds::of(operations, 0, 0);
+            assert_eq!((staged.burst, staged.length), (alone.burst, alone.length));
         }
     }
 }

@@ -17,6 +17,7 @@
 //! |---|---|
 //! | `version` | a program that is ready to run, what it costs, and its limits |
 //! | `forward` | a port's ring through its program |
+//! | `stages` | programs before a port's forwarder, and all that its packets meet |
 //! | `run` | a burst through its program, packet by packet |
 //! | `exit` | where packets go that a program has run |
 //! | `outputs` | packets as a program sends them: in place, or as copies |
@@ -38,6 +39,7 @@ mod outputs;
 mod requests;
 mod run;
 mod share;
+mod stages;
 mod verdicts;
 mod version;
 
@@ -49,7 +51,7 @@ pub(crate) use verdicts::KeptVerdicts;
 pub(crate) use version::P4Refused;
 
 use crate::state::Ports;
-use control_protocol::p4::P4Binding;
+use control_protocol::p4::{P4Attachment, P4Binding};
 use flow::{ControllerId, P4Id, PortId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,6 +69,7 @@ pub(crate) struct P4Table {
     switches: BTreeMap<P4Key, Arc<P4Switch>>,
     clients: BTreeMap<P4Key, Arc<Clients>>,
     links: links::Links,
+    stages: stages::Stages,
 }
 
 /// A P4 switch as packets meet it.
@@ -82,6 +85,8 @@ struct Bound<'a> {
     table: &'a P4Table,
     key: P4Key,
     port: u16,
+    /// Packets that it sends go on to the next stage, or to the port's forwarder.
+    is_stage: bool,
     /// `None`: it is missing.
     switch: Option<&'a P4Switch>,
     clients: Option<&'a Clients>,
@@ -110,9 +115,25 @@ impl P4Table {
         own.map(|((_, id), switch)| (*id, &**switch))
     }
 
-    /// Where a port is bound.
-    pub fn binding(&self, port: PortId) -> Option<P4Binding> {
-        self.bindings.get(&port).copied()
+    /// What packets of a port meet.
+    pub fn attachment(&self, port: PortId) -> P4Attachment {
+        P4Attachment {
+            stages: self.stages_of(port).iter().map(links::binding).collect(),
+            forwarder: self.bindings.get(&port).copied(),
+        }
+    }
+
+    /// Says what packets of a port meet.
+    ///
+    /// # Errors
+    ///
+    /// A place is another port's, there is no such place, or stages are too many or contradict each other;
+    /// nothing has changed.
+    pub fn attach(&mut self, port: PortId, attachment: &P4Attachment) -> Result<(), P4Refused> {
+        stages::check(attachment)?;
+        self.bind(port, attachment.forwarder)?;
+        self.set_stages(port, &attachment.stages);
+        Ok(())
     }
 
     /// Binds a port to a place, or frees it.
@@ -120,7 +141,7 @@ impl P4Table {
     /// # Errors
     ///
     /// The place is another port's, or there is no such place.
-    pub fn bind(&mut self, port: PortId, binding: Option<P4Binding>) -> Result<(), P4Refused> {
+    fn bind(&mut self, port: PortId, binding: Option<P4Binding>) -> Result<(), P4Refused> {
         let key = |binding: P4Binding| ((port.controller(), binding.switch), binding.port);
         if let Some(binding) = binding {
             version::check_place(binding)?;

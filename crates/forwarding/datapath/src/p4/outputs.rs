@@ -24,6 +24,8 @@ pub(super) struct Sent {
     pub offset: usize,
     /// Number of bytes that follow.
     pub length: usize,
+    /// Whether it is a clone or a replica.
+    pub is_copy: bool,
 }
 
 /// See the module's description. Its memory is made once.
@@ -101,6 +103,7 @@ impl Sink for Outputs {
             head: begin..self.heads.len(),
             offset: output.offset,
             length: output.length,
+            is_copy: output.is_copy,
         });
     }
 

@@ -23,7 +23,7 @@ use std::thread::{JoinHandle, available_parallelism};
 
 /// Bytes of a version.
 const MAX_BYTES: usize = p4_ir::setup::SERIALISED;
-/// Commits and deletions that wait; with more, nothing is read from the controller.
+/// Requests that wait for their turn, or for a grace period; with more, nothing is read from the controller.
 const MAX_WAITING: usize = 64;
 /// Bytes of the stack of a thread that makes a version ready.
 const STACK: usize = 8 << 20;
@@ -93,7 +93,7 @@ impl P4Work {
 
     /// Whether no further request can wait.
     pub fn is_full(&self) -> bool {
-        self.waiting.len() >= MAX_WAITING
+        self.waiting.len() + self.published.len() >= MAX_WAITING
     }
 
     /// The controller's process has gone. What was published stays.
@@ -149,6 +149,15 @@ impl P4Work {
             } => return self.ask_cells(serial, (switch, tag), (array, cell), Some(words)),
         };
         Some(done.map(|()| Answer::Done).map_err(Refusal::from))
+    }
+
+    /// Has a request answered when all forwarding threads know what was changed before.
+    pub fn answer_in_a_period(&mut self, serial: u32, datapath: &Datapath) {
+        self.published.push_back(Published {
+            serial: Some(serial),
+            period: datapath.periods.begin(),
+            versions: None,
+        });
     }
 
     /// Queues a request about cells, so that it is served behind commits that were made before.

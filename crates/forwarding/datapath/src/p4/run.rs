@@ -58,6 +58,18 @@ impl Run<'_> {
         self.bound.port_of(port).filter(|_| is_common)
     }
 
+    /// Whether all packets pass a stage as they came.
+    pub fn all_pass(&self, places: &[u32]) -> bool {
+        let passes = |place: &u32| match self.own.verdicts.get(*place) {
+            Some(verdict) if verdict.is_plain() => match verdict.end() {
+                End::Leaves(port) => self.bound.clients_at(port).is_none(),
+                End::Dropped(_) => false,
+            },
+            _ => false,
+        };
+        places.iter().all(passes)
+    }
+
     /// Counts packets whose verdicts are kept.
     pub fn repeat_all(&mut self, packets: &[Unique<Packet>], places: &Places) {
         for (packet, place) in packets.iter().zip(places) {
@@ -90,7 +102,7 @@ impl Run<'_> {
                 exit.send_again(packet, verdict);
                 continue;
             }
-            if exit.is_copied && exit.crossed == 0 {
+            if exit.records {
                 exit.port.mirror(&packet, MirrorPoint::From, &mut exit.reach);
                 record(exit.port, &packet, None);
             }

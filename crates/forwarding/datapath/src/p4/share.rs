@@ -17,6 +17,9 @@
 //! go beyond its share wait in the ring that they come from, as long as the ring's last packets met it: those
 //! of other rings, which do not, go on.
 //!
+//! What stages take is charged to the port whose packets pass them, also if all ports of a switch have the
+//! same stage: so a port is as slow as its own packets are costly.
+//!
 //! Guests that share the thread's core wait for it as well, and have no packets in their rings while they do.
 //! So while a task that is not ours wants the core, a P4 switch has its share also if no ring waits, but only
 //! what its packets take beyond usual ones counts then: a tenant with a program as others have is not slower
@@ -56,6 +59,20 @@ const MOST_SWITCHES: usize = 1024;
 
 /// Ports of which a thread remembers what their packets met. Beyond that it forgets all.
 const MOST_PORTS: usize = 1024;
+
+/// Whose share of a thread's time packets take: that of a P4 switch, or that of the port whose packets pass
+/// stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Payer {
+    Switch(P4Key),
+    Port(PortId),
+}
+
+impl From<P4Key> for Payer {
+    fn from(key: P4Key) -> Payer {
+        Payer::Switch(key)
+    }
+}
 
 /// What becomes of a turn at a ring whose packets are not looked up.
 pub(crate) enum Diverted {
@@ -114,7 +131,7 @@ struct UsedUp {
 /// A thread's accounts of P4 switches.
 #[derive(Default)]
 pub(crate) struct Shares {
-    used_up_ns: BTreeMap<P4Key, UsedUp>,
+    used_up_ns: BTreeMap<Payer, UsedUp>,
     /// Time that the thread has had.
     had_ns: u64,
     /// When `had_ns` was brought up to date.
@@ -127,14 +144,20 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Charges the time of a turn to a P4 switch, whose turns may take `length` times as long as usual.
-    pub fn charge(&mut self, (switch, length): (P4Key, u64), turn: Turn, took_ns: u64, now_ns: u64) {
+    /// Charges the time of a turn, which may take `length` times as long as usual.
+    pub fn charge(
+        &mut self,
+        (payer, length): (impl Into<Payer>, u64),
+        turn: Turn,
+        took_ns: u64,
+        now_ns: u64,
+    ) {
         let rarity = if length > 1 { LONG * length } else { 1 };
         self.pass_time(now_ns);
         if self.used_up_ns.len() >= MOST_SWITCHES {
             self.used_up_ns.clear();
         }
-        let used_up = self.used_up_ns.entry(switch).or_default();
+        let used_up = self.used_up_ns.entry(payer.into()).or_default();
         let (earliest, latest) = (
             self.had_ns.saturating_sub(CREDIT_NS),
             self.had_ns + MOST_NS * rarity,
@@ -161,12 +184,13 @@ impl Shares {
         due.unwrap_or(Due::Now)
     }
 
-    /// As [`due`](Self::due), of one P4 switch alone.
-    pub fn due_of(&mut self, turns: (P4Key, u64), now_ns: u64, load: Load) -> Due {
-        if let Some(wait_ns) = self.wait_ns(turns, now_ns, load.is_wanted) {
+    /// As [`due`](Self::due), of one payer alone.
+    pub fn due_of(&mut self, (payer, length): (impl Into<Payer>, u64), now_ns: u64, load: Load) -> Due {
+        let payer = payer.into();
+        if let Some(wait_ns) = self.wait_ns((payer, length), now_ns, load.is_wanted) {
             return Due::After(wait_ns);
         }
-        if self.pass_on(turns.0, now_ns, load) {
+        if self.pass_on(payer, now_ns, load) {
             Due::Later
         } else {
             Due::Now
@@ -191,15 +215,20 @@ impl Shares {
         }
     }
 
-    /// How long a P4 switch waits whose turns may take `length` times as long as usual: if that is more than
+    /// How long packets wait whose turns may take `length` times as long as usual: if that is more than
     /// once, since others may have packets during its turn that they do not have yet; if the core is wanted,
     /// for what its packets took beyond usual ones. `None`: it need not wait for that.
-    fn wait_ns(&mut self, (switch, length): (P4Key, u64), now_ns: u64, is_wanted: bool) -> Option<u64> {
+    fn wait_ns(
+        &mut self,
+        (payer, length): (impl Into<Payer>, u64),
+        now_ns: u64,
+        is_wanted: bool,
+    ) -> Option<u64> {
         if length == 1 && !is_wanted {
             return None;
         }
         self.pass_time(now_ns);
-        let used_up_ns = self.used_up_ns.get(&switch)?;
+        let used_up_ns = self.used_up_ns.get(&payer.into())?;
         let used_up_ns = if length > 1 {
             used_up_ns.all
         } else {
@@ -216,10 +245,10 @@ impl Shares {
     }
 
     /// Passes a turn on if the share is used up and others have packets.
-    fn pass_on(&mut self, switch: P4Key, now_ns: u64, load: Load) -> bool {
+    fn pass_on(&mut self, payer: impl Into<Payer>, now_ns: u64, load: Load) -> bool {
         let Load { waiting, packets, .. } = load;
         self.pass_time(now_ns);
-        let used_up_ns = self.used_up_ns.get(&switch);
+        let used_up_ns = self.used_up_ns.get(&payer.into());
         let is_used_up = used_up_ns.is_some_and(|at| at.all > self.had_ns);
         if !is_used_up || waiting == 0 {
             return false;

@@ -87,6 +87,10 @@ pub(crate) enum P4Refused {
     LinkedTwice(flow::P4Id, u16),
     #[error("links can join {0} P4 switches, directly or by others")]
     Joined(usize),
+    #[error("a port has {0} stages at most")]
+    Stages(usize),
+    #[error("P4 switch {0} is a stage of the port twice, or its forwarder as well")]
+    StagedTwice(flow::P4Id),
     #[error("port {0} has filters, which a P4 switch would pass by")]
     Filters(PortId),
     #[error("a P4 program forwards the packets of port {0}; `hyperswitch trace` follows them through it")]

@@ -26,7 +26,7 @@
 //! * `mirrors`: copies of a port's packets for another port;
 //! * `p4`, `p4_scripts`: P4 programs as forwarders; `p4_versions`: what versions leave to each other;
 //!   `p4_verdicts`: verdicts that are kept; `p4_clients`: packets to clients and from them;
-//!   `p4_groups`: groups of action profiles;
+//!   `p4_groups`: groups of action profiles; `p4_stages`: programs before forwarders;
 //!   `p4_share`: time of the forwarding threads that their ports have;
 //! * `restart`: rings that go on after the data plane was gone; `resets`: rings that begin anew with chains
 //!   out;
@@ -64,6 +64,7 @@ mod p4_groups;
 mod p4_links;
 mod p4_scripts;
 mod p4_share;
+mod p4_stages;
 mod p4_verdicts;
 mod p4_versions;
 mod random_guest;

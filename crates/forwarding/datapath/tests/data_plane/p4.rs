@@ -6,7 +6,7 @@ use crate::support::frames::{Tcp, mac, plain};
 pub use crate::support::p4::{P4, folder, program};
 use crate::support::{Guest, Layout, Switch};
 use control_protocol::data_plane::{Answer, PortSpec, Request};
-use control_protocol::p4::{MAX_P4_DRAFTS, MAX_PIECE, P4Binding, P4Request};
+use control_protocol::p4::{MAX_P4_DRAFTS, MAX_PIECE, P4Attachment, P4Binding, P4Request};
 use flow::{DropReason, Filter, Filters, ListId, P4Id, PortId};
 use p4_ir::Checked;
 use p4_ir::setup::Setup;
@@ -169,7 +169,7 @@ fn large_frames_and_open_checksums_pass_a_router_whole() {
 fn a_port_whose_program_is_missing_reaches_nobody() {
     let mut switch = Switch::with_ports(1);
     switch.done(Request::PortAdd(PortSpec {
-        p4: Some(P4Binding { switch: P4, port: 1 }),
+        p4: P4Attachment::bound(Some(P4Binding { switch: P4, port: 1 })),
         ..Switch::spec(2)
     }));
     let [mut plain, mut bound] = [1, 2].map(|port| Guest::usual(&mut switch, port));
@@ -193,7 +193,7 @@ fn a_port_whose_program_is_missing_reaches_nobody() {
     // Freed, it is a port like others.
     switch.done(Request::PortP4 {
         port: PortId(2),
-        binding: None,
+        attachment: P4Attachment::default(),
     });
     bound.send(&frame);
     plain.expect_plain(&frame);
@@ -298,7 +298,7 @@ fn what_a_program_may_not_is_refused_and_the_former_version_goes_on() {
         });
         Request::PortP4 {
             port: PortId(port),
-            binding,
+            attachment: P4Attachment::bound(binding),
         }
     };
     assert_eq!(switch.refused(bind(1, 2)), Errno::EXIST);
@@ -334,7 +334,8 @@ fn a_program_outlives_its_controller() {
         panic!("one P4 switch")
     };
     assert_eq!((info.switch, info.tag, info.counts.outputs), (P4, 1, 3));
-    assert_eq!(switch.port(2).spec.p4, Some(P4Binding { switch: P4, port: 2 }));
+    let bound = Some(P4Binding { switch: P4, port: 2 });
+    assert_eq!(switch.port(2).spec.p4, P4Attachment::bound(bound));
     switch.finish();
 }
 

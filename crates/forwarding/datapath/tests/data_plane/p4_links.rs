@@ -6,7 +6,7 @@ use crate::support::control::Controller;
 use crate::support::frames::{Tcp, mac, plain};
 use crate::support::{Guest, Layout, Switch};
 use control_protocol::data_plane::Request;
-use control_protocol::p4::{P4Binding, P4Counts, P4Request};
+use control_protocol::p4::{P4Attachment, P4Binding, P4Counts, P4Request};
 use flow::{DropReason, P4Id, PortId};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -30,7 +30,10 @@ impl Controller {
     fn bind_at(&mut self, port: u32, switch: P4Id, place: u16) {
         let binding = Some(end(switch, place));
         let port = PortId(port);
-        self.done(Request::PortP4 { port, binding });
+        self.done(Request::PortP4 {
+            port,
+            attachment: P4Attachment::bound(binding),
+        });
     }
 
     #[track_caller]

@@ -177,7 +177,7 @@ impl Switch {
             masked_features: 0,
             filters: Filters::default(),
             mirrors: Vec::new(),
-            p4: None,
+            p4: control_protocol::p4::P4Attachment::default(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::control::Controller;
 use control_protocol::data_plane::{Answer, Request};
-use control_protocol::p4::{MAX_PIECE, P4Answer, P4Binding, P4Info, P4Request};
+use control_protocol::p4::{MAX_PIECE, P4Answer, P4Attachment, P4Binding, P4Info, P4Request};
 use flow::{P4Id, PortId};
 use p4_ir::Checked;
 use std::path::PathBuf;
@@ -60,7 +60,10 @@ impl Controller {
             port: place,
         });
         let port = PortId(port);
-        self.done(Request::PortP4 { port, binding });
+        self.done(Request::PortP4 {
+            port,
+            attachment: P4Attachment::bound(binding),
+        });
     }
 
     #[track_caller]

@@ -227,7 +227,7 @@ impl Plane {
             masked_features: 0,
             filters: self.policy_filters(number, &Filters::default()),
             mirrors: Vec::new(),
-            p4: None,
+            p4: control_protocol::p4::P4Attachment::default(),
         };
         if let Some(told) = self.ports.told.remove(&id) {
             let is_same = told.spec.name == wanted.name && told.spec.connection == wanted.connection;

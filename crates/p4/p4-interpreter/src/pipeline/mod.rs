@@ -308,7 +308,7 @@ impl<O: Observer> Run<'_, '_, O> {
         let head = self.deparse();
         match deferred.recirculate {
             Some(list) => self.recirculate(list, head),
-            None => self.output(port, head),
+            None => self.output(port, head, instance != instance::NORMAL),
         }
     }
 
@@ -356,7 +356,7 @@ impl<O: Observer> Run<'_, '_, O> {
         length
     }
 
-    fn output(&mut self, port: u32, head: usize) -> After {
+    fn output(&mut self, port: u32, head: usize, is_copy: bool) -> After {
         let packet = self.machine.packet;
         let ctx = &mut *self.machine.ctx;
         let rest = packet.len().saturating_sub(ctx.packet.pulled);
@@ -369,6 +369,7 @@ impl<O: Observer> Run<'_, '_, O> {
             packet,
             offset: ctx.packet.pulled,
             length,
+            is_copy,
         };
         self.sink.output(&output);
         if O::ACTIVE {

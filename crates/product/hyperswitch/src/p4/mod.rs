@@ -14,6 +14,7 @@ mod ports;
 mod reuse;
 mod run;
 mod running;
+mod stages;
 mod trace;
 mod traced;
 
@@ -43,6 +44,7 @@ pub fn run(verb: &P4Verb, instance: Instance<'_>, json: bool) -> Result<()> {
         P4Verb::Meter(verb) => running::meter(&mut session, verb),
         P4Verb::Port(verb) => ports::port(&mut session, verb),
         P4Verb::Link(verb) => ports::link(&mut session, verb),
+        P4Verb::Stage(verb) => stages::run(&mut session, verb),
         P4Verb::Export { name, file } => exported::export(&mut session, name, file),
         P4Verb::Import(args) => exported::import(&mut session, args),
         P4Verb::Rollback { name } => session.show(Request::P4Rollback { name: name.clone() }),
@@ -110,4 +112,5 @@ pub mod outputs {
     pub use super::ports::{LinkRow, PortRow};
     pub use super::run::Summary as Run;
     pub use super::running::{CounterRow, EntryRow, MeterRow, RegisterRow};
+    pub use super::stages::StageRow;
 }

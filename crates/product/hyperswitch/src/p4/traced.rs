@@ -1,16 +1,17 @@
-//! `hyperswitch trace` of a port whose packets a P4 program forwards.
+//! `hyperswitch trace` of a port whose packets meet P4 programs: stages, or the port's forwarder.
 //!
 //! The program in force is fetched with its entries and registers, and the packet runs here, in the same
 //! interpreter as in the data plane, with an observer: nothing of the instance changes. Meters are full at
-//! first, and counters begin at 0. Packets that cross links run at the next program.
+//! first, and counters begin at 0. Packets that cross links run at the next program. What has passed stages
+//! and meets flows then goes on in the data plane, where the trace of flows is made.
 
 use super::running::Running;
 use super::trace::Tracer;
 use crate::verbs::Session;
 use anyhow::{Context as _, Result, bail};
-use management::{P4Array, P4End, P4Switch, PortInfo, Reply, Request, TraceReport, TraceStep};
-use p4_interpreter::{Collected, Context, Engine, Packet, State, StateLimits};
-use p4_ir::RegisterId;
+use management::{Hex, P4Array, P4End, P4Switch, PortInfo, Reply, Request, TraceReport, TraceStep};
+use p4_interpreter::{Context, Drop, Engine, Output, Packet, Sink, State, StateLimits};
+use p4_ir::{DigestId, RegisterId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Links that a packet crosses at most, as in the data plane.
@@ -26,6 +27,33 @@ struct Traced {
     context: Context,
 }
 
+/// A packet that a program sends.
+struct Sent {
+    /// The program's number of the port.
+    number: u32,
+    frame: Vec<u8>,
+    /// Whether it is a clone or a replica.
+    is_copy: bool,
+}
+
+/// Packets that a program sends, in order.
+#[derive(Default)]
+struct Left(Vec<Sent>);
+
+impl Sink for Left {
+    fn output(&mut self, output: &Output<'_>) {
+        self.0.push(Sent {
+            number: output.port,
+            frame: output.to_vec(),
+            is_copy: output.is_copy,
+        });
+    }
+
+    fn digest(&mut self, _: DigestId, _: &[u8]) {}
+
+    fn dropped(&mut self, _: Drop) {}
+}
+
 /// A packet on its way.
 struct Coming {
     program: String,
@@ -34,7 +62,7 @@ struct Coming {
     crossed: u8,
 }
 
-/// The trace of a frame from a port; `None` if no program forwards the port's packets.
+/// The trace of a frame from a port; `None` if its packets meet no program.
 ///
 /// # Errors
 /// The instance refuses, or goes away, or another program is in force meanwhile.
@@ -42,20 +70,33 @@ pub fn report(session: &mut Session<'_>, port: &str, frame: &[u8]) -> Result<Opt
     let Reply::P4(switches) = session.call(&Request::P4List)? else {
         bail!("another answer than asked for")
     };
-    let Some((program, number)) = place_of(&switches, port) else {
+    let has_stages = switches.iter().any(|switch| switch.stage.is_some());
+    let forwarder = place_of(&switches, port);
+    if forwarder.is_none() && !has_stages {
         return Ok(None);
-    };
+    }
+    let switch = switch_of(session, port)?;
+    let stages = stages_of(&switches, port, &switch);
+    if forwarder.is_none() && stages.is_empty() {
+        return Ok(None);
+    }
     let mut trace = Trace {
         switches,
         programs: BTreeMap::new(),
-        waiting: VecDeque::from([Coming {
-            program,
-            port: number,
-            frame: frame.to_vec(),
-            crossed: 0,
-        }]),
+        waiting: VecDeque::new(),
         steps: Vec::new(),
     };
+    let passed = trace.pass_stages(session, stages, frame)?;
+    match (passed, forwarder) {
+        (None, _) => {}
+        (Some(frame), None) => trace.look_up(session, port, frame)?,
+        (Some(frame), Some((program, port))) => trace.waiting.push_back(Coming {
+            program,
+            port,
+            frame,
+            crossed: 0,
+        }),
+    }
     for _ in 0..MAX_RUNS {
         let Some(coming) = trace.waiting.pop_front() else {
             break;
@@ -65,7 +106,7 @@ pub fn report(session: &mut Session<'_>, port: &str, frame: &[u8]) -> Result<Opt
     let left = std::mem::take(&mut trace.waiting);
     left.iter().for_each(|_| trace.drop("too-deep"));
     Ok(Some(TraceReport {
-        switch: switch_of(session, port)?,
+        switch,
         port: port.into(),
         steps: trace.steps,
     }))
@@ -77,6 +118,20 @@ fn place_of(switches: &[P4Switch], port: &str) -> Option<(String, u16)> {
         let place = switch.ports.iter().find(|place| place.port == port)?;
         Some((switch.name.clone(), place.number))
     })
+}
+
+/// Stages of a port of a switch, in order, with its numbers there.
+fn stages_of(switches: &[P4Switch], port: &str, switch: &str) -> Vec<(String, u16)> {
+    let stages = switches.iter().filter_map(|own| {
+        let stage = own.stage.as_ref()?;
+        Some((stage.at, own.name.clone(), stage.number_of(port, switch)?))
+    });
+    let mut stages: Vec<_> = stages.collect();
+    stages.sort();
+    stages
+        .into_iter()
+        .map(|(_, name, number)| (name, number))
+        .collect()
 }
 
 fn switch_of(session: &mut Session<'_>, port: &str) -> Result<String> {
@@ -108,28 +163,73 @@ impl Trace {
     }
 
     fn run(&mut self, session: &mut Session<'_>, coming: &Coming) -> Result<()> {
+        for Sent { number, frame, .. } in self.run_program(session, coming)?.unwrap_or_default() {
+            self.leave(coming, number, frame);
+        }
+        Ok(())
+    }
+
+    /// Has a frame pass stages. `None` if one of them drops it.
+    fn pass_stages(
+        &mut self,
+        session: &mut Session<'_>,
+        stages: Vec<(String, u16)>,
+        frame: &[u8],
+    ) -> Result<Option<Vec<u8>>> {
+        let mut frame = frame.to_vec();
+        for (program, port) in stages {
+            let coming = Coming {
+                program,
+                port,
+                frame,
+                crossed: 0,
+            };
+            let Some(sent) = self.run_program(session, &coming)? else {
+                return Ok(None);
+            };
+            let Some(passed) = sent.into_iter().find(|sent| !sent.is_copy) else {
+                self.drop("policy");
+                return Ok(None);
+            };
+            frame = passed.frame;
+        }
+        Ok(Some(frame))
+    }
+
+    /// Has the data plane trace a frame that meets flows.
+    fn look_up(&mut self, session: &mut Session<'_>, port: &str, frame: Vec<u8>) -> Result<()> {
+        let request = Request::Trace {
+            port: port.into(),
+            frame: Hex(frame),
+        };
+        let Reply::Trace(report) = session.call(&request)? else {
+            bail!("another answer than asked for")
+        };
+        self.steps.extend(report.steps);
+        Ok(())
+    }
+
+    /// Runs a frame through a program, and says what it sends; `None` if the program is missing.
+    fn run_program(&mut self, session: &mut Session<'_>, coming: &Coming) -> Result<Option<Vec<Sent>>> {
         let is_there = |switch: &P4Switch| switch.name == coming.program && switch.state == "in force";
         if !self.switches.iter().any(is_there) {
             self.drop("no-rules");
-            return Ok(());
+            return Ok(None);
         }
         if !self.programs.contains_key(&coming.program) {
             let traced = Traced::fetch(session, &coming.program)?;
             self.programs.insert(coming.program.clone(), traced);
         }
         let Some(traced) = self.programs.get_mut(&coming.program) else {
-            return Ok(());
+            return Ok(None);
         };
-        let (text, outputs) = traced.run(coming);
+        let (text, sent) = traced.run(coming);
         self.steps.push(TraceStep::Program {
             program: coming.program.clone(),
             number: coming.port,
             lines: text.lines().skip(1).map(str::to_owned).collect(),
         });
-        for (number, frame) in outputs {
-            self.leave(coming, number, frame);
-        }
-        Ok(())
+        Ok(Some(sent))
     }
 
     /// A packet leaves a program.
@@ -178,14 +278,14 @@ impl Traced {
     }
 
     /// Runs a packet. Returns what happened as text, and what left.
-    fn run(&mut self, coming: &Coming) -> (String, Vec<(u32, Vec<u8>)>) {
-        let (mut text, mut sink) = (String::new(), Collected::default());
+    fn run(&mut self, coming: &Coming) -> (String, Vec<Sent>) {
+        let (mut text, mut sink) = (String::new(), Left::default());
         let packet = Packet::whole(coming.port.into(), &coming.frame);
         let mut tracer = Tracer::new(&self.engine, &mut text);
         tracer.begin(1, coming.port.into(), coming.frame.len());
         let guard = self.state.read();
         let engine = &self.engine;
         engine.run(&guard, &mut self.context, &packet, 0, &mut sink, &mut tracer);
-        (text, sink.outputs)
+        (text, sink.0)
     }
 }

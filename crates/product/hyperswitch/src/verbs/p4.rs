@@ -1,7 +1,7 @@
 //! P4 switches of a running instance, as text.
 
 use crate::output::{Table, counts, or_dash};
-use management::{P4Clients, P4Switch};
+use management::{P4Clients, P4StageConfig, P4Switch};
 
 /// All P4 switches.
 pub fn switches(switches: &[P4Switch]) -> String {
@@ -22,7 +22,8 @@ pub fn switches(switches: &[P4Switch]) -> String {
             .ports
             .iter()
             .map(|place| format!("{}={}", place.number, place.port));
-        let ports: Vec<String> = ports.collect();
+        let stage = switch.stage.as_ref().map(stage);
+        let ports: Vec<String> = ports.chain(stage).collect();
         table.row([
             switch.name.clone(),
             or_dash((!ports.is_empty()).then(|| ports.join(" "))),
@@ -40,6 +41,14 @@ pub fn switches(switches: &[P4Switch]) -> String {
         .filter(|switch| switch.clients != P4Clients::default());
     let clients: String = clients.map(of_clients).collect();
     table.to_string() + &clients
+}
+
+/// Where a P4 switch is a stage.
+fn stage(stage: &P4StageConfig) -> String {
+    let switch = stage.switch.iter().map(ToString::to_string);
+    let places = switch.chain(stage.ports.iter().map(ToString::to_string));
+    let places: Vec<String> = places.collect();
+    format!("stage {} of {}", stage.at, places.join(" "))
 }
 
 /// What a P4 switch and its clients sent each other, in a line.

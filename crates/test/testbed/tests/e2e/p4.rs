@@ -23,9 +23,15 @@ table_add port_mac leave_as 2 => 02:00:00:00:00:f2
 const ONE: &str = "10.1.0.1";
 const OTHER: &str = "10.2.0.1";
 
+/// A program of the project.
+fn program(name: &str) -> PathBuf {
+    let programs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../p4/p4-bmv2/programs");
+    programs.join(name).join(format!("{name}.json"))
+}
+
 /// The project's router.
 fn router() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../p4/p4-bmv2/programs/router/router.json")
+    program("router")
 }
 
 /// Loads the router between ports `a` and `b`.
@@ -99,6 +105,58 @@ fn containers_talk_through_a_router_that_outlives_control_and_returns_to_a_new_d
     // Freed, the ports are those of their switch, which does not route.
     switch.verb(&["p4", "unload", "router"])?;
     does_not_reach(&one, OTHER)?;
+    finish(switch, []).map(drop)
+}
+
+/// The project's firewall denies what the first of these says.
+const RULES: &str = "
+table_set_default l2_forward forward 1
+table_add rules rule_deny 0.0.0.0&&&0.0.0.0 0.0.0.0&&&0.0.0.0 1&&&0xff 0&&&0 0&&&0 => 1
+";
+
+#[test]
+fn containers_talk_past_a_stage_that_comes_and_goes() -> Result<()> {
+    let Some(_lab) = Lab::enter("containers_talk_past_a_stage_that_comes_and_goes") else {
+        return Ok(());
+    };
+    let [one, other] = [Namespace::new("one")?, Namespace::new("other")?];
+    let (a, b) = (routed("a", &one, 1), routed("b", &other, 2));
+    let switch = Switch::start(&format!("[[switch]]\nname = \"lan\"\n{a}{b}"))?;
+    let router = [("a", &one), ("b", &other)];
+    for ((name, container), number) in router.into_iter().zip(1..) {
+        switch.wait_port(name, "running")?;
+        route(container, "eth0", number)?;
+    }
+    load(&switch)?;
+    reaches(&one, OTHER)?;
+    let rules = switch.run_dir().join("rules.txt");
+    std::fs::write(&rules, RULES)?;
+    let firewall = program("firewall");
+    let firewall = firewall.to_str().context("a path in UTF-8")?;
+    let rules = rules.to_string_lossy().into_owned();
+    switch.verb(&["p4", "load", firewall, "--entries", &rules])?;
+    for _ in 0..3 {
+        switch.verb(&["p4", "stage", "add", "firewall", "--switch", "lan"])?;
+        does_not_reach(&one, OTHER)?;
+        transfers(&one, &other, OTHER, 8)?;
+        switch.verb(&["p4", "stage", "remove", "firewall"])?;
+        reaches(&one, OTHER)?;
+    }
+    switch.verb(&["p4", "stage", "add", "firewall", "--port", "1=a"])?;
+    let old = switch.kill(Role::DataPlane)?;
+    switch.wait_replaced(Role::DataPlane, old)?;
+    for name in ["a", "b"] {
+        switch.wait_port(name, "running")?;
+    }
+    switch.verb(&[
+        "p4",
+        "entry",
+        "delete",
+        "firewall",
+        "rules 0.0.0.0&&&0.0.0.0 0.0.0.0&&&0.0.0.0 1&&&0xff 0&&&0 0&&&0 => 1",
+    ])?;
+    reachable(&one, OTHER, Duration::from_secs(20))?;
+    transfers(&other, &one, ONE, 4)?;
     finish(switch, []).map(drop)
 }
 
