@@ -52,7 +52,7 @@ pub(crate) struct Pipeline {
     /// The ports as of `ports_version`. Let go of before the thread sleeps.
     ports: Option<Arc<Ports>>,
     ports_version: u64,
-    walk: Walk,
+    pub walk: Walk,
     /// Receivers that got packets in this step.
     receivers: PortSet,
     kept: Kept,

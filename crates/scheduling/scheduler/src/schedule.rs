@@ -1,6 +1,6 @@
 //! One thread's run queue, timers and polled rings.
 
-use crate::account::Progress;
+use crate::account::{Account, Progress};
 use crate::executor::Executor;
 use crate::forwarding_threads::ForwardingThreads;
 use crate::polled::Polled;
@@ -35,6 +35,8 @@ pub struct Schedule {
     pub(crate) sole_sender: SoleSender,
     /// Work since the last time it was accounted for.
     pub progress: Progress,
+    /// What was accounted for before; none if nobody does.
+    pub(crate) account: Option<Arc<Account>>,
 }
 
 impl Schedule {
@@ -49,6 +51,7 @@ impl Schedule {
             scan_cursor: 0,
             sole_sender: SoleSender::default(),
             progress: Progress::default(),
+            account: None,
         }
     }
 
@@ -93,6 +96,12 @@ impl Schedule {
             return TURN_US.1;
         }
         (ROUND_US / others).max(TURN_US.0)
+    }
+
+    /// Packets that this thread has taken from rings so far.
+    pub fn packets(&self) -> u64 {
+        let before = self.account.as_ref().map_or(0, |account| account.packets());
+        before.wrapping_add(self.progress.packets)
     }
 
     /// How many rings wait for a turn.

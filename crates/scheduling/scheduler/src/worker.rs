@@ -102,10 +102,13 @@ fn start<R: Rings>(
         if let Some(cpu) = executor.cpu {
             bind(cpu);
         }
+        let account = shared.ledger.open(&account_name);
+        let mut scheduler = Scheduler::new(shared.clone(), Some(executor.clone()), rings());
+        scheduler.schedule.account = Some(account.clone());
         let worker = Worker {
-            account: shared.ledger.open(&account_name),
+            account,
             pulse: shared.worker_pulse(),
-            scheduler: Scheduler::new(shared.clone(), Some(executor.clone()), rings()),
+            scheduler,
             gap: IdleGap::new(shared.placement.policy.linger_ns().unwrap_or(u64::MAX)),
             booster: Booster::new(shared.placement.policy.config().priority),
             preemption: (shared.placement.waits_for_vcpus()).map(|_| WakeupPreemption::default()),

@@ -3,8 +3,9 @@
 //!
 //! `cargo test --release -p datapath --lib p4::cycles -- --ignored --nocapture`
 //!
-//! Frames of 64 bytes of 64 flows in turn, in bursts of 32 or `BURST`. One program alone, for a profiler:
-//! `PROGRAM=router BURSTS=200 valgrind --tool=callgrind --toggle-collect='*Scheduler*::step' ...`.
+//! Frames of 64 bytes of 64 flows in turn, in bursts of 32 or `BURST`, with verdicts kept and without. One
+//! program alone, for a profiler:
+//! `PROGRAM=router KEPT=0 BURSTS=200 valgrind --tool=callgrind --toggle-collect='*Scheduler*::step' ...`.
 
 use super::version::Version;
 use super::{Counts, P4Switch};
@@ -28,7 +29,7 @@ const FRAME: usize = 64;
 const FLOWS: u64 = 64;
 const BURSTS: usize = 20_000;
 const PREFIXES: u64 = 1_000;
-const P4: P4Id = P4Id(1);
+pub(super) const P4: P4Id = P4Id(1);
 
 /// The program that does what [`LINKED`] do.
 const ALL_IN_ONE: &str = "l2_firewall_router";
@@ -37,7 +38,7 @@ const ALL_IN_ONE: &str = "l2_firewall_router";
 const LINKED: [&str; 3] = ["l2_switch", "firewall", "router"];
 
 /// Entries of a program for all flows, as a script.
-fn entries(program: &str) -> String {
+pub(super) fn entries(program: &str) -> String {
     let line = match program {
         "l2_switch" => of_switch,
         "firewall" => of_firewall,
@@ -105,13 +106,18 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../p4/p4-bmv2/programs")
 }
 
+/// What the compiler wrote of a program.
+pub(super) fn program_text(program: &str) -> String {
+    let last = program.rsplit('/').next().unwrap();
+    std::fs::read_to_string(folder().join(program).join(format!("{last}.json"))).unwrap()
+}
+
 /// A program with entries; `None` if it is refused.
 fn version(program: &str, entries: &str) -> Option<Version> {
-    let last = program.rsplit('/').next().unwrap();
-    let json = std::fs::read(folder().join(program).join(format!("{last}.json"))).unwrap();
+    let json = program_text(program);
     let commands = script::parse(entries).unwrap();
     let commands = commands.iter().map(|line| &line.command).collect::<Vec<_>>();
-    let (baked, setup) = bake(p4_bmv2::load(&json, None).ok()?, commands, &[]).unwrap();
+    let (baked, setup) = bake(p4_bmv2::load(json.as_bytes(), None).ok()?, commands, &[]).unwrap();
     Version::new(&p4_ir::setup::encode(&baked, &setup), USUAL_OPERATIONS, 1, None).ok()
 }
 
@@ -142,7 +148,7 @@ fn frame_of(flow: u64) -> Vec<u8> {
     bytes
 }
 
-fn bind(datapath: &Datapath, ports: &[Arc<Port>; 2], version: Version) {
+pub(super) fn bind(datapath: &Datapath, ports: &[Arc<Port>; 2], version: Version) {
     bind_linked(datapath, ports, vec![version]);
 }
 
@@ -172,7 +178,8 @@ fn bind_linked(datapath: &Datapath, ports: &[Arc<Port>; 2], versions: Vec<Versio
 }
 
 /// Nanoseconds per packet of a burst that little disturbed, which is the tenth percentile, and the median.
-fn measure(program: &str, burst: usize, bursts: usize) -> [f64; 2] {
+/// Unless verdicts are `kept`, the interpreter runs each packet.
+fn measure(program: &str, kept: bool, burst: usize, bursts: usize) -> [f64; 2] {
     let policy = Policy::new(Config::default(), Topology::of_machine(), Costs::default());
     let datapath = Datapath::new(Placement::new(policy, None).unwrap()).unwrap();
     let (ports, mut guests) = pair(&datapath);
@@ -186,6 +193,11 @@ fn measure(program: &str, burst: usize, bursts: usize) -> [f64; 2] {
         .map(|program| version(program, &entries(program)).unwrap());
     bind_linked(&datapath, &ports, versions.collect());
     let mut scheduler = Scheduler::new(datapath.shared.clone(), None, Pipeline::new(datapath));
+    if !kept {
+        let verdicts = &mut scheduler.rings.walk.verdicts;
+        let keys = (1..=programs.len() as u32).map(|number| (PortId(1).controller(), P4Id(number)));
+        keys.for_each(|key| verdicts.keep_none(key));
+    }
     guests.prepare_each((0..FLOWS).map(frame_of));
     let mut times = Vec::with_capacity(bursts);
     for _ in 0..bursts {
@@ -211,21 +223,37 @@ fn cycles() {
     let number = |name, usual| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
     let (burst, bursts) = (number("BURST", 32), number("BURSTS", BURSTS));
     let wanted = std::env::var("PROGRAM").ok();
-    println!("program            burst  ns/packet  median, ns  million packets/s");
+    let wanted_kept = std::env::var("KEPT").ok().map(|kept| kept != "0");
+    println!("program            verdicts burst  ns/packet  median, ns  million packets/s");
     for program in LINKED.into_iter().chain([ALL_IN_ONE, "linked"]) {
-        if wanted.as_ref().is_none_or(|wanted| wanted == program) {
-            let [ns, median] = measure(program, burst, bursts);
-            println!(
-                "{program:18} {burst:5} {ns:10.1} {median:11.1} {:18.2}",
-                1000.0 / median
-            );
+        for (kept, label) in [(true, "kept"), (false, "none")] {
+            if wanted.as_ref().is_some_and(|wanted| wanted != program)
+                || wanted_kept.is_some_and(|wanted| wanted != kept)
+            {
+                continue;
+            }
+            let [ns, median] = measure(program, kept, burst, bursts);
+            let rate = 1000.0 / median;
+            println!("{program:18} {label:8} {burst:5} {ns:10.1} {median:11.1} {rate:18.2}");
         }
     }
 }
 
-/// Ports of a program whose rings are never empty, beside a port of which the same is true: packets per
-/// second that the second one has through the switch's flow.
-fn rate_beside(version: Option<Version>, packets: u64) -> f64 {
+/// When guests beside a program send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sends {
+    /// As fast as rings take it, which are never empty.
+    Always,
+    /// A burst, a moment after the last one has arrived.
+    WhenArrived,
+}
+
+/// Time from a burst's arrival to the next one, in nanoseconds.
+const THINKS_NS: u64 = 5_000;
+
+/// Ports of a program whose rings are never empty, beside a port of a guest that sends: packets per second
+/// that the second one has through the switch's flow.
+fn rate_beside(version: Option<Version>, sends: Sends, packets: u64) -> f64 {
     let policy = Policy::new(Config::default(), Topology::of_machine(), Costs::default());
     let datapath = Datapath::new(Placement::new(policy, None).unwrap()).unwrap();
     let (ports, mut tenants) = pair(&datapath);
@@ -237,10 +265,16 @@ fn rate_beside(version: Option<Version>, packets: u64) -> f64 {
     let mut scheduler = Scheduler::new(datapath.shared.clone(), None, Pipeline::new(datapath));
     tenants.prepare_each(std::iter::once([&[0x45; FRAME][..]].concat()));
     others.prepare(FRAME);
-    let (mut arrived, mut taken) = (0, 0);
+    let (mut arrived, mut taken, mut sent, mut next_ns) = (0, 0, 0, 0);
     while arrived < packets {
-        arrived += others.fill_up();
-        scheduler.schedule.later(transmit_ring(PortId(3)));
+        if sends == Sends::Always {
+            arrived += others.fill_up();
+            scheduler.schedule.later(transmit_ring(PortId(3)));
+        } else if sent == arrived && taken >= next_ns {
+            others.send(32, || None);
+            sent += 32;
+            scheduler.schedule.later(transmit_ring(PortId(3)));
+        }
         if is_attacked {
             if tenants.sender.transmit.used_index() == tenants.sender.transmit.next {
                 tenants.fill_up();
@@ -249,19 +283,27 @@ fn rate_beside(version: Option<Version>, packets: u64) -> f64 {
         }
         let start = cpu::now_ns();
         scheduler.step();
-        taken += cpu::now_ns() - start;
+        // Without a packet, time passes as well.
+        taken += (cpu::now_ns() - start).max(200);
+        if sends == Sends::WhenArrived {
+            let before = arrived;
+            arrived += others.take_arrived();
+            if arrived > before {
+                next_ns = taken + THINKS_NS;
+            }
+        }
     }
     arrived as f64 / taken as f64 * 1e9
 }
 
 /// The part of its packets per second that a port keeps beside a program; `None` if that is refused.
-fn kept_beside(program: &str, packets: u64) -> Option<f64> {
-    let alone = rate_beside(None, packets);
+fn kept_beside(program: &str, sends: Sends, packets: u64) -> Option<f64> {
+    let alone = rate_beside(None, sends, packets);
     let version = match program {
         "heavy" => heavy(),
         program => version(program, "")?,
     };
-    Some(rate_beside(Some(version), packets) / alone)
+    Some(rate_beside(Some(version), sends, packets) / alone)
 }
 
 fn malicious() -> Vec<String> {
@@ -277,9 +319,11 @@ fn malicious() -> Vec<String> {
 fn kept() {
     println!("program, and what another port keeps of its packets per second");
     for program in malicious().into_iter().chain(["heavy".into()]) {
-        match kept_beside(&program, 10_000_000) {
-            Some(kept) => println!("{program:32} {kept:5.2}"),
-            None => println!("{program:32} refused"),
+        for sends in [Sends::Always, Sends::WhenArrived] {
+            match kept_beside(&program, sends, 3_000_000) {
+                Some(kept) => println!("{program:32} {sends:?} {kept:5.2}"),
+                None => println!("{program:32} refused"),
+            }
         }
     }
 }
@@ -298,9 +342,11 @@ fn others_keep_their_packets_beside_the_worst_programs() {
             "heavy" => program.to_owned(),
             program => format!("malicious/{program}"),
         };
-        let kept = || kept_beside(&program, 30_000).unwrap();
-        // Other programs on the machine take time from either measurement.
-        let kept = (0..5).map(|_| kept()).fold(0.0, f64::max);
-        assert!(kept > 0.3, "{program} leaves {kept:.2}");
+        for sends in [Sends::Always, Sends::WhenArrived] {
+            let kept = || kept_beside(&program, sends, 30_000).unwrap();
+            // Other programs on the machine take time from either measurement.
+            let kept = (0..5).map(|_| kept()).fold(0.0, f64::max);
+            assert!(kept > 0.3, "{program} leaves {kept:.2} of what is sent {sends:?}");
+        }
     }
 }

@@ -150,6 +150,7 @@ impl Walk {
         step: &mut Step<'_>,
     ) -> Option<Diverted> {
         let (load, port) = (load(step), sender.port.id());
+        self.shares.begin_turn(now_ns, load.packets);
         let mut due = Due::Now;
         if !way.course.stages.is_empty() {
             let payer = (Payer::Port(port), way.bounds.length);
@@ -203,6 +204,8 @@ impl Walk {
         let took_ns = now_ns.saturating_sub(begin_ns).saturating_sub(linked_ns);
         program.switch.counts.add_time(took_ns);
         self.shares.charge(program.turns(), turn, took_ns, now_ns);
+        self.shares
+            .end_turn(program.bound.key, now_ns, step.schedule.packets());
     }
 
     /// Runs packets behind links until none waits to cross one. Returns how long that took, in nanoseconds,
@@ -369,7 +372,7 @@ fn load(step: &Step<'_>) -> Load {
     let schedule = &step.schedule;
     Load {
         waiting: schedule.waiting(),
-        packets: schedule.progress.packets,
+        packets: schedule.packets(),
         is_wanted: schedule.is_wanted_elsewhere() == Some(true),
     }
 }

@@ -27,6 +27,7 @@
 //! | `verdicts` | verdicts that a thread keeps, and when it makes one |
 //! | `links` | ports of P4 switches that are joined, and packets on their way from one program to the next |
 //! | `share` | time of forwarding threads, charged to P4 switches |
+//! | `usual` | what packets cost a thread that no program forwards |
 
 mod cells;
 mod clients;
@@ -40,6 +41,9 @@ mod requests;
 mod run;
 mod share;
 mod stages;
+#[cfg(test)]
+mod stands_still;
+mod usual;
 mod verdicts;
 mod version;
 

@@ -22,13 +22,18 @@
 //!
 //! Guests that share the thread's core wait for it as well, and have no packets in their rings while they do.
 //! So while a task that is not ours wants the core, a P4 switch has its share also if no ring waits, but only
-//! what its packets take beyond usual ones counts then: a tenant with a program as others have is not slower
-//! than one without, whoever shares the core.
+//! what its packets take beyond usual ones counts then. What is usual follows from what packets without a
+//! program cost on this thread ([`Usual`]), so nobody gains by programs that stay below a fixed figure, and
+//! programs that are sound have what they need. All P4 switches together have one share for what is not.
+//!
+//! Others that have had packets a moment ago count like such a task: a guest that sends when its last packets
+//! have arrived has none in its ring whenever a turn is to be given, and would wait for each of its own.
 //!
 //! Nobody waits for nothing: a turn is passed on only while rings of others are served. If as many turns in
 //! sequence were passed on as rings wait, nobody else has packets.
 
 use super::P4Key;
+use super::usual::{Had, Usual};
 use flow::PortId;
 use std::collections::BTreeMap;
 use vnic::Fetched;
@@ -43,16 +48,23 @@ const LONG: u64 = 4;
 /// nanoseconds.
 const CREDIT_NS: u64 = 1_000_000;
 
-/// What a packet of a usual program takes at most, delivery included, in nanoseconds, and how many bytes of
-/// it are copied in a nanosecond at least.
-const USUAL_NS: u64 = 1_000;
+/// What a packet of a usual program takes at most, delivery included, times one without a program; and how
+/// many bytes of it are copied in a nanosecond at least.
+const USUAL_TIMES: u64 = 3;
 const USUAL_BYTES_PER_NS: u64 = 4;
+
+/// What a turn of the usual length is taken for at most, in nanoseconds: a turn that took longer has lost its
+/// core meanwhile.
+const LONGEST_NS: u64 = 500_000;
 
 /// Longest time that a P4 switch whose turns have the usual length waits, in nanoseconds, whatever it took.
 const MOST_NS: u64 = 20_000_000;
 
 /// Most time between two turns of P4 switches that the thread has had, in nanoseconds.
 const GAP_NS: u64 = 1_000_000;
+
+/// Others whose last packets came no longer ago than that have packets again soon, in nanoseconds.
+const RECENT_NS: u64 = 200_000;
 
 /// P4 switches that a thread remembers. Beyond that it forgets all.
 const MOST_SWITCHES: usize = 1024;
@@ -100,9 +112,12 @@ pub(crate) struct Load {
     pub waiting: usize,
     /// Packets that the thread has forwarded.
     pub packets: u64,
-    /// Whether a task that is not ours waits for the thread's core.
+    /// Whether a task that is not ours waits for the thread's core, or others have had packets of late.
     pub is_wanted: bool,
 }
+
+/// Whose packets a thread had last: of a P4 switch, or of ports without one.
+type Latest = (Option<P4Key>, u64);
 
 /// Packets of a turn.
 #[derive(Clone, Copy, Default)]
@@ -113,9 +128,10 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// What a turn of so many packets may take without being held against a P4 switch, in nanoseconds.
-    fn usual_ns(self) -> u64 {
-        self.packets.saturating_mul(USUAL_NS) + self.bytes / USUAL_BYTES_PER_NS
+    /// What a turn of so many packets may take without being held against a P4 switch, in nanoseconds, if
+    /// packets without a program cost so much each.
+    fn usual_ns(self, each_ns: u64) -> u64 {
+        self.packets.saturating_mul(USUAL_TIMES * each_ns) + self.bytes / USUAL_BYTES_PER_NS
     }
 }
 
@@ -132,10 +148,15 @@ struct UsedUp {
 #[derive(Default)]
 pub(crate) struct Shares {
     used_up_ns: BTreeMap<Payer, UsedUp>,
+    usual: Usual,
     /// Time that the thread has had.
     had_ns: u64,
     /// When `had_ns` was brought up to date.
     at_ns: u64,
+    /// Whose packets the thread had last, and whose others before, with the times.
+    latest: [Option<Latest>; 2],
+    /// Packets that the thread had forwarded when a turn of a P4 switch ended last.
+    packets_then: u64,
     passed_on: usize,
     /// Packets that the thread had forwarded when a turn was passed on last.
     packets: u64,
@@ -157,7 +178,11 @@ impl Shares {
         if self.used_up_ns.len() >= MOST_SWITCHES {
             self.used_up_ns.clear();
         }
-        let used_up = self.used_up_ns.entry(payer.into()).or_default();
+        let payer = payer.into();
+        let took_ns = took_ns.min(LONGEST_NS.saturating_mul(length));
+        let beyond_ns = took_ns.saturating_sub(turn.usual_ns(self.usual.each_ns()));
+        let crowd = if beyond_ns > 0 { self.crowd(payer) } else { 1 };
+        let used_up = self.used_up_ns.entry(payer).or_default();
         let (earliest, latest) = (
             self.had_ns.saturating_sub(CREDIT_NS),
             self.had_ns + MOST_NS * rarity,
@@ -167,12 +192,63 @@ impl Shares {
             at.max(earliest).saturating_add(took_ns).min(latest)
         };
         used_up.all = later(used_up.all, took_ns);
-        used_up.beyond = later(used_up.beyond, took_ns.saturating_sub(turn.usual_ns()));
+        used_up.beyond = later(used_up.beyond, beyond_ns.saturating_mul(crowd));
+    }
+
+    /// Payers that have used up what they may take beyond usual packets, and one more.
+    fn crowd(&self, payer: Payer) -> u64 {
+        let is_another = |(other, at): &(&Payer, &UsedUp)| **other != payer && at.beyond > self.had_ns;
+        1 + self.used_up_ns.iter().filter(is_another).count() as u64
+    }
+
+    /// A turn of a P4 switch begins, or might have. `packets` are those that the thread has forwarded.
+    pub fn begin_turn(&mut self, now_ns: u64, packets: u64) {
+        if packets != self.packets_then {
+            self.packets_then = packets;
+            self.record_latest(None, now_ns);
+        }
+        let processor_ns = cpu::processor_ns;
+        self.usual.begin_turn(Had {
+            packets,
+            processor_ns,
+        });
+    }
+
+    /// A turn of a P4 switch ends.
+    pub fn end_turn(&mut self, switch: P4Key, now_ns: u64, packets: u64) {
+        self.packets_then = packets;
+        self.record_latest(Some(switch), now_ns);
+        let processor_ns = cpu::processor_ns;
+        self.usual.end_turn(
+            now_ns,
+            Had {
+                packets,
+                processor_ns,
+            },
+        );
+    }
+
+    fn record_latest(&mut self, of: Option<P4Key>, now_ns: u64) {
+        if self.latest[0].is_some_and(|(before, _)| before != of) {
+            self.latest[1] = self.latest[0];
+        }
+        self.latest[0] = Some((of, now_ns));
+    }
+
+    /// Whether others than a P4 switch have had packets of late.
+    fn has_recent_others(&self, switch: P4Key, now_ns: u64) -> bool {
+        let mut latest = self.latest.iter().flatten();
+        let other = latest.find(|(of, _)| *of != Some(switch));
+        other.is_some_and(|(_, at_ns)| now_ns.saturating_sub(*at_ns) < RECENT_NS)
     }
 
     /// When packets of a port that is bound to a P4 switch have a turn, which may take `length` times as long
     /// as usual.
     pub fn due(&mut self, port: PortId, (switch, length): (P4Key, u64), now_ns: u64, load: Load) -> Due {
+        let load = Load {
+            is_wanted: load.is_wanted || self.has_recent_others(switch, now_ns),
+            ..load
+        };
         let met = self.met.remove(&port);
         let others = met.iter().flatten().copied();
         let mut all = std::iter::once(switch).chain(others);
@@ -282,6 +358,13 @@ mod tests {
         }
     }
 
+    /// Charges turns until a P4 switch waits as long as one may.
+    fn charge_most(shares: &mut Shares, switch: P4Key, now_ns: u64) {
+        for _ in 0..=MOST_NS / LONGEST_NS / PART {
+            shares.charge((switch, 1), TURN, u64::MAX, now_ns);
+        }
+    }
+
     #[test]
     fn a_switch_has_its_part_of_the_time_while_others_forward() {
         let mut shares = Shares::default();
@@ -322,13 +405,14 @@ mod tests {
     fn tasks_on_the_core_have_their_time() {
         let usual = Turn {
             packets: 32,
-            bytes: 32 * 65_536,
+            bytes: 32 * 4_096,
         };
         let wanted = Load {
             is_wanted: true,
             ..load(0, 0)
         };
-        let cases = [(600_000, 1.0 / PART as f64), (540_000, 1.0)];
+        let usual_ns = usual.usual_ns(Usual::default().each_ns());
+        let cases = [(usual_ns + 30_000, 1.0 / PART as f64), (usual_ns, 1.0)];
         for (took_ns, part) in cases {
             let mut shares = Shares::default();
             let (begin_ns, end_ns) = (1_000_000_000, 11_000_000_000);
@@ -341,7 +425,7 @@ mod tests {
                     }
                     Due::Now | Due::Later => {
                         shares.charge((OWN, 1), usual, took_ns, now_ns + took_ns);
-                        beyond_ns += took_ns.saturating_sub(usual.usual_ns());
+                        beyond_ns += took_ns - usual_ns;
                         took_ns
                     }
                 };
@@ -357,13 +441,76 @@ mod tests {
         }
     }
 
+    /// However many programs a tenant has, what is not usual of all of them has one share.
+    #[test]
+    fn programs_share_the_time_for_what_is_not_usual() {
+        let mut shares = Shares::default();
+        let wanted = Load {
+            is_wanted: true,
+            ..load(0, 0)
+        };
+        let (begin_ns, end_ns) = (1_000_000_000, 6_000_000_000);
+        let (mut now_ns, mut beyond_ns) = (begin_ns, 0);
+        while now_ns < end_ns {
+            for number in 0..8 {
+                let switch = (ControllerId::BUILT_IN, P4Id(number));
+                if shares.due_of((switch, 1), now_ns, wanted) == Due::Now {
+                    now_ns += 50_000;
+                    beyond_ns += 50_000;
+                    shares.charge((switch, 1), TURN, 50_000, now_ns);
+                }
+            }
+            now_ns += 50_000;
+        }
+        let part = beyond_ns as f64 / (now_ns - begin_ns) as f64 * PART as f64;
+        assert!((0.5..1.5).contains(&part), "{part} of a share");
+    }
+
+    /// Others whose rings are empty whenever a turn is to be given.
+    #[test]
+    fn what_is_not_usual_waits_while_others_have_packets_now_and_then() {
+        let mut shares = Shares::default();
+        let (port, other) = (PortId(1), (ControllerId::BUILT_IN, P4Id(2)));
+        let (mut now_ns, mut packets) = (1_000_000_000, 0);
+        let mut due = |shares: &mut Shares, others, now_ns: u64| {
+            packets += others;
+            shares.begin_turn(now_ns, packets);
+            let due = shares.due(port, (OWN, 1), now_ns, load(0, packets));
+            if due == Due::Now {
+                packets += 32;
+                shares.charge((OWN, 1), TURN, 100_000, now_ns + 100_000);
+                shares.end_turn(OWN, now_ns + 100_000, packets);
+            }
+            due
+        };
+        for _ in 0..5 {
+            assert_eq!(due(&mut shares, 0, now_ns), Due::Now, "nobody else has packets");
+            now_ns += 100_000;
+        }
+        assert!(
+            matches!(due(&mut shares, 7, now_ns), Due::After(_)),
+            "others have"
+        );
+        assert!(matches!(
+            due(&mut shares, 0, now_ns + RECENT_NS - 1),
+            Due::After(_)
+        ));
+        assert_eq!(due(&mut shares, 0, now_ns + RECENT_NS), Due::Now);
+        shares.end_turn(other, now_ns + RECENT_NS + 100_000, 7 + 6 * 32);
+        let then_ns = now_ns + RECENT_NS + 100_001;
+        assert!(
+            matches!(due(&mut shares, 0, then_ns), Due::After(_)),
+            "other programs are others"
+        );
+    }
+
     #[test]
     fn nobody_waits_for_nothing() {
         let mut shares = Shares::default();
         let other = (ControllerId::BUILT_IN, P4Id(2));
         let now_ns = 1_000_000_000;
-        shares.charge((OWN, 1), TURN, MOST_NS, now_ns);
-        shares.charge((other, 1), TURN, MOST_NS, now_ns);
+        charge_most(&mut shares, OWN, now_ns);
+        charge_most(&mut shares, other, now_ns);
         assert!(!shares.pass_on(OWN, now_ns, load(0, 5)), "no ring waits");
         // Both wait, and nothing is forwarded meanwhile.
         let served = (0..40).filter(|turn| {
@@ -398,7 +545,7 @@ mod tests {
     #[test]
     fn whatever_it_took_the_wait_is_bounded() {
         let mut shares = Shares::default();
-        shares.charge((OWN, 1), TURN, u64::MAX, 0);
+        charge_most(&mut shares, OWN, 0);
         let turns = MOST_NS / 100_000;
         for turn in 1..turns {
             assert!(shares.pass_on(OWN, turn * 100_000, load(1, turn)), "{turn}");
@@ -409,7 +556,7 @@ mod tests {
     #[test]
     fn time_that_a_thread_has_not_had_is_no_part_of_a_share() {
         let mut shares = Shares::default();
-        shares.charge((OWN, 1), TURN, u64::MAX, 0);
+        charge_most(&mut shares, OWN, 0);
         for slice in 1..10 {
             assert!(
                 shares.pass_on(OWN, slice * 20 * MOST_NS, load(1, slice)),

@@ -78,6 +78,16 @@ impl KeptVerdicts {
     }
 }
 
+#[cfg(test)]
+impl KeptVerdicts {
+    /// Has a P4 switch run for each packet.
+    pub fn keep_none(&mut self, switch: P4Key) {
+        let mut account = Account::new(0);
+        account.balance_ns = i64::MIN / 2;
+        self.accounts.insert(switch, account);
+    }
+}
+
 impl Own<'_> {
     pub fn keep(&mut self, port: u16, head: &[u8], verdict: Verdict) {
         self.verdicts
