@@ -55,6 +55,8 @@ pub struct Offloads {
     pub tso6: bool,
     /// Segmentation of packets with ECN's CWR set.
     pub ecn: bool,
+    /// UDP segmentation, over IPv4 and IPv6; needs `checksum`.
+    pub uso: bool,
 }
 
 /// An open TAP, non-blocking: one read or write is one frame with its virtio-net header.
@@ -336,7 +338,7 @@ impl AsFd for Tap {
 ///
 /// # Errors
 ///
-/// The descriptor is no TAP.
+/// The descriptor is no TAP, or the kernel is older than 6.2 and knows no UDP segmentation (EINVAL).
 pub fn set_tap_offloads(tap: BorrowedFd<'_>, offloads: Offloads) -> io::Result<()> {
     let mut flags = 0;
     for (wanted, flag) in [
@@ -346,6 +348,11 @@ pub fn set_tap_offloads(tap: BorrowedFd<'_>, offloads: Offloads) -> io::Result<(
         (
             offloads.checksum && offloads.ecn && (offloads.tso4 || offloads.tso6),
             libc::TUN_F_TSO_ECN,
+        ),
+        // The kernel takes both or none.
+        (
+            offloads.checksum && offloads.uso,
+            libc::TUN_F_USO4 | libc::TUN_F_USO6,
         ),
     ] {
         flags |= if wanted { flag } else { 0 };

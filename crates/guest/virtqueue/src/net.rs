@@ -34,6 +34,13 @@ pub const VHOST_USER_PROTOCOL: u64 = 1 << 30;
 /// VIRTIO 1.0 or later.
 pub const VERSION_1: u64 = 1 << 32;
 
+/// Driver can receive USO over IPv4 (VIRTIO 1.3, 5.1.3).
+pub const NET_GUEST_USO4: u64 = 1 << 54;
+/// Driver can receive USO over IPv6.
+pub const NET_GUEST_USO6: u64 = 1 << 55;
+/// Device can receive USO.
+pub const NET_HOST_USO: u64 = 1 << 56;
+
 /// Index of the queue that carries frames to the driver.
 pub const RECEIVE_QUEUE: usize = 0;
 /// Index of the queue that carries frames from the driver.

@@ -8,6 +8,7 @@ mod containers;
 use containers::{Instance, Namespace, eventually, kernel_says, run};
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -255,6 +256,62 @@ fn an_uplink_by_af_xdp_carries_tcp_and_outlives_processes() {
     site.instance.die();
     let gone = || !site.host.run("ip link show up0").1.contains("prog/xdp");
     eventually("nothing is left at the device", gone);
+}
+
+/// Sends sixteen times four datagrams of 1,400 bytes as one (`UDP_SEGMENT`), to port 9.
+const SENDS_SEGMENTS: &str = "
+import socket, sys
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.setsockopt(socket.IPPROTO_UDP, 103, 1400)
+for _ in range(16):
+    udp.sendto(b'x' * 5600, (sys.argv[1], 9))";
+
+/// Receives 64 datagrams and says which lengths they have.
+const RECEIVES_SEGMENTS: &str = "
+import socket, sys
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind(('', 9))
+udp.settimeout(20)
+print('bound', flush=True)
+print({len(udp.recv(9999)) for _ in range(64)})";
+
+/// Frames of large datagrams pass from a container to another one as one frame, and through the uplink both
+/// ways.
+#[test]
+fn large_datagrams_pass_taps_and_uplink_whole() {
+    let Some(site) = Site::start() else { return };
+    let [first, second] = &site.containers;
+    let received = |at: &Namespace, device: &str| -> u64 {
+        let text = at.run("cat /proc/net/dev").1;
+        let line = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(&format!("{device}:")));
+        let words: Vec<&str> = line.unwrap().split_whitespace().collect();
+        words[1].parse().unwrap()
+    };
+    for (from, to, device, address) in [
+        (first, second, "b", "10.84.0.2"),
+        (first, &site.outside, "far0", "10.84.0.9"),
+        (&site.outside, first, "a", "10.84.0.1"),
+    ] {
+        let python = |at: &Namespace, script: &str| {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &at.0, "python3", "-c", script, address]);
+            command.stdout(Stdio::piped()).spawn().unwrap()
+        };
+        // Whatever the stacks have to say to each other comes before.
+        assert!(from.pings(address));
+        let mut receiver = python(to, RECEIVES_SEGMENTS);
+        let mut said = BufReader::new(receiver.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "bound");
+        let before = received(to, device);
+        assert!(python(from, SENDS_SEGMENTS).wait().unwrap().success());
+        assert_eq!(said.next().unwrap().unwrap(), "{1400}");
+        let frames = received(to, device) - before;
+        assert!(receiver.wait().unwrap().success());
+        // Some are neighbours that greet each other.
+        assert!(frames < 48, "{address}: {frames} frames for 64 datagrams");
+    }
 }
 
 /// An uplink that goes down and up ten times a second takes nothing from containers and from another uplink,

@@ -8,7 +8,7 @@
 //! larger buffers, without segmentation offload the TAP has the kernel segment.
 
 use super::area::{TransmitArea, chunk};
-use super::back_end::{MAX_FRAME, RECEIVE_ROOM};
+use super::back_end::{MAX_FRAME, RECEIVE_ROOM, Takes};
 use super::outbound::Outbound;
 use nic_packet::{Offloads, VNET_HEADER_LEN};
 use std::os::unix::net::UnixStream;
@@ -16,15 +16,11 @@ use std::sync::Arc;
 use vhost_driver::{Bells, ConnectError, Connection, GUEST_BASE, feature};
 use virtqueue::driver::{Access, DriverQueue, Layout, RingError, SharedMemory, Span};
 
-/// What a device can do without.
-const GIVEN_OFFLOADS: u64 =
-    feature::NET_GUEST_CSUM | feature::NET_GUEST_TSO4 | feature::NET_GUEST_TSO6 | feature::NET_GUEST_ECN;
-
-const WANTED: u64 = GIVEN_OFFLOADS
-    | feature::NET_CSUM
+const WANTED: u64 = feature::NET_CSUM
     | feature::NET_HOST_TSO4
     | feature::NET_HOST_TSO6
     | feature::NET_HOST_ECN
+    | feature::NET_HOST_USO
     | feature::NET_MRG_RXBUF
     | feature::RING_EVENT_IDX
     | feature::VERSION_1;
@@ -38,6 +34,17 @@ const TRANSMIT_DESCRIPTORS: u16 = 256;
 /// Room for a frame of the largest size per descriptor: 16 MiB, of which only as many chunks are touched as
 /// frames were under way at once.
 const TRANSMIT_AREA: usize = TRANSMIT_DESCRIPTORS as usize * chunk(RECEIVE_ROOM);
+
+/// Features by which the data plane leaves work to an interface that `takes` it.
+fn offloads_of(takes: Takes) -> u64 {
+    const TCP: u64 =
+        feature::NET_GUEST_CSUM | feature::NET_GUEST_TSO4 | feature::NET_GUEST_TSO6 | feature::NET_GUEST_ECN;
+    match takes {
+        Takes::Complete => 0,
+        Takes::TcpSegments => TCP,
+        Takes::UdpSegments => TCP | feature::NET_GUEST_USO4 | feature::NET_GUEST_USO6,
+    }
+}
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -74,14 +81,9 @@ pub struct Session {
 
 impl Session {
     /// Negotiates and starts both rings. Takes as long as the data plane takes to answer; shutting the stream
-    /// down from elsewhere ends the wait. With `takes_offloads` frames for the interface may be large, and
-    /// have open checksums.
-    pub fn connect(stream: UnixStream, takes_offloads: bool) -> Result<Session, SessionError> {
-        let wanted = if takes_offloads {
-            WANTED
-        } else {
-            WANTED & !GIVEN_OFFLOADS
-        };
+    /// down from elsewhere ends the wait. Frames for the interface will be what that `takes`.
+    pub fn connect(stream: UnixStream, takes: Takes) -> Result<Session, SessionError> {
+        let wanted = WANTED | offloads_of(takes);
         let mut connection = Connection::negotiate(stream.try_clone()?, wanted)?;
         let features = connection.features();
         let merged = features & feature::NET_MRG_RXBUF != 0;
@@ -124,9 +126,9 @@ impl Session {
         })
     }
 
-    /// Whether frames for the interface may be large, or have open checksums.
-    pub fn gives_offloads(&self) -> bool {
-        self.features & GIVEN_OFFLOADS != 0
+    /// Whether all frames for the interface are what that `takes`.
+    pub fn gives_no_more_than(&self, takes: Takes) -> bool {
+        self.features & offloads_of(Takes::UdpSegments) & !offloads_of(takes) == 0
     }
 
     /// The offloads that the interface may leave to the data plane.
@@ -137,6 +139,7 @@ impl Session {
             tso4: has(feature::NET_HOST_TSO4),
             tso6: has(feature::NET_HOST_TSO6),
             ecn: has(feature::NET_HOST_ECN),
+            uso: has(feature::NET_HOST_USO),
         }
     }
 }

@@ -11,7 +11,7 @@
 //! The worker sleeps in `epoll_wait`, without timeout unless the queue of its device is full. While frames
 //! flow it asks without waiting, between batches.
 
-use super::back_end::{self, BackEnd, Full};
+use super::back_end::{self, BackEnd, Full, Takes};
 use super::coalescing::{Coalescing, Frames, WhenIdle};
 use super::forward::{Counters, End, Progress, receive, transmit};
 use super::session::{Session, SessionError};
@@ -200,8 +200,9 @@ impl Worker {
         self.poller = None;
         self.blocked = false;
         let back_end = back_end::open(device, descriptors).and_then(|back_end| {
-            if !back_end.takes_offloads() && self.session.as_ref().is_some_and(Session::gives_offloads) {
-                // The next stream is negotiated without.
+            let fits = |session: &Session| session.gives_no_more_than(back_end.takes());
+            if !self.session.as_ref().is_none_or(fits) {
+                // The next stream is negotiated without what it does not take.
                 self.session = None;
             }
             if let Some(session) = &self.session {
@@ -226,11 +227,9 @@ impl Worker {
         let spare = stream.try_clone();
         self.blocked = false;
         self.poller = None;
-        let takes_offloads = self
-            .back_end
-            .as_ref()
-            .is_none_or(|back_end| back_end.takes_offloads());
-        match Session::connect(stream, takes_offloads) {
+        let back_end = self.back_end.as_ref();
+        let takes = back_end.map_or(Takes::TcpSegments, |back_end| back_end.takes());
+        match Session::connect(stream, takes) {
             Ok(session) => {
                 log::debug!("port {}: features {:#x}", self.start.port, session.features);
                 let accepted = self

@@ -11,7 +11,7 @@ use flow::{
 };
 use proptest::prelude::*;
 use vnic::features as f;
-use wire::{GSO_UDP_L4, NEEDS_CSUM, VnetHeader};
+use wire::{GSO_ECN, GSO_TCPV4, GSO_UDP_L4, NEEDS_CSUM, VnetHeader};
 
 const TSO: u64 = f::NET_GUEST_TSO4 | f::NET_GUEST_TSO6 | f::NET_GUEST_ECN;
 
@@ -619,39 +619,153 @@ fn large_frames_in_a_tunnel_are_cut_for_every_receiver() {
     }
 }
 
+/// A datagram over IPv4 or IPv6, with an open checksum, and its header for segments of 1,400 bytes.
+fn datagram(is_v6: bool, payload: &[u8]) -> (VnetHeader, Vec<u8>) {
+    let mut outer = [mac(2), mac(1)].concat();
+    let len = u16::try_from(8 + payload.len()).unwrap();
+    let addresses = if is_v6 {
+        outer.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+        outer.extend(len.to_be_bytes());
+        outer.extend([17, 64]);
+        [[0xfd; 16], [0xfe; 16]].concat()
+    } else {
+        outer.extend([0x08, 0x00, 0x45, 0]);
+        outer.extend((20 + len).to_be_bytes());
+        outer.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+        [[10; 4], [11; 4]].concat()
+    };
+    outer.extend(&addresses);
+    if !is_v6 {
+        let sum = sum(&outer[14..34], 0);
+        let folded = (sum & 0xffff) as u16 + (sum >> 16) as u16;
+        outer[24..26].copy_from_slice(&(!folded).to_be_bytes());
+    }
+    let csum_start = u16::try_from(outer.len()).unwrap();
+    outer.extend([0, 9, 0, 53]);
+    outer.extend(len.to_be_bytes());
+    let pseudo = sum(&addresses, 17 + u32::from(len));
+    outer.extend(((pseudo & 0xffff) as u16 + (pseudo >> 16) as u16).to_be_bytes());
+    outer.extend(payload);
+    let header = VnetHeader {
+        flags: NEEDS_CSUM,
+        gso_type: GSO_UDP_L4,
+        gso_size: 1400,
+        csum_start,
+        csum_offset: 6,
+        hdr_len: csum_start + 8,
+        ..VnetHeader::default()
+    };
+    (header, outer)
+}
+
+fn text(len: usize) -> Vec<u8> {
+    (0..len).map(|at| at as u8 ^ (at >> 8) as u8).collect()
+}
+
+/// Receivers without USO, those with that of the other version of IP, and those that complete no checksums.
 #[test]
-fn large_datagrams_are_cut_for_every_receiver() {
-    for (features, buffers) in [(LEAST, vec![2048]), (ALL & !f::NET_GUEST_CSUM & !TSO, vec![101])] {
-        let (switch, mut a, mut b) = pair(features, buffers);
-        let payload: Vec<u8> = (0..5500).map(|at| at as u8 ^ (at >> 8) as u8).collect();
-        let datagram = |payload: &[u8]| {
-            let mut outer = [&mac(2)[..], &mac(1), &[0x86, 0xdd, 0x60, 0, 0, 0]].concat();
-            let len = u16::try_from(8 + payload.len()).unwrap();
-            outer.extend(len.to_be_bytes());
-            outer.extend([17, 64]);
-            let addresses = [[0xfd; 16], [0xfe; 16]].concat();
-            outer.extend(&addresses);
-            outer.extend([0, 9, 0, 53]);
-            outer.extend(len.to_be_bytes());
-            let pseudo = sum(&addresses, 17 + u32::from(len));
-            outer.extend(((pseudo & 0xffff) as u16 + (pseudo >> 16) as u16).to_be_bytes());
-            outer.extend(payload);
-            outer
-        };
-        let header = VnetHeader {
-            flags: NEEDS_CSUM,
-            gso_type: GSO_UDP_L4,
-            gso_size: 1400,
-            csum_start: 54,
-            csum_offset: 6,
-            ..VnetHeader::default()
-        };
-        a.send_as(&header, &datagram(&payload), &Layout::Apart);
+fn large_datagrams_are_cut_for_who_takes_none() {
+    for (features, buffers) in [
+        (LEAST, vec![2048]),
+        (ALL & !f::NET_GUEST_CSUM & !TSO, vec![101]),
+        (ALL & !f::NET_GUEST_USO6, vec![2048]),
+    ] {
+        let (mut switch, mut a, mut b) = pair(features, buffers);
+        let payload = text(5500);
+        let (header, frame) = datagram(true, &payload);
+        a.send_as(&header, &frame, &Layout::Apart);
+        let completes = features & f::NET_GUEST_CSUM != 0;
         for part in payload.chunks(1400) {
-            let mut expected = datagram(part);
-            complete_checksum(&mut expected, 54, 6);
-            plain_header(b.expect(&expected));
+            let (_, mut expected) = datagram(true, part);
+            if !completes {
+                complete_checksum(&mut expected, 54, 6);
+            }
+            let said = b.expect(&expected);
+            assert_eq!(
+                (said.gso_type, said.flags),
+                (0, if completes { NEEDS_CSUM } else { 0 })
+            );
         }
+        assert_eq!(switch.counters(2).segments, 4);
         switch.finish();
     }
+}
+
+#[test]
+fn large_datagrams_pass_whole_to_who_takes_them() {
+    for is_v6 in [false, true] {
+        let other = if is_v6 {
+            f::NET_GUEST_USO4
+        } else {
+            f::NET_GUEST_USO6
+        };
+        let (mut switch, mut a, mut b) = pair(ALL & !TSO & !other, vec![4096]);
+        for len in [1401, 9000, 65_535 - 48] {
+            let (header, frame) = datagram(is_v6, &text(len));
+            a.send_as(&header, &frame, &Layout::One);
+            let num_buffers = ((12 + frame.len()).div_ceil(4096)) as u16;
+            assert_eq!(
+                b.expect(&frame),
+                VnetHeader {
+                    num_buffers,
+                    ..header
+                }
+            );
+        }
+        assert_eq!(switch.counters(2).segments, 0);
+        switch.finish();
+    }
+}
+
+/// Whatever a sender says of a large datagram, a receiver with USO gets none that its driver would stumble
+/// over.
+#[test]
+fn large_datagrams_that_lie_are_dropped() {
+    let (mut switch, mut a, mut b) = pair(ALL, vec![4096]);
+    let (good, frame) = datagram(false, &text(5000));
+    let with = |change: fn(&mut VnetHeader)| {
+        let mut header = good;
+        change(&mut header);
+        header
+    };
+    let lies = [
+        with(|header| header.flags = 0),
+        with(|header| header.gso_size = 0),
+        with(|header| header.gso_size = 1),
+        with(|header| header.csum_start = 14),
+        with(|header| header.csum_start += 1),
+        with(|header| header.csum_offset = 4),
+        with(|header| header.csum_offset = 16),
+        with(|header| header.gso_type = GSO_UDP_L4 | GSO_ECN),
+        with(|header| header.gso_type = GSO_TCPV4),
+        with(|header| header.gso_type = 6),
+    ];
+    for (lie, count) in lies.iter().zip(1..) {
+        a.send_as(lie, &frame, &Layout::Apart);
+        switch.until_dropped(1, DropReason::BadOffload, count);
+    }
+    // Fragments, lengths that lie, no payload, and what is no UDP.
+    let mut count = lies.len() as u64;
+    let changed = |change: fn(&mut Vec<u8>)| {
+        let mut changed = frame.clone();
+        change(&mut changed);
+        changed
+    };
+    for other in [
+        changed(|frame| frame[20] = 0x20),
+        changed(|frame| frame[16] = 0),
+        changed(|frame| frame.truncate(42)),
+        changed(|frame| frame.push(0)),
+        changed(|frame| frame[23] = 6),
+        changed(|frame| frame[23] = 132),
+        changed(|frame| frame[12] = 0x86),
+    ] {
+        count += 1;
+        a.send_as(&good, &other, &Layout::Apart);
+        switch.until_dropped(1, DropReason::BadOffload, count);
+    }
+    // A header length that lies is corrected.
+    a.send_as(&with(|header| header.hdr_len = 0xffff), &frame, &Layout::Apart);
+    assert_eq!(b.expect(&frame).hdr_len, good.hdr_len);
+    switch.finish();
 }

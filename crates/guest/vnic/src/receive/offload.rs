@@ -2,11 +2,13 @@
 
 use super::write::Frame;
 use super::{Outcome, ReceiveRing};
-use crate::features::{NET_GUEST_CSUM, NET_GUEST_ECN, NET_GUEST_TSO4, NET_GUEST_TSO6};
+use crate::features::{
+    NET_GUEST_CSUM, NET_GUEST_ECN, NET_GUEST_TSO4, NET_GUEST_TSO6, NET_GUEST_USO4, NET_GUEST_USO6,
+};
 use crate::packet::Packet;
 use flow::DropReason;
 use std::borrow::Cow;
-use wire::{GSO_TCPV4, L4, Snapshot, VnetHeader, segments};
+use wire::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, L3, L4, Snapshot, VnetHeader, segments};
 
 /// Most segments of a packet that are made in one go.
 const SEGMENTS_AT_ONCE: usize = 64;
@@ -25,21 +27,22 @@ impl ReceiveRing {
         let Some(kind) = packet.offload.segmentation() else {
             return true;
         };
-        // The driver's segmentation knows no labels or service headers, no tunnels and no UDP.
-        if packet.layers.pushed > 0 || packet.layers.l4_kind != L4::Tcp {
-            return false;
-        }
-        let tso = if kind == GSO_TCPV4 {
-            NET_GUEST_TSO4
-        } else {
-            NET_GUEST_TSO6
+        // The driver's segmentation knows no labels or service headers, and no tunnels.
+        let layers = &packet.layers;
+        let segmentation = match (kind, layers.l4_kind, layers.l3_kind) {
+            _ if layers.pushed > 0 => return false,
+            (GSO_TCPV4, L4::Tcp, _) => NET_GUEST_TSO4,
+            (GSO_TCPV6, L4::Tcp, _) => NET_GUEST_TSO6,
+            (GSO_UDP_L4, L4::Udp, L3::Ipv4) => NET_GUEST_USO4,
+            (GSO_UDP_L4, L4::Udp, L3::Ipv6) => NET_GUEST_USO6,
+            _ => return false,
         };
         let ecn = if packet.offload.has_ecn() {
             NET_GUEST_ECN
         } else {
             0
         };
-        self.features.has(NET_GUEST_CSUM | tso | ecn)
+        self.features.has(NET_GUEST_CSUM | segmentation | ecn)
     }
 
     /// Delivers a packet that goes as it is over several buffers; false, with nothing done, if that is not

@@ -278,6 +278,9 @@ fn features(bits: u64) -> String {
         (33, "ACCESS_PLATFORM"),
         (34, "RING_PACKED"),
         (35, "IN_ORDER"),
+        (54, "GUEST_USO4"),
+        (55, "GUEST_USO6"),
+        (56, "HOST_USO"),
     ];
     let set = (0..64u32).filter(|bit| bits >> bit & 1 == 1);
     let name = |bit: u32| {

@@ -4,7 +4,7 @@
 //! The frame has the EtherType for experiments, 0x88b5, and the name of a fault as its text. It must be the
 //! last one of its batch, so a test sends it until the fault shows.
 
-use super::{BackEnd, Inbound, Left, Sent};
+use super::{BackEnd, Inbound, Left, Sent, Takes};
 use nic_packet::{Offloads, VNET_HEADER_LEN};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -101,8 +101,8 @@ impl BackEnd for Misbehaving {
         self.inner.set_offloads(offloads)
     }
 
-    fn takes_offloads(&self) -> bool {
-        self.inner.takes_offloads()
+    fn takes(&self) -> Takes {
+        self.inner.takes()
     }
 
     fn header_len(&self) -> usize {

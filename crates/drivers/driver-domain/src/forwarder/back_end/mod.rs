@@ -47,10 +47,8 @@ pub trait BackEnd: AsFd + Debug + Send {
     /// The device cannot do with these.
     fn set_offloads(&self, offloads: Offloads) -> io::Result<()>;
 
-    /// Whether frames may be large, or have open checksums, as their header says.
-    fn takes_offloads(&self) -> bool {
-        true
-    }
+    /// What the frames that are sent may be.
+    fn takes(&self) -> Takes;
 
     /// Length of the virtio-net header in front of each frame that is sent, in bytes:
     /// [`VNET_HEADER_LEN`](nic_packet::VNET_HEADER_LEN), or less, without its end.
@@ -93,6 +91,17 @@ pub fn open(device: &Device, descriptors: Vec<OwnedFd>) -> io::Result<Box<dyn Ba
     #[cfg(debug_assertions)]
     let back_end = misbehaving::wrap(back_end);
     Ok(back_end)
+}
+
+/// What frames may be that a device sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// Whole, with all checksums.
+    Complete,
+    /// Large ones of TCP, and with open checksums, as their header says.
+    TcpSegments,
+    /// Large ones of UDP besides.
+    UdpSegments,
 }
 
 /// Whether a device has more frames.

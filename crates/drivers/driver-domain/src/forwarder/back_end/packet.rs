@@ -3,7 +3,7 @@
 //! batch is sent by one call.
 
 use super::frame::{place_of, put};
-use super::{Arrival, BackEnd, Inbound, Left, Sent, arrival, fate};
+use super::{Arrival, BackEnd, Inbound, Left, Sent, Takes, arrival, fate};
 use nic_packet::{CONTROL_LEN, Front, Offloads, PacketSocket, VNET_HEADER_LEN, VlanTag, vlan_tag};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,6 +28,15 @@ impl BackEnd for PacketDevice {
         Err(io::Error::other(
             "uplinks: the data plane offers no checksum and TCP segmentation offload",
         ))
+    }
+
+    /// The kernel has headers of all 12 bytes since 6.4, and for large datagrams since 6.2.
+    fn takes(&self) -> Takes {
+        if self.0.header_len() == VNET_HEADER_LEN {
+            Takes::UdpSegments
+        } else {
+            Takes::TcpSegments
+        }
     }
 
     fn header_len(&self) -> usize {

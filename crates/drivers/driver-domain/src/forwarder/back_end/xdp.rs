@@ -6,7 +6,7 @@
 
 use super::frame::{place_of, put};
 use super::open_checksum::{OpenChecksum, find};
-use super::{BackEnd, Full, Inbound, Left, Sent};
+use super::{BackEnd, Full, Inbound, Left, Sent, Takes};
 use control_protocol::forwarder::XdpFrames;
 use nic_packet::{Offloads, VNET_HEADER_LEN};
 use nic_xdp::{Layout, XdpQueues};
@@ -103,8 +103,8 @@ impl BackEnd for XdpBackEnd {
         ))
     }
 
-    fn takes_offloads(&self) -> bool {
-        false
+    fn takes(&self) -> Takes {
+        Takes::Complete
     }
 
     fn header_len(&self) -> usize {
