@@ -52,8 +52,19 @@ pub fn sink(at: &dyn Endpoint) -> Result<Running> {
 /// Starts to send datagrams of `bytes` bytes to the sink at `address`, so many per second at an even pace. To
 /// be waited for as round trips, of which there are as many as datagrams sent.
 pub fn pace(from: &dyn Endpoint, address: &str, bytes: usize, rate: u32, time: Duration) -> Result<Running> {
+    trains(from, address, bytes, [rate, 1], time)
+}
+
+/// As [`pace`], with so many datagrams at once: `[rate, train]`.
+pub fn trains(
+    from: &dyn Endpoint,
+    address: &str,
+    bytes: usize,
+    [rate, train]: [u32; 2],
+    time: Duration,
+) -> Result<Running> {
     from.start(&format!(
-        "exec udp-rr pace {address} {SINK_PORT} {bytes} {rate} {}",
+        "exec udp-rr pace {address} {SINK_PORT} {bytes} {rate} {} {train}",
         time.as_secs_f64()
     ))
 }

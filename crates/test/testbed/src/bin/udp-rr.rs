@@ -4,7 +4,7 @@
 //! udp-rr serve PORT
 //! udp-rr run ADDRESS PORT BYTES SECONDS
 //! udp-rr sink PORT
-//! udp-rr pace ADDRESS PORT BYTES RATE SECONDS
+//! udp-rr pace ADDRESS PORT BYTES RATE SECONDS [TRAIN]
 //! ```
 //!
 //! The client sends a request of so many bytes and waits for an answer as long, one at a time, as netperf's
@@ -13,7 +13,8 @@
 //! round trip in seconds.
 //!
 //! Besides, a source sends so many datagrams per second at an even pace, sleeping between them, to a sink; it
-//! prints how many it sent, how many could not be sent, and seconds.
+//! prints how many it sent, how many could not be sent, and seconds. With a length of trains so many are sent
+//! at once.
 
 #![forbid(unsafe_code)]
 
@@ -45,9 +46,9 @@ fn sink(port: u16) -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn pace(address: &str, port: u16, bytes: usize, rate: f64, seconds: f64) -> Result<(), Box<dyn Error>> {
+fn pace(to: (&str, u16), bytes: usize, rate: f64, seconds: f64, train: u32) -> Result<(), Box<dyn Error>> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
-    socket.connect((address, port))?;
+    socket.connect(to)?;
     let datagram = vec![0x5a; bytes];
     let begin = Instant::now();
     let (mut sent, mut lost) = (0_u32, 0_u32);
@@ -61,9 +62,11 @@ fn pace(address: &str, port: u16, bytes: usize, rate: f64, seconds: f64) -> Resu
             std::thread::sleep(Duration::from_secs_f64(due - elapsed));
             continue;
         }
-        match socket.send(&datagram) {
-            Ok(_) => sent += 1,
-            Err(_) => lost += 1,
+        for _ in 0..train {
+            match socket.send(&datagram) {
+                Ok(_) => sent += 1,
+                Err(_) => lost += 1,
+            }
         }
     }
     println!("{sent} {lost} {}", begin.elapsed().as_secs_f64());
@@ -125,16 +128,16 @@ fn main() -> Result<(), Box<dyn Error>> {
             run(address, port.parse()?, bytes.parse()?, seconds.parse()?)
         }
         ["sink", port] => sink(port.parse()?),
-        ["pace", address, port, bytes, rate, seconds] => pace(
-            address,
-            port.parse()?,
+        ["pace", address, port, bytes, rate, seconds, ref train @ ..] if train.len() < 2 => pace(
+            (address, port.parse()?),
             bytes.parse()?,
             rate.parse()?,
             seconds.parse()?,
+            train.first().map_or(Ok(1), |train| train.parse())?,
         ),
         _ => Err(
             "usage: udp-rr serve PORT | udp-rr run ADDRESS PORT BYTES SECONDS | udp-rr sink PORT | \
-                  udp-rr pace ADDRESS PORT BYTES RATE SECONDS"
+                  udp-rr pace ADDRESS PORT BYTES RATE SECONDS [TRAIN]"
                 .into(),
         ),
     }

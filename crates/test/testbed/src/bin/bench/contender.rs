@@ -22,13 +22,13 @@ pub struct Contender {
 pub struct Ports {
     /// Largest IP packet in bytes.
     pub mtu: u16,
-    /// Whether there is a way to the outside besides them.
-    pub uplink: bool,
+    /// The back end of a way to the outside besides them, if there is one.
+    pub uplink: Option<&'static str>,
 }
 
 const USUAL: Ports = Ports {
     mtu: 1500,
-    uplink: false,
+    uplink: None,
 };
 
 impl Contender {
@@ -146,6 +146,15 @@ pub const TOGETHER: Contender = ours_apart("hyperswitch-guests-together", "");
 pub const BEFORE: Contender = Contender {
     name: "hyperswitch-before",
     kind: Kind::Before,
+    ..HYPERSWITCH
+};
+/// The product with an uplink by AF_XDP.
+pub const AF_XDP: Contender = Contender {
+    name: "hyperswitch-af-xdp",
+    ports: Ports {
+        uplink: Some("af-xdp"),
+        ..USUAL
+    },
     ..HYPERSWITCH
 };
 /// Where [`WATCHED`] serves its metrics.

@@ -175,8 +175,20 @@ impl Network {
         );
         match &self.switch {
             Running::Hyperswitch(switch) => {
-                switch.host().must(&link)?;
-                switch.wait_port("sw0:uplink", "running")
+                // AF_XDP knows no tags beside frames.
+                let tags = "ethtool -K up0 rxvlan off";
+                let down = link.replace(" && ip link set up0 up", "");
+                switch
+                    .host()
+                    .must(&format!("{down} && {tags} && ip link set up0 up"))?;
+                switch.wait_port("sw0:uplink", "running")?;
+                let shown = switch.host().must("ip link show up0")?;
+                let wants_xdp = self.ports.uplink == Some("af-xdp");
+                ensure!(
+                    shown.contains("xdp") == wants_xdp,
+                    "another back end serves: {shown}"
+                );
+                Ok(())
             }
             Running::Bridge(bridge) => {
                 let inside = bridge.namespace();
@@ -285,6 +297,18 @@ impl Network {
         }
     }
 
+    /// The process that forwards for the way to the outside; only ours has one.
+    pub fn forwarder_of_uplink(&self) -> Result<u32> {
+        let status = self.ours()?.status()?;
+        let process = status
+            .processes
+            .iter()
+            .find(|process| process.role == "forwarder-1");
+        process
+            .and_then(|process| process.pid)
+            .context("no uplink has a forwarder")
+    }
+
     /// The ovs-vswitchd that drives our data plane.
     pub fn driven(&self) -> Result<&Driven> {
         match &self.switch {
@@ -349,8 +373,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn configuration(tables: &str, [of_each, of_last]: [&str; 2], like: Ports, ports: &[&str]) -> Result<String> {
     let mut text = format!("{tables}\n[[switch]]\nname = \"sw0\"\nmtu = {}\n", like.mtu);
-    if like.uplink {
-        text += "type = \"external\"\nuplink = \"up0\"\n";
+    if let Some(back_end) = like.uplink {
+        writeln!(
+            text,
+            "type = \"external\"\nuplink = \"up0\"\nuplink-back-end = \"{back_end}\""
+        )?;
     }
     for (number, port) in (1..).zip(ports) {
         let lines = if number == ports.len() { of_last } else { of_each };

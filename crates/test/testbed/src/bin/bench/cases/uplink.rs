@@ -1,18 +1,26 @@
 //! A guest that talks to somebody outside: through an uplink, or through a bridge with a veth pair, which is
 //! what stands for the network device on both sides. The station outside is a namespace with the kernel's own
-//! stack. A container takes what it sends at a rate, and as fast as it can.
+//! stack.
+//!
+//! | module | what else goes through an uplink |
+//! |---|---|
+//! | `frames` | datagrams at a rate, in trains, and as fast as they come, to a container |
+//! | `deaths` | the same while the uplink's forwarder is killed or stopped |
+//! | `beside` | a flood beside guests that talk to each other |
 
-use super::guests::{boot, contain, cpu_during, names};
+pub mod beside;
+pub mod deaths;
+pub mod frames;
+
+use super::guests::{boot, cpu_during, names};
 use super::{Case, Rig};
 use crate::Effort;
-use crate::contender::{BRIDGE, Contender, HYPERSWITCH, Ports, with_ports};
-use crate::machine::busy_seconds;
+use crate::contender::{AF_XDP, BRIDGE, Contender, HYPERSWITCH, Ports};
 use crate::network::Network;
 use crate::record::Better::{Higher, Lower};
 use crate::record::Record;
 use anyhow::Result;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use testbed::ping::reachable;
 use testbed::{Endpoint, Guest, IperfOptions, Namespace, Running, iperf, udp_rr};
 
@@ -23,36 +31,34 @@ pub const CASE: Case = Case {
     measures: &[
         ("TCP to the outside", "Gb/s", Higher),
         ("TCP from the outside", "Gb/s", Higher),
-        ("UDP request and response, 64 bytes", "transactions/s", Higher),
-        ("processor time", "us/transaction, all of the machine", Lower),
-    ],
-    contenders: &[HYPERSWITCH, BRIDGE],
-    run,
-};
-
-pub const FRAMES: Case = Case {
-    name: "uplink-frames",
-    about: "datagrams from a station outside to a container",
-    axis: "bytes, packets/s",
-    measures: &[
-        ("received", "datagrams/s", Higher),
+        ("processor time to the outside", "s/GB, all of the machine", Lower),
         (
-            "processor time",
-            "us/datagram received, all of the machine",
+            "processor time from the outside",
+            "s/GB, all of the machine",
             Lower,
         ),
+        ("UDP request and response, 64 bytes", "transactions/s", Higher),
+        ("processor time", "us/transaction, all of the machine", Lower),
+        ("p99", "us", Lower),
     ],
-    contenders: &[HYPERSWITCH, BRIDGE],
-    run: run_frames,
+    contenders: &[HYPERSWITCH, AF_XDP, BRIDGE],
+    run,
 };
 
 /// The station's address, beside those of guests.
 const OUTSIDE: &str = "10.98.0.200";
 
-const UPLINK: Ports = Ports {
-    mtu: 1500,
-    uplink: true,
-};
+/// Contenders with a way to the outside: that of their own, or the usual one.
+fn own_uplinks(contenders: &[Contender]) -> Vec<Contender> {
+    let with = |contender: &Contender| Contender {
+        ports: Ports {
+            uplink: contender.ports.uplink.or(Some("packet")),
+            ..contender.ports
+        },
+        ..*contender
+    };
+    contenders.iter().map(with).collect()
+}
 
 struct Both<E> {
     guests: Vec<E>,
@@ -61,7 +67,7 @@ struct Both<E> {
 }
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let contenders = with_ports(contenders, UPLINK);
+    let contenders = own_uplinks(contenders);
     let rigs = Rig::start_all(&contenders, record, names(1), |network, ports| {
         let outside = station(network)?;
         let guests = boot(network, ports)?;
@@ -88,56 +94,36 @@ fn station(network: &Network) -> Result<Namespace> {
     Ok(outside)
 }
 
-/// A rate that no sender reaches.
-const FLOOD: u32 = 100_000_000;
-
-fn run_frames(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let contenders = with_ports(contenders, UPLINK);
-    let rigs = Rig::start_all(&contenders, record, &[], |network, _| {
-        let outside = station(network)?;
-        let guests = contain(network, names(1))?;
-        reachable(&guests[0], OUTSIDE, Duration::from_secs(10))?;
-        let sink = udp_rr::sink(&guests[0])?;
-        Ok(Both {
-            guests,
-            outside,
-            _sink: Some(sink),
-        })
-    })?;
-    let points = [18, 1458].into_iter().flat_map(|bytes| {
-        let label = move |rate: &str| format!("{} B, {rate}", bytes + 42);
-        [
-            (label("100000/s"), (bytes, 100_000)),
-            (label("flood"), (bytes, FLOOD)),
-        ]
-    });
-    let points: Vec<_> = points.collect();
-    Rig::sweep(rigs, record, &points, |_, both, &(bytes, rate)| {
-        let time = effort.long;
-        let inside = super::guests::address(0);
-        let received = || -> Result<f64> {
-            let count = both.guests[0].must("awk '/eth0:/ { print $3 }' /proc/net/dev")?;
-            Ok(count.trim().parse()?)
-        };
-        let (before, begin, busy) = (received()?, Instant::now(), busy_seconds());
-        let running = udp_rr::pace(&both.outside, &inside, bytes, rate, time)?;
-        udp_rr::wait(running, time)?;
-        let (elapsed, busy) = (begin.elapsed().as_secs_f64(), busy_seconds() - busy);
-        let count = received()? - before;
-        // What is under way must not fall into the next contender's time.
-        thread::sleep(Duration::from_millis(50));
-        Ok([count / elapsed, 1e6 * busy / count])
-    })
-}
-
-fn measure(effort: &Effort, network: &Network, both: &Both<Guest>) -> Result<[f64; 4]> {
+fn measure(effort: &Effort, network: &Network, both: &Both<Guest>) -> Result<[f64; 7]> {
     let Both { guests, outside, .. } = both;
-    let options = IperfOptions::seconds(u32::try_from(effort.long.as_secs())?);
     let inside = super::guests::address(0);
-    let to = iperf::run(&guests[0], outside, OUTSIDE, &options)?.gigabits();
-    let from = iperf::run(outside, &guests[0], &inside, &options)?.gigabits();
+    let to = tcp(effort, network, &guests[0], outside, OUTSIDE)?;
+    let from = tcp(effort, network, outside, &guests[0], &inside)?;
     let running = udp_rr::start(outside, &inside, 64, effort.long)?;
     let cpu = cpu_during(effort.long, network, guests);
     let trips = udp_rr::wait(running, effort.long)?;
-    Ok([to, from, trips.rate(), 1e6 * cpu.machine / trips.rate()])
+    Ok([
+        to[0],
+        from[0],
+        to[1],
+        from[1],
+        trips.rate(),
+        1e6 * cpu.machine / trips.rate(),
+        1e6 * trips.p99,
+    ])
+}
+
+/// Throughput in Gb/s, and processor seconds of the machine per GB.
+fn tcp(
+    effort: &Effort,
+    network: &Network,
+    sender: &dyn Endpoint,
+    receiver: &dyn Endpoint,
+    address: &str,
+) -> Result<[f64; 2]> {
+    let options = IperfOptions::seconds(u32::try_from(effort.long.as_secs())?);
+    let running = iperf::start(sender, receiver, address, &options)?;
+    let cpu = cpu_during(effort.long, network, &[]);
+    let gigabits = running.wait()?.gigabits();
+    Ok([gigabits, 8.0 * cpu.machine / gigabits])
 }

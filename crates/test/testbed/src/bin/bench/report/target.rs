@@ -1,6 +1,7 @@
 //! What is to be reached on one machine, in interleaved rounds, and what was.
 
 mod list;
+mod uplinks;
 
 use super::Results;
 use super::table::{digits, spread_text};
@@ -81,11 +82,15 @@ impl Target {
     }
 }
 
+fn all() -> impl Iterator<Item = &'static Target> {
+    TARGETS.iter().chain(uplinks::TARGETS)
+}
+
 /// All targets with what was measured.
 pub fn table(results: &Results) -> String {
     let mut text =
         "| measure | floor | goal | measured | reached | commit |\n|---|---|---|---|---|---|\n".to_owned();
-    for target in TARGETS {
+    for target in all() {
         let record = results.cases.get(target.case);
         let reached = record.and_then(|record| Some((record, target.reached(record)?)));
         // Writing to a string cannot fail.
@@ -111,7 +116,7 @@ mod tests {
 
     #[test]
     fn targets_name_what_cases_measure() {
-        for target in TARGETS {
+        for target in all() {
             let case = cases::ALL
                 .iter()
                 .find(|case| case.name == target.case)

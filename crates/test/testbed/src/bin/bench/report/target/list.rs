@@ -9,7 +9,7 @@ use crate::contender::{
     TOGETHER,
 };
 
-const fn alone(
+pub(super) const fn alone(
     what: &'static str,
     [case, measure]: [&'static str; 2],
     points: &'static [&'static str],
@@ -30,7 +30,7 @@ const fn alone(
     }
 }
 
-const fn beside(
+pub(super) const fn beside(
     what: &'static str,
     [case, measure, peer]: [&'static str; 3],
     points: &'static [&'static str],
