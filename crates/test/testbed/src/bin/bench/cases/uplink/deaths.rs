@@ -9,7 +9,7 @@ use crate::contender::{AF_XDP, Contender, HYPERSWITCH};
 use crate::network::{Network, float};
 use crate::record::Better::Lower;
 use crate::record::Record;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ pub const KILLS: Case = Case {
     axis: "uplink",
     measures: &[
         ("until the outside is reached again", "ms", Lower),
+        ("lost from outside", "datagrams", Lower),
         ("lost between containers", "datagrams", Lower),
     ],
     contenders: &[HYPERSWITCH, AF_XDP],
@@ -40,6 +41,8 @@ const RATE: u32 = 5000;
 /// How long they send, and what of that is before the signal.
 const TIME: Duration = Duration::from_secs(3);
 const BEFORE: Duration = Duration::from_millis(500);
+/// What is left of it when silence is no longer looked for.
+const AFTER: Duration = Duration::from_millis(300);
 /// Time from one signal to the next one.
 const BETWEEN: Duration = Duration::from_secs(6);
 /// Deaths in a row; a supervisor waits longer from the fifth in a minute on.
@@ -75,8 +78,8 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record, signal: S
     )
 }
 
-/// How long no datagram came from outside, and how many were lost between containers.
-fn measure(network: &Network, stations: &Stations, signal: Signal) -> Result<[f64; 2]> {
+/// How long no datagram came from outside, how many of those were lost, and how many between containers.
+fn measure(network: &Network, stations: &Stations, signal: Signal) -> Result<[f64; 3]> {
     let begin = Instant::now();
     let [first, second, third] = &stations.containers[..] else {
         unreachable!("three were made")
@@ -93,12 +96,37 @@ fn measure(network: &Network, stations: &Stations, signal: Signal) -> Result<[f6
     if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
         kill_process(pid, signal)?;
     }
+    let away = longest_silence(first, TIME - BEFORE - AFTER)?;
     let [outside, inside] = running.map(|running| udp_rr::wait(running, TIME));
     let (outside, inside) = (outside?.transactions, inside?.transactions);
     thread::sleep(Duration::from_millis(50));
     let lost = |sent: u64, before: u64, after: u64| float((before + sent).saturating_sub(after));
-    let away = lost(outside, from_outside, received(first)?) / f64::from(RATE);
-    let values = [1000.0 * away, lost(inside, between, received(third)?)];
+    let values = [
+        1000.0 * away.as_secs_f64(),
+        lost(outside, from_outside, received(first)?),
+        lost(inside, between, received(third)?),
+    ];
     thread::sleep(BETWEEN.saturating_sub(begin.elapsed()));
     Ok(values)
+}
+
+/// The longest time in which a container received nothing.
+fn longest_silence(container: &Namespace, time: Duration) -> Result<Duration> {
+    let pid = *container.pids()?.first().context("its sink has ended")?;
+    let received = || -> Option<u64> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/net/dev")).ok()?;
+        let line = text.lines().find_map(|line| line.trim().strip_prefix("eth0:"))?;
+        line.split_whitespace().nth(1)?.parse().ok()
+    };
+    let (begin, mut count, mut longest) = (Instant::now(), received(), Duration::ZERO);
+    let mut since = begin;
+    while begin.elapsed() < time {
+        thread::sleep(Duration::from_micros(500));
+        let (now, new) = (Instant::now(), received());
+        if new != count {
+            longest = longest.max(now - since);
+            (since, count) = (now, new);
+        }
+    }
+    Ok(longest.max(since.elapsed()))
 }
