@@ -4,7 +4,7 @@
 //! address drives the devices, so such an address must be the host's own.
 
 use crate::p4::PlacedPort;
-use crate::value::Name;
+use crate::value::{Name, P4Operations};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -56,6 +56,10 @@ pub struct P4DeviceConfig {
     /// Number of the port by which packets go to clients and come from them: 0 to 510, and none of `ports`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_port: Option<u16>,
+    /// Most operations of one pass that clients' programs are allowed; default: 32,768, or what the P4 switch
+    /// has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operations: Option<P4Operations>,
 }
 
 #[cfg(test)]
@@ -94,6 +98,9 @@ mod tests {
             (format!("{device}cpu-port = 510\n"), ""),
             (format!("{device}cpu-port = 511\n"), "0 to 510"),
             (format!("{device}cpu-port = 2\n"), "has that number"),
+            (format!("{device}operations = 640404\n"), ""),
+            (format!("{device}operations = 32767\n"), "32768 to 1000000"),
+            (format!("{device}operations = 1000001\n"), "32768 to 1000000"),
         ];
         for (text, expected) in cases {
             let error = error(&text);

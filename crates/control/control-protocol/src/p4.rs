@@ -62,6 +62,9 @@ pub const MAX_CELL_WORDS: usize = 4096;
 /// Most stages of a port.
 pub const MAX_P4_STAGES: usize = 4;
 
+/// Most writes of cells that are made at once.
+pub const MAX_CELL_WRITES: usize = 1024;
+
 /// A port's place at a P4 switch, or the end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct P4Binding {
@@ -173,6 +176,17 @@ pub enum P4Request {
         /// As in [`P4Answer::Cells`].
         words: Vec<u64>,
     },
+    /// Sets cells of several arrays at once: each packet sees all of them as they were, or as they are to be.
+    /// Meanwhile packets wait in their rings. Nothing has changed if one of them cannot be set. Answer:
+    /// `Done`.
+    WriteAll {
+        /// The P4 switch.
+        switch: P4Id,
+        /// The version that the arrays' numbers belong to.
+        tag: u64,
+        /// [`MAX_CELL_WRITES`] at most, with [`MAX_CELL_WORDS`] words together.
+        writes: Vec<P4CellWrite>,
+    },
     /// Joins a P4 switch with the process that serves its clients, in the place of the one before. One
     /// descriptor: a `SOCK_SEQPACKET` socket, on which the data plane sends [`FromP4`] without waiting and
     /// receives [`ToP4`]. Ends when its peer is closed, or the P4 switch deleted. Answer: `Done`.
@@ -214,6 +228,17 @@ pub enum ToP4 {
         /// Digests.
         digests: u64,
     },
+}
+
+/// Cells that are set together with others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct P4CellWrite {
+    /// The array.
+    pub array: P4Array,
+    /// The first cell.
+    pub cell: u32,
+    /// Words of the cells, as in [`P4Answer::Cells`].
+    pub words: Vec<u64>,
 }
 
 /// An array of cells, by its number in the program.
@@ -372,6 +397,20 @@ mod tests {
         let message = FromDataPlane::Answer {
             serial: u32::MAX,
             result: Ok(Answer::P4(cells)),
+        };
+        assert!(encoded_len(&message) < MAX_MESSAGE);
+        let one = P4CellWrite {
+            array: P4Array::Register(u16::MAX),
+            cell: u32::MAX,
+            words: vec![u64::MAX; MAX_CELL_WORDS / MAX_CELL_WRITES],
+        };
+        let message = ToDataPlane {
+            serial: u32::MAX,
+            request: Request::P4(P4Request::WriteAll {
+                switch: P4Id(u32::MAX),
+                tag: u64::MAX,
+                writes: vec![one; MAX_CELL_WRITES],
+            }),
         };
         assert!(encoded_len(&message) < MAX_MESSAGE);
     }

@@ -21,7 +21,8 @@ use control_protocol::rules::RuleAnswer;
 use controller::Welcome;
 use flow::{Flow, FlowStats, PortId, Stage};
 use management::Request::{
-    P4Connect, P4Devices, P4List, P4Load, P4Ports, P4Program, P4Read, P4Rollback, P4Stages, P4Unload, P4Write,
+    P4Connect, P4Devices, P4List, P4Load, P4Ports, P4Program, P4Read, P4Rollback, P4Stages, P4Unload,
+    P4Write, P4WriteAll,
 };
 use management::{
     ContestedMacs, Counters, DataPlaneStatus, MAX_CONFIGURATION, MacInfo, P4Cells, PortStats, Process, Reply,
@@ -119,7 +120,8 @@ impl Control {
             | P4Read { .. }
             | P4Rollback { .. }
             | P4Unload { .. }
-            | P4Write { .. }) => {
+            | P4Write { .. }
+            | P4WriteAll { .. }) => {
                 return self.serve_p4(token, own, fds);
             }
         };
@@ -149,10 +151,10 @@ impl Control {
                 cell,
                 words,
             } => self.p4_write(token, &name, (tag, array), (cell, words)),
+            P4WriteAll { name, tag, writes } => self.p4_write_all(token, &name, tag, writes),
             Request::P4Rollback { name } => self.p4_rollback(token, &name),
             Request::P4Unload { name } => {
-                let done = self.p4_unload(&name)?;
-                self.reply_when_made(token, done)
+                (self.p4_unload(&name)).and_then(|done| self.reply_when_made(token, done))
             }
             P4Ports { name, set, remove } => {
                 let done = self.p4_ports(&name, &set, &remove)?;

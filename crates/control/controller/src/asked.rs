@@ -109,7 +109,8 @@ impl Kind {
                 | P4Request::Connect { .. }
                 | P4Request::Delete { .. }
                 | P4Request::Link { .. }
-                | P4Request::Write { .. },
+                | P4Request::Write { .. }
+                | P4Request::WriteAll { .. },
             ) => Kind::Done,
             Request::Trace { .. } | Request::TraceActions { .. } => Kind::Trace,
             Request::Work => Kind::Work,

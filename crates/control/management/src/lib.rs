@@ -16,7 +16,7 @@ mod snapshot;
 
 pub use client::{Client, ClientError, supervision};
 pub use configuration::*;
-pub use control_protocol::p4::{MAX_CELL_WORDS, P4Array};
+pub use control_protocol::p4::{MAX_CELL_WORDS, P4Array, P4CellWrite};
 pub use error_report::{ErrorCode, ErrorPlace, ErrorReport};
 pub use event::{Event, EventMark, Events, Happening};
 pub use reply::{

@@ -6,7 +6,7 @@ use configuration::{
     P4StageConfig, PortConfig, Priority, StormBits, StormControl, SwitchConfig, VlanConfig, VlanPriority,
     Weight,
 };
-use control_protocol::p4::P4Array;
+use control_protocol::p4::{P4Array, P4CellWrite};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -203,6 +203,15 @@ pub enum Request {
         /// Words of the cells, the least significant first.
         words: Vec<u64>,
     },
+    /// Sets cells of arrays at once: each packet sees all of them as they were, or as they are to be.
+    P4WriteAll {
+        /// Name of the P4 switch.
+        name: String,
+        /// The tag of the program that the arrays' numbers belong to.
+        tag: u64,
+        /// The cells.
+        writes: Vec<P4CellWrite>,
+    },
     /// Returns to the program, with its entries, and to the ports that were in force before the last
     /// [`P4Load`](Self::P4Load) with ports, or before the configuration file changed them.
     P4Rollback {
@@ -347,6 +356,7 @@ impl Request {
             | Request::P4Unload { .. }
             | Request::P4Rollback { .. }
             | Request::P4Write { .. }
+            | Request::P4WriteAll { .. }
             | Request::P4Connect { .. }
             | Request::MacFlush { .. }
             | Request::FlowFlush { .. }

@@ -1,10 +1,13 @@
 //! Cells of counters and registers that a batch sets, behind its version.
 
+use crate::arbitration::Scope;
 use crate::device::{Device, Ended, Reading, no_pipeline, not_committed};
 use crate::failure::{Done, Failure};
+use crate::proto::Update;
 use crate::read::Reader;
 use crate::switches::Switches;
 use crate::write::CellWrite;
+use control_protocol::p4::{MAX_CELL_WORDS, MAX_CELL_WRITES as MAX_CELL_WRITES_AT_ONCE, P4CellWrite};
 use tonic::Code;
 
 /// Most cells of counters and registers that a batch may set.
@@ -22,6 +25,54 @@ impl Device {
             None => Ok(()),
         });
         ended.collect()
+    }
+
+    /// Sets the cells of a batch that packets see at once.
+    pub(crate) fn set_at_once(
+        &mut self,
+        updates: &[Update],
+        scope: &Scope,
+        switches: &mut dyn Switches,
+    ) -> Ended {
+        let is_saved = self.saved.is_some();
+        let own = self.held.as_mut().and_then(|held| held.pipeline.as_mut());
+        let Some(pipeline) = self.saved.as_mut().or(own) else {
+            return vec![Err(no_pipeline()); updates.len()];
+        };
+        let all = updates.iter().map(|update| pipeline.apply(update, scope));
+        let mut applied: Applied = all.collect();
+        refuse_cells(&mut applied, is_saved);
+        if applied.iter().all(Result::is_ok) {
+            let set = self.put_at_once(&applied, switches);
+            if let (Err(failure), Some(first)) = (set, applied.first_mut()) {
+                *first = Err(failure);
+            }
+        }
+        if applied.iter().any(Result::is_err) {
+            abort(&mut applied);
+        }
+        without_cells(applied)
+    }
+
+    fn put_at_once(&self, applied: &Applied, switches: &mut dyn Switches) -> Done<()> {
+        let held = self.held.as_ref().ok_or_else(no_pipeline)?;
+        let pipeline = held.pipeline.as_ref().ok_or_else(no_pipeline)?;
+        let mut writes = Vec::new();
+        for write in applied.iter().flatten().flatten() {
+            let of_cell = |cell| P4CellWrite {
+                array: write.array,
+                cell,
+                words: write.words.clone(),
+            };
+            writes.extend(pipeline.cells_of(write)?.map(of_cell));
+        }
+        let words: usize = writes.iter().map(|write| write.words.len()).sum();
+        if writes.len() > MAX_CELL_WRITES_AT_ONCE || words > MAX_CELL_WORDS {
+            return Err(Failure::exhausted(format_args!(
+                "{MAX_CELL_WRITES_AT_ONCE} cells with {MAX_CELL_WORDS} words are the most that packets can see at once"
+            )));
+        }
+        switches.set_cells((&self.name, held.tag), writes)
     }
 
     /// Sets the cells of a batch that is made as a whole. If one cannot be set, those before it get their

@@ -6,7 +6,7 @@
 use crate::failure::{Done, Failure};
 use crate::switches::{DeviceInfo, Switches};
 use control_protocol::Channel;
-use control_protocol::p4::P4Array;
+use control_protocol::p4::{P4Array, P4CellWrite};
 use management::{Reply, Request, Response};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::{self, BufRead, BufReader, IoSlice, Write};
@@ -179,6 +179,15 @@ impl Switches for ControlLink {
             array,
             cell,
             words,
+        };
+        self.call(&request, None).map(drop)
+    }
+
+    fn set_cells(&mut self, version: (&str, u64), writes: Vec<P4CellWrite>) -> Done<()> {
+        let request = Request::P4WriteAll {
+            name: version.0.into(),
+            tag: version.1,
+            writes,
         };
         self.call(&request, None).map(drop)
     }

@@ -297,11 +297,14 @@ impl Device {
             other => return Err(Failure::invalid(format_args!("there is no atomicity {other}"))),
         };
         self.pipeline()?;
-        if atomicity == atomicity::DATAPLANE_ATOMIC && updates.len() > 1 && updates.iter().any(is_about_cells)
-        {
-            return Err(Failure::unimplemented(
-                "packets see cells of counters and registers one after the other, also within a batch",
-            ));
+        let about_cells = updates.iter().filter(|update| is_about_cells(update)).count();
+        if atomicity == atomicity::DATAPLANE_ATOMIC && about_cells > 0 {
+            if about_cells < updates.len() {
+                return Err(Failure::unimplemented(
+                    "packets see cells of counters and registers at once, but not at once with other entities",
+                ));
+            }
+            return Ok(self.set_at_once(updates, scope, switches));
         }
         let mut ended = Vec::new();
         for _ in 0..ATTEMPTS {

@@ -338,20 +338,23 @@ fn a_pipeline_that_reconciles_keeps_entries_and_one_that_does_not_clears_them() 
     assert_ne!(lineage(&instance), first, "registers and counters begin anew");
 }
 
+/// A cell of the firewall's first register, with a value.
+fn register_cell(index: i64, value: &[u8]) -> Kind {
+    let (_, program) = testing::program("stateful_firewall");
+    Kind::RegisterEntry(Box::new(RegisterEntry {
+        register_id: program.registers[0].identity.id.unwrap(),
+        index: Some(Index { index }),
+        data: Some(P4Data {
+            bitstring: Some(value.to_vec()),
+            r#struct: None,
+        }),
+    }))
+}
+
 #[test]
 fn cells_are_set_and_read() {
     let (mut service, instance) = running("stateful_firewall");
-    let (_, program) = testing::program("stateful_firewall");
-    let cell = |index, value: &[u8]| {
-        Kind::RegisterEntry(Box::new(RegisterEntry {
-            register_id: program.registers[0].identity.id.unwrap(),
-            index: Some(Index { index }),
-            data: Some(P4Data {
-                bitstring: Some(value.to_vec()),
-                r#struct: None,
-            }),
-        }))
-    };
+    let cell = register_cell;
     service
         .write(&batch(vec![update(MODIFY, cell(4, &[1]))], 0))
         .unwrap();
@@ -364,18 +367,46 @@ fn cells_are_set_and_read() {
     ended.unwrap();
     let answer = ReadResponse::decode(&answers[0][..]).unwrap();
     assert_eq!(answer.entities[0].kind, Some(cell(4, &[1])));
-    // Packets would see one cell before the other.
-    let updates = vec![update(MODIFY, cell(4, &[1])); 2];
-    let refused = service
-        .write(&batch(updates, atomicity::DATAPLANE_ATOMIC))
-        .unwrap_err();
-    assert_eq!(refused.failure.code, Unimplemented);
     let many = vec![update(MODIFY, cell(0, &[1])); 5000];
     let refused = service.write(&batch(many, 0)).unwrap_err();
     assert_eq!(
         codes(&refused).iter().filter(|code| **code == Code::Ok).count(),
         4096
     );
+}
+
+#[test]
+fn cells_are_set_at_once_or_not_at_all() {
+    let (mut service, instance) = running("stateful_firewall");
+    let cell = register_cell;
+    // At once, but not at once with other entities.
+    let cells = |range: std::ops::Range<i64>| -> Vec<_> {
+        range.map(|index| update(MODIFY, cell(index, &[1]))).collect()
+    };
+    let atomic = |updates| batch(updates, atomicity::DATAPLANE_ATOMIC);
+    service.write(&atomic(cells(4..6))).unwrap();
+    assert_eq!(instance.borrow().at_once, 1);
+    assert_eq!(instance.borrow().cells.get(&(0, 5)), Some(&vec![1]));
+    let mut mixed = cells(0..2);
+    let group = Replication::Group(MulticastGroupEntry {
+        multicast_group_id: 7,
+        ..MulticastGroupEntry::default()
+    });
+    let group = PacketReplicationEngineEntry { r#type: Some(group) };
+    mixed.push(update(INSERT, Kind::Replication(Box::new(group))));
+    let refused = service.write(&atomic(mixed)).unwrap_err();
+    assert_eq!(refused.failure.code, Unimplemented);
+    let too_many = service.write(&atomic(cells(0..1025))).unwrap_err();
+    assert_eq!(codes(&too_many)[..2], [Code::ResourceExhausted, Aborted]);
+    instance.borrow_mut().refused_cell = Some(1);
+    let refused = service.write(&atomic(cells(0..2))).unwrap_err();
+    assert_eq!(codes(&refused), [Code::Unavailable, Aborted]);
+    assert_eq!(instance.borrow().cells.get(&(0, 0)), None);
+    instance.borrow_mut().refused_cell = None;
+    let mut beyond = cells(0..1);
+    beyond.push(update(MODIFY, cell(1 << 40, &[1])));
+    assert!(service.write(&atomic(beyond)).is_err());
+    assert_eq!(instance.borrow().cells.get(&(0, 0)), None);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::failure::Done;
 use control_protocol::Channel;
-use control_protocol::p4::P4Array;
+use control_protocol::p4::{P4Array, P4CellWrite};
 
 /// A device of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +57,12 @@ pub trait Switches {
     /// # Errors
     /// As [`cells`](Self::cells).
     fn set_cell(&mut self, version: (&str, u64), array: P4Array, cell: u32, words: Vec<u64>) -> Done<()>;
+
+    /// Sets cells at once: each packet sees all of them as they were, or as they are to be.
+    ///
+    /// # Errors
+    /// As [`cells`](Self::cells), and if they are too many; nothing has changed then.
+    fn set_cells(&mut self, version: (&str, u64), writes: Vec<P4CellWrite>) -> Done<()>;
 
     /// A connection to the data plane, by which packets of a P4 switch come and go.
     ///

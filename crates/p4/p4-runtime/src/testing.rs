@@ -11,7 +11,7 @@ use crate::proto::{
 use crate::read::Reader;
 use crate::switches::{DeviceInfo, Switches};
 use control_protocol::Channel;
-use control_protocol::p4::P4Array;
+use control_protocol::p4::{P4Array, P4CellWrite};
 use p4_ir::{Bits, Program, Table};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -108,6 +108,8 @@ pub struct Instance {
     pub other: Option<Vec<u8>>,
     /// Versions that were put.
     pub puts: u64,
+    /// Times that cells were set at once.
+    pub at_once: u64,
     /// The data plane's end of the latest connection.
     pub data_plane: Option<Channel>,
 }
@@ -176,6 +178,16 @@ impl Switches for Shared {
         }
         own.cells.insert((number, cell), words);
         Ok(())
+    }
+
+    fn set_cells(&mut self, version: (&str, u64), writes: Vec<P4CellWrite>) -> Done<()> {
+        let refused = self.borrow().refused_cell;
+        if writes.iter().any(|write| Some(write.cell) == refused) {
+            return Err(Failure::new(Code::Unavailable, "the instance does not answer"));
+        }
+        self.borrow_mut().at_once += 1;
+        let mut each = writes.into_iter();
+        each.try_for_each(|write| self.set_cell(version, write.array, write.cell, write.words))
     }
 
     fn connect(&mut self, _: &str) -> Done<Channel> {

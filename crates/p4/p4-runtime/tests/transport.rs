@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use control_protocol::p4::P4Array;
+use control_protocol::p4::{P4Array, P4CellWrite};
 use http::uri::PathAndQuery;
 use p4_runtime::core_thread::{self, STREAM_QUEUE};
 use p4_runtime::failure::{Done, Failure};
@@ -51,6 +51,10 @@ impl Switches for Empty {
     }
 
     fn set_cell(&mut self, _: (&str, u64), _: P4Array, _: u32, _: Vec<u64>) -> Done<()> {
+        Err(Failure::missing("nothing"))
+    }
+
+    fn set_cells(&mut self, _: (&str, u64), _: Vec<P4CellWrite>) -> Done<()> {
         Err(Failure::missing("nothing"))
     }
 

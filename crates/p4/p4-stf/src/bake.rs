@@ -141,9 +141,9 @@ fn meter_rates(
 }
 
 /// A program on its way.
-struct Oven {
-    engine: Engine,
-    program: Program,
+pub(crate) struct Oven {
+    pub engine: Engine,
+    pub program: Program,
     setup: Setup,
     /// Replicas with one number: the number, and ports.
     nodes: Vec<(u16, Vec<u32>)>,
@@ -197,6 +197,7 @@ impl Oven {
             Command::RegisterWrite(..) | Command::RegisterReset(_) => {
                 return Err(CommandError::NotBefore("a register"));
             }
+            Command::Profile(command) => self.take_profile(command)?,
             Command::MeterRates(name, cell, rates) => {
                 let rates = meter_rates(&self.program, name, *cell, rates)?;
                 self.setup.meters.push(rates);
@@ -215,7 +216,7 @@ impl Oven {
     }
 
     /// Does something with the table of an entry. Errors name the table.
-    fn with_table(
+    pub(crate) fn with_table(
         &mut self,
         add: &Add,
         change: impl FnOnce(&mut Self, &Add, usize) -> Result<(), CommandError>,
@@ -304,6 +305,12 @@ impl Oven {
         if table.implementation != Implementation::Direct {
             return Err(CommandError::NotBefore("an entry in an action profile"));
         }
+        self.entry_action(add, number)
+    }
+
+    /// The action of a table's entry, or of a member of its profile.
+    pub(crate) fn entry_action(&self, add: &Add, number: usize) -> Result<EntryAction, CommandError> {
+        let table = &self.program.tables[number];
         let Target::Action { action, arguments } = target(&self.program, table, add)? else {
             return Err(CommandError::NotBefore("a member or a group"));
         };

@@ -117,6 +117,22 @@ pub enum CommandError {
     /// The command is not one for a program that has not begun.
     #[error("{0} cannot be given to a program before its first packet")]
     NotBefore(&'static str),
+    /// The command is only for a program that has not begun.
+    #[error("{0} can be given to a program only before its first packet")]
+    OnlyBefore(&'static str),
+    /// A table has no action profile.
+    #[error("the table has no action profile: its entries name actions")]
+    NoProfile,
+    /// An action profile lacks a member or a group.
+    #[error("action profile {profile} has no {what} {number}")]
+    NotInProfile {
+        /// Name of the profile.
+        profile: String,
+        /// Member or group.
+        what: &'static str,
+        /// The number.
+        number: u32,
+    },
     /// There is no entry with such keys and priority.
     #[error("there is no entry with these keys and this priority")]
     NoEntry,

@@ -16,6 +16,7 @@
 //! | `entry` | entries from names and values |
 //! | `session` | commands on an engine and its state |
 //! | `bake` | commands put into a program before its first packet |
+//! | `profile` | members and groups of action profiles, put into a program likewise |
 //! | `check`, `comparison` | expectations; comparing a counter with a number |
 //! | `limits` | limits of scripts |
 //! | `error` | errors of a script, a command, a packet, a folder |
@@ -32,11 +33,13 @@ pub mod folder;
 mod limits;
 mod names;
 mod number;
+mod profile;
 pub mod script;
 mod session;
 
 pub use bake::{EntryVerb, bake, change, set_rates};
 pub use check::{Expectations, run};
+
 pub use error::{CommandError, Difference, Expected, Failure, NameError, Problem, ScriptError, Unreadable};
 pub use number::{Digits, MAX_DIGITS};
 pub use session::{Sent, Session};

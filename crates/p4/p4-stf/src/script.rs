@@ -76,6 +76,44 @@ pub struct Rate {
 
 impl Eq for Rate {}
 
+/// A line about action profiles. A profile is named by itself, or by a table that has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProfileCommand {
+    /// Makes a member of a profile.
+    Member {
+        /// The profile.
+        profile: String,
+        /// Name of an action of its tables.
+        action: String,
+        /// Arguments by their names.
+        arguments: Vec<(String, Digits)>,
+    },
+    /// Makes a group of a profile.
+    Group(String),
+    /// Puts a member of a profile into a group, or once more.
+    Join {
+        /// The profile.
+        profile: String,
+        /// Number of the member.
+        member: u32,
+        /// Number of the group.
+        group: u32,
+    },
+    /// Adds an entry, without an action, that leads to a member or to a group.
+    Add(Add, Leads),
+    /// Has a table's default do what a member does: the table, and the member's number.
+    SetDefault(String, u32),
+}
+
+/// What an entry leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leads {
+    /// A member, by its number.
+    Member(u32),
+    /// A group, by its number.
+    Group(u32),
+}
+
 /// The command in a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -117,6 +155,8 @@ pub enum Command {
     MeterRates(String, Option<u64>, [Rate; 2]),
     /// Reads something only to show it: kind of the thing, name, index.
     Show(Shown, String, u64),
+    /// Fills an action profile. No line of a script says that, but BMv2's command line.
+    Profile(ProfileCommand),
 }
 
 /// An object that a command shows.

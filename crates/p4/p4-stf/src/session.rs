@@ -119,6 +119,7 @@ impl Session {
                 self.state.set_register(register, *index, &words)?;
             }
             Command::RegisterReset(name) => self.state.reset_register(self.register(name)?),
+            Command::Profile(_) => return Err(CommandError::OnlyBefore("a member or a group")),
             Command::MeterRates(name, index, rates) => self.set_rates(name, *index, rates)?,
             Command::Show(what, name, index) => self.show(*what, name, *index)?,
             other => self.replicate(other)?,

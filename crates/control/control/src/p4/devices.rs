@@ -11,7 +11,7 @@ use crate::users::Token;
 use control_protocol::data_plane;
 use control_protocol::p4::P4Request;
 use flow::P4Id;
-use management::{P4Device, P4DeviceConfig, P4Place, PlacedPort, Reply, Request};
+use management::{P4Device, P4DeviceConfig, P4Operations, P4Place, PlacedPort, Reply, Request};
 use rustix::net::{SocketType, sockopt};
 use std::os::fd::OwnedFd;
 
@@ -24,11 +24,15 @@ impl Control {
             Request::P4Program { name, .. }
             | Request::P4Connect { name }
             | Request::P4Read { name, .. }
-            | Request::P4Write { name, .. } => drop(device(name)?),
+            | Request::P4Write { name, .. }
+            | Request::P4WriteAll { name, .. } => drop(device(name)?),
             Request::P4Load { name, replaces, .. } => {
+                let device = device(name.as_str())?;
+                let present = self.intent.p4.get(name.as_str());
+                let allowed = device.operations.map(P4Operations::get);
                 return Ok(Request::P4Load {
-                    ports: self.device_ports(device(name.as_str())?),
-                    operations: self.intent.p4.get(name.as_str()).and_then(|own| own.operations),
+                    ports: self.device_ports(device),
+                    operations: allowed.or(present.and_then(|own| own.operations)),
                     name: name.clone(),
                     replaces: *replaces,
                 });

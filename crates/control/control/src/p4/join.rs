@@ -12,7 +12,9 @@ use crate::serve::Served;
 use crate::state::desired;
 use crate::users::Token;
 use control_protocol::data_plane::{Answer, Request};
-use control_protocol::p4::{MAX_P4_SWITCHES, MAX_PIECE, P4Array, P4Attachment, P4Binding, P4Request};
+use control_protocol::p4::{
+    MAX_P4_SWITCHES, MAX_PIECE, P4Array, P4Attachment, P4Binding, P4CellWrite, P4Request,
+};
 use controller::Answered;
 use flow::{P4Id, PortId};
 use management::{Hex, P4End, P4Piece, P4Place, Reply};
@@ -46,7 +48,7 @@ impl Control {
             (None, None) => return Err(Refusal::NoP4(name.into())),
         };
         let operations = match present {
-            Some(present) if only_entries => present.operations,
+            Some(present) if only_entries => operations.or(present.operations),
             _ => operations,
         };
         let version = Version::new(
@@ -211,6 +213,17 @@ impl Control {
             vec![],
             Question::Barrier(Reply::Done),
         )
+    }
+
+    /// Sets cells of arrays, all at once.
+    ///
+    /// # Errors
+    /// There is no such P4 switch, or no data plane.
+    pub fn p4_write_all(&mut self, token: Token, name: &str, tag: u64, writes: Vec<P4CellWrite>) -> Served {
+        let switch = self.p4_number(name)?;
+        let request = P4Request::WriteAll { switch, tag, writes };
+        let done = Question::Barrier(Reply::Done);
+        self.ask_user(token, Request::P4(request), vec![], done)
     }
 
     /// Ends a P4 switch. Its ports are their switch's again.

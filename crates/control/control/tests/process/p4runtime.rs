@@ -68,6 +68,11 @@ fn the_process_for_p4runtime_reaches_its_devices_only() {
     }
     let others = [
         load("other"),
+        Verb::P4WriteAll {
+            name: "other".into(),
+            tag: 0,
+            writes: Vec::new(),
+        },
         program("other"),
         read("other"),
         connect("other"),

@@ -1,10 +1,10 @@
 //! What a controller reads and sets of a P4 switch's arrays while packets flow.
 //!
 //! Cells of registers and counters are atomics: neither side waits for the other. A value of several words
-//! may be half of one packet's and half of the next one's.
+//! may be half of one packet's and half of the next one's, unless cells are set while no packet runs.
 
 use super::version::{P4Refused, Version};
-use control_protocol::p4::{MAX_CELL_WORDS, P4Answer, P4Array};
+use control_protocol::p4::{MAX_CELL_WORDS, P4Answer, P4Array, P4CellWrite};
 use p4_interpreter::CounterValue;
 use p4_ir::{CounterId, Register, RegisterId, TableId};
 
@@ -82,6 +82,40 @@ pub(super) fn write(version: &Version, array: P4Array, from: u32, words: &[u64])
         set(version, array, cell, words)?;
     }
     Ok(())
+}
+
+/// Sets cells of several arrays, or none if one cannot be set. No packet runs meanwhile.
+pub(super) fn write_all(version: &Version, writes: &[P4CellWrite]) -> Result<(), P4Refused> {
+    let mut former = Vec::new();
+    let written = writes.iter().try_for_each(|write| {
+        former.push(read_as_long(version, write)?);
+        self::write(version, write.array, write.cell, &write.words)
+    });
+    written.inspect_err(|_| {
+        for (write, words) in writes.iter().zip(former).rev() {
+            // They were there.
+            let _ = self::write(version, write.array, write.cell, &words);
+        }
+    })
+}
+
+/// Words of the cells that are to be written.
+fn read_as_long(version: &Version, write: &P4CellWrite) -> Result<Vec<u64>, P4Refused> {
+    let (array, cell) = (write.array, write.cell);
+    let missing = || P4Refused::NoCell { array, cell };
+    let (cells, stride) = shape(version, array).ok_or_else(missing)?;
+    let count = write.words.len() / stride as usize;
+    if count == 0 || !write.words.len().is_multiple_of(stride as usize) {
+        return Err(missing());
+    }
+    let mut words = Vec::with_capacity(write.words.len());
+    for cell in (cell..cells).take(count) {
+        add_cell(version, array, cell, &mut words)?;
+    }
+    if words.len() < write.words.len() {
+        return Err(missing());
+    }
+    Ok(words)
 }
 
 fn set(version: &Version, array: P4Array, cell: u32, words: &[u64]) -> Result<(), P4Refused> {

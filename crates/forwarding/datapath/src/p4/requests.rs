@@ -12,8 +12,8 @@ use crate::refusal::Refusal;
 use crate::state::Datapath;
 use control_protocol::data_plane::Answer;
 use control_protocol::p4::{
-    MAX_OPERATIONS, MAX_P4_DRAFTS, MAX_P4_SWITCHES, MAX_PIECE, P4Answer, P4Array, P4Info, P4Request,
-    USUAL_OPERATIONS,
+    MAX_CELL_WORDS, MAX_CELL_WRITES, MAX_OPERATIONS, MAX_P4_DRAFTS, MAX_P4_SWITCHES, MAX_PIECE, P4Answer,
+    P4Array, P4CellWrite, P4Info, P4Request, USUAL_OPERATIONS,
 };
 use flow::{ControllerId, P4Id};
 use std::collections::{BTreeMap, VecDeque};
@@ -34,6 +34,7 @@ pub(crate) struct P4Work {
     drafts: BTreeMap<P4Id, Draft>,
     waiting: VecDeque<(u32, Change)>,
     making: Option<Making>,
+    writing: Option<Writing>,
     /// Changes that were published, of which forwarding threads may not know.
     published: VecDeque<Published>,
     /// Versions that forwarding threads may still have.
@@ -48,9 +49,28 @@ struct Draft {
 }
 
 enum Change {
-    Commit { switch: P4Id, tag: u64, draft: Draft },
+    Commit {
+        switch: P4Id,
+        tag: u64,
+        draft: Draft,
+    },
     Delete(P4Id),
     Cells(CellRequest),
+    /// Cells that are set at once.
+    AllCells {
+        switch: P4Id,
+        tag: u64,
+        writes: Vec<P4CellWrite>,
+    },
+}
+
+/// Cells that are set when no packet runs through the version that is closed for it.
+struct Writing {
+    /// Of the request; `None` if its controller is gone.
+    serial: Option<u32>,
+    period: u64,
+    switch: Arc<P4Switch>,
+    writes: Vec<P4CellWrite>,
 }
 
 /// A request about cells of a version's arrays.
@@ -88,6 +108,7 @@ impl P4Work {
     /// Whether there is something to do now and then.
     pub fn is_busy(&self) -> bool {
         self.making.is_some()
+            || self.writing.is_some()
             || !(self.waiting.is_empty() && self.published.is_empty() && self.retired.is_empty())
     }
 
@@ -103,6 +124,9 @@ impl P4Work {
         self.published.iter_mut().for_each(|change| change.serial = None);
         if let Some(making) = &mut self.making {
             making.serial = None;
+        }
+        if let Some(writing) = &mut self.writing {
+            writing.serial = None;
         }
     }
 
@@ -147,6 +171,9 @@ impl P4Work {
                 cell,
                 words,
             } => return self.ask_cells(serial, (switch, tag), (array, cell), Some(words)),
+            P4Request::WriteAll { switch, tag, writes } => {
+                return self.ask_to_set_all(serial, (switch, tag), writes);
+            }
         };
         Some(done.map(|()| Answer::Done).map_err(Refusal::from))
     }
@@ -176,6 +203,21 @@ impl P4Work {
             words,
         };
         self.waiting.push_back((serial, Change::Cells(request)));
+        None
+    }
+
+    /// Likewise a request to set cells at once.
+    fn ask_to_set_all(
+        &mut self,
+        serial: u32,
+        (switch, tag): (P4Id, u64),
+        writes: Vec<P4CellWrite>,
+    ) -> Option<Result<Answer, Refusal>> {
+        if let Err(refused) = check_writes(&writes) {
+            return Some(Err(refused.into()));
+        }
+        let change = Change::AllCells { switch, tag, writes };
+        self.waiting.push_back((serial, change));
         None
     }
 
@@ -220,10 +262,12 @@ impl P4Work {
             done.extend(self.finish(owner, datapath, making));
         }
         self.end_periods(datapath, &mut done);
-        while self.making.is_none() {
+        done.extend(self.end_writing(datapath));
+        while self.making.is_none() && self.writing.is_none() {
             // Cells of a version are final when no packet meets the former one.
             let is_early = |(_, change): &mut (u32, Change)| {
-                self.published.is_empty() || !matches!(change, Change::Cells(_))
+                let is_about_cells = matches!(change, Change::Cells(_) | Change::AllCells { .. });
+                self.published.is_empty() || !is_about_cells
             };
             let Some((serial, change)) = self.waiting.pop_front_if(is_early) else {
                 break;
@@ -231,7 +275,41 @@ impl P4Work {
             done.extend(self.begin_change((owner, serial), change, datapath, workers));
         }
         self.end_periods(datapath, &mut done);
+        done.extend(self.end_writing(datapath));
         done
+    }
+
+    /// Closes a version, so that cells can be set when no packet runs through it.
+    fn close(
+        &mut self,
+        (key, tag): (P4Key, u64),
+        serial: u32,
+        writes: Vec<P4CellWrite>,
+        datapath: &Datapath,
+    ) -> Result<(), P4Refused> {
+        let switch = present(datapath, key).ok_or(P4Refused::NoSwitch(key.1))?;
+        if switch.tag != tag {
+            return Err(P4Refused::OtherVersion);
+        }
+        switch.version.set_closed(true);
+        self.writing = Some(Writing {
+            serial: Some(serial),
+            period: datapath.periods.begin(),
+            switch,
+            writes,
+        });
+        Ok(())
+    }
+
+    /// Sets cells if no packet runs any more, and lets packets run again.
+    fn end_writing(&mut self, datapath: &Datapath) -> Option<P4Result> {
+        let is_over = |writing: &mut Writing| datapath.periods.is_over(writing.period);
+        let writing = self.writing.take_if(is_over)?;
+        let version = &writing.switch.version;
+        let written = cells::write_all(version, &writing.writes);
+        version.set_closed(false);
+        let written = written.map(|()| Answer::Done).map_err(Refusal::from);
+        Some((writing.serial?, written))
     }
 
     /// Begins a change; returns the answer if there is one already.
@@ -244,6 +322,10 @@ impl P4Work {
     ) -> Option<P4Result> {
         match change {
             Change::Cells(request) => Some((serial, serve_cells(owner, datapath, &request))),
+            Change::AllCells { switch, tag, writes } => {
+                let closed = self.close(((owner, switch), tag), serial, writes, datapath);
+                closed.err().map(|refused| (serial, Err(refused.into())))
+            }
             Change::Delete(switch) => {
                 self.publish(serial, (owner, switch), None, datapath);
                 None
@@ -345,6 +427,13 @@ impl P4Work {
             versions,
         });
     }
+}
+
+/// Whether so many cells can be set at once.
+fn check_writes(writes: &[P4CellWrite]) -> Result<(), P4Refused> {
+    let words: usize = writes.iter().map(|write| write.words.len()).sum();
+    within("writes at once", writes.len() as u64, MAX_CELL_WRITES as u64)?;
+    within("words of cells at once", words as u64, MAX_CELL_WORDS as u64)
 }
 
 fn serve_cells(owner: ControllerId, datapath: &Datapath, request: &CellRequest) -> Result<Answer, Refusal> {

@@ -14,7 +14,7 @@ use p4_ir::setup::{self, Lineage, MeterRates, Setup};
 use p4_ir::{Block, CalculationInput, Checked, Implementation, KeyMatch, MatchKind, Table};
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 use vnic::Counters;
 
@@ -106,6 +106,8 @@ pub(super) struct Version {
     /// What decides in its tables.
     pub key_masks: KeyMasks,
     lanes: Box<[Claim<Lane>]>,
+    /// No lane is given away: cells are about to be set at once.
+    is_closed: AtomicBool,
     pub operations: u64,
     /// Bytes of lanes and tables.
     pub memory: u64,
@@ -183,6 +185,7 @@ impl Version {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             key_masks: KeyMasks::new(&engine, &state),
             watched: engine.program().watched_ports().into_iter().collect(),
+            is_closed: AtomicBool::new(false),
             lanes: (0..lanes).map(|number| Claim::new(lane(number))).collect(),
             memory: scratch + tables,
             engine,
@@ -218,9 +221,18 @@ impl Version {
 
     /// Scratch memory that no other thread uses, if there is one.
     pub fn try_lane(&self) -> Option<Guard<'_, Lane>> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return None;
+        }
         let free = self.lanes.iter().filter(|lane| !lane.is_held());
         // The mark is for nobody: who fails tries again later.
         free.filter_map(Claim::try_claim).next()
+    }
+
+    /// Gives no lane away any more, or again: packets wait in their rings meanwhile. When a grace period is
+    /// over behind that, no packet runs.
+    pub fn set_closed(&self, is_closed: bool) {
+        self.is_closed.store(is_closed, Ordering::Release);
     }
 
     /// Time on the program's clock, in nanoseconds.

@@ -4,7 +4,7 @@ use crate::p4::{P4, bound, commands, script_of, version};
 use crate::support::control::Controller;
 use crate::support::frames::{Tcp, plain};
 use control_protocol::data_plane::{Answer, Request};
-use control_protocol::p4::{P4Answer, P4Array, P4Request};
+use control_protocol::p4::{P4Answer, P4Array, P4CellWrite, P4Request};
 use p4_stf::script::Command;
 use rustix::io::Errno;
 use std::time::Instant;
@@ -155,6 +155,106 @@ fn registers_outlive_their_version_and_can_be_read_and_set() {
     let other = p4_ir::Checked::new(other).unwrap();
     switch.put_p4(P4, &p4_ir::setup::encode(&other, &Default::default()), 3);
     assert_eq!(switch.cells(3, totals), [[0], [0], [0]]);
+    switch.finish();
+}
+
+fn set(array: P4Array, cell: u32, value: u64) -> P4CellWrite {
+    P4CellWrite {
+        array,
+        cell,
+        words: vec![value],
+    }
+}
+
+fn at_once(tag: u64, writes: Vec<P4CellWrite>) -> Request {
+    Request::P4(P4Request::WriteAll {
+        switch: P4,
+        tag,
+        writes,
+    })
+}
+
+/// The registers in which the firewall marks connections.
+fn marks() -> [P4Array; 2] {
+    let registers = |program: &p4_ir::Program| {
+        let names = program.registers.iter().map(|array| array.identity.name.clone());
+        names.collect()
+    };
+    ["marks_a", "marks_b"].map(|name| P4Array::Register(number("stateful_firewall", registers, name)))
+}
+
+/// A packet of port 2 passes if it has a mark in two registers. One has it at each time, and the marks change
+/// places: a packet that saw one of the changes alone would pass.
+#[test]
+fn cells_that_are_set_at_once_are_seen_at_once() {
+    let (packets, given): (Vec<_>, Vec<_>) = script_of("stateful_firewall")
+        .into_iter()
+        .filter(|command| !matches!(command, Command::Expect(..)))
+        .partition(|command| matches!(command, Command::Packet(..)));
+    let bytes = |at: usize| match &packets[at] {
+        Command::Packet(_, bytes) => bytes.clone(),
+        other => panic!("{other:?}"),
+    };
+    let (asked, answered, [a, b]) = (bytes(1), bytes(2), marks());
+    let (mut switch, mut guests) = bound(2, &version("stateful_firewall", &given));
+    guests.get_mut(&1).unwrap().send(&asked);
+    guests.get_mut(&2).unwrap().expect_plain(&asked);
+    switch.until_ended(1, 1);
+    let marked = |cells: Vec<Vec<u64>>| cells.iter().position(|words| words[0] == 1).unwrap() as u32;
+    let [at_a, at_b] = [a, b].map(|array| marked(switch.cells(1, array)));
+    switch.done(at_once(1, vec![set(b, at_b, 0)]));
+    let mut sent = 0;
+    for round in 0..200 {
+        // In this order both marks are there in between.
+        let [there, gone] = [[(b, at_b), (a, at_a)], [(a, at_a), (b, at_b)]][round % 2];
+        let writes = vec![set(there.0, there.1, 1), set(gone.0, gone.1, 0)];
+        let guest = guests.get_mut(&2).unwrap();
+        (0..4).for_each(|_| guest.send(&answered));
+        let serial = switch.tell(at_once(1, writes), &[]);
+        (0..4).for_each(|_| guest.send(&answered));
+        sent += 8;
+        assert_eq!(switch.answer(serial), Ok(Answer::Done));
+    }
+    switch.until_ended(2, sent);
+    let counters = switch.counters(2);
+    assert_eq!((counters.delivered, counters.dropped.total()), (0, sent));
+    // A controller that goes away in between leaves no version closed.
+    switch.tell(at_once(1, vec![set(b, at_b, 1)]), &[]);
+    switch.control = None;
+    switch.connect();
+    guests.get_mut(&2).unwrap().send(&answered);
+    switch.until_ended(2, sent + 1);
+    switch.finish();
+}
+
+#[test]
+fn cells_of_which_one_cannot_be_set_stay_as_they_are() {
+    let (mut switch, _guests) = bound(2, &version("stateful_firewall", &commands("")));
+    let [a, b] = marks();
+    let good = set(b, 3, 1);
+    let of_counter = P4CellWrite {
+        words: vec![1, 2],
+        ..set(P4Array::Counter(0), 0, 0)
+    };
+    let empty = P4CellWrite {
+        words: Vec::new(),
+        ..good.clone()
+    };
+    for (bad, errno) in [
+        (set(a, u32::MAX, 1), Errno::INVAL),
+        (set(a, 3, 2), Errno::INVAL),
+        (of_counter, Errno::INVAL),
+        (empty, Errno::INVAL),
+        (set(P4Array::Idle(0), 0, 1), Errno::INVAL),
+    ] {
+        assert_eq!(switch.refused(at_once(1, vec![good.clone(), bad])), errno);
+    }
+    let many = vec![good.clone(); 1025];
+    assert_eq!(switch.refused(at_once(1, many)), Errno::NOSPC);
+    assert_eq!(switch.refused(at_once(2, vec![good.clone()])), Errno::STALE);
+    assert_eq!(switch.cells(1, b)[3], [0]);
+    switch.done(at_once(1, vec![good]));
+    assert_eq!(switch.cells(1, b)[3], [1]);
     switch.finish();
 }
 

@@ -9,7 +9,7 @@ use super::entries::number;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use p4_ir::{Entry, EntryAction, EntryTarget, KeyMatch, MatchKind, Program, Table};
 use p4_stf::Digits;
-use p4_stf::script::{self, Add, Command, KeyValue};
+use p4_stf::script::{self, Add, Command, KeyValue, Leads, ProfileCommand};
 use serde_json::Value;
 
 /// BMv2's largest priority, so that those of entries are never negative here.
@@ -17,7 +17,12 @@ const LOWEST_PRIORITY: u32 = i32::MAX as u32;
 
 /// Whether a text is in that form.
 pub fn are_in(text: &str) -> bool {
-    text.lines().any(|line| line.trim_start().starts_with("table_"))
+    let begins = |line: &str| {
+        ["table_", "act_prof_"]
+            .iter()
+            .any(|begin| line.trim_start().starts_with(begin))
+    };
+    text.lines().any(begins)
 }
 
 /// Reads a text for a program.
@@ -37,11 +42,84 @@ pub fn read(text: &str, program: &Program) -> Result<Vec<Command>> {
             ["table_set_default", table, action, rest @ ..] => {
                 set_default(program, (table, action), rest).map(|add| vec![add])
             }
+            [first, rest @ ..] if first.starts_with("act_prof_") || first.starts_with("table_indirect_") => {
+                of_profile(program, first, rest).map(|command| vec![Command::Profile(command)])
+            }
             _ => shared(line),
         };
         commands.extend(read.with_context(|| format!("line {}", number + 1))?);
     }
     Ok(commands)
+}
+
+/// A line about action profiles. The older form names a table in place of the profile.
+fn of_profile(program: &Program, first: &str, rest: &[&str]) -> Result<ProfileCommand> {
+    Ok(match (first, rest) {
+        ("act_prof_create_member" | "table_indirect_create_member", [profile, action, values @ ..]) => {
+            let mut actions = program.actions.iter();
+            let found = actions.find(|own| is_meant(&own.identity.name, action));
+            let found = found.with_context(|| format!("there is no action {action}"))?;
+            let parameters = found.parameters.iter().map(|parameter| parameter.name.clone());
+            ProfileCommand::Member {
+                profile: (*profile).into(),
+                action: (*action).into(),
+                arguments: named_arguments(&parameters.collect::<Vec<_>>(), values)?,
+            }
+        }
+        ("act_prof_create_group" | "table_indirect_create_group", [profile]) => {
+            ProfileCommand::Group((*profile).into())
+        }
+        ("act_prof_add_member_to_group" | "table_indirect_add_member_to_group", [profile, member, group]) => {
+            ProfileCommand::Join {
+                profile: (*profile).into(),
+                member: number_of(member)?,
+                group: number_of(group)?,
+            }
+        }
+        _ => return indirect(program, first, rest),
+    })
+}
+
+/// A line about entries that lead to members or groups.
+fn indirect(program: &Program, first: &str, rest: &[&str]) -> Result<ProfileCommand> {
+    Ok(match (first, rest) {
+        ("table_indirect_add", [table, rest @ ..]) => {
+            let (add, to) = leading(program, table, rest)?;
+            ProfileCommand::Add(add, Leads::Member(number_of(to)?))
+        }
+        ("table_indirect_add_with_group", [table, rest @ ..]) => {
+            let (add, to) = leading(program, table, rest)?;
+            ProfileCommand::Add(add, Leads::Group(number_of(to)?))
+        }
+        ("table_indirect_set_default", [table, member]) => {
+            ProfileCommand::SetDefault((*table).into(), number_of(member)?)
+        }
+        _ => bail!("{first} is not supported, or takes other words"),
+    })
+}
+
+/// The number of a member or group.
+fn number_of(text: &str) -> Result<u32> {
+    text.parse()
+        .map_err(|_| anyhow!("{text} is no number of a member or group"))
+}
+
+/// An entry without action, and the number of what it leads to.
+fn leading<'a>(program: &Program, table: &str, rest: &'a [&'a str]) -> Result<(Add, &'a str)> {
+    let (keys, behind) = keys(table_of(program, table)?, rest)?;
+    let [to, behind @ ..] = behind else {
+        bail!("a number of a member or group is wanted behind =>");
+    };
+    let priority = priority(behind)?.with_context(|| format!("{} is no priority", behind.join(" ")))?;
+    let add = Add {
+        table: table.into(),
+        priority,
+        keys,
+        action: String::new(),
+        arguments: Vec::new(),
+        id: None,
+    };
+    Ok((add, to))
 }
 
 /// A line that packet tests have too.
@@ -295,6 +373,96 @@ mod tests {
             let error = format!("{:#}", read(line, &program).unwrap_err());
             assert!(error.contains(wanted), "{error}");
         }
+    }
+
+    const SERVERS: &str = "
+act_prof_create_member servers to_server 02:00:00:00:00:0b 10.0.1.1 8080 2
+act_prof_create_member servers to_server 02:00:00:00:00:0c 10.0.1.2 5353 3
+act_prof_create_group servers
+act_prof_add_member_to_group servers 0 0
+table_indirect_add_with_group pools 1 => 0
+table_indirect_add pools 2 => 1
+";
+
+    /// As the packet test of the program, which fills the same tables by actions.
+    #[test]
+    fn members_and_groups_of_action_profiles_are_filled() {
+        let own = program("load_balancer");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../p4/p4-bmv2/programs/load_balancer");
+        let script = std::fs::read_to_string(folder.join("test.stf")).unwrap();
+        let commands = read(SERVERS, &own).unwrap();
+        let (baked, _) = p4_stf::bake(own.clone(), &commands, &[]).unwrap();
+        let rest: String = script
+            .lines()
+            .filter(|line| !line.starts_with("add pools"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let mut session = p4_stf::Session::new(baked).unwrap();
+        let (mut sent, mut wanted) = (Vec::new(), Vec::new());
+        for line in script::parse(&rest).unwrap() {
+            match &line.command {
+                Command::Expect(port, _) => wanted.push(*port),
+                command => sent.extend(session.run(command).unwrap().into_iter().map(|(port, _)| port)),
+            }
+        }
+        assert_eq!((sent, wanted), (vec![2, 1, 3, 3, 4, 4], vec![2, 1, 3, 3, 4, 4]));
+        // The older form.
+        let older = SERVERS
+            .replace(
+                "act_prof_create_member servers",
+                "table_indirect_create_member pools",
+            )
+            .replace(
+                "act_prof_create_group servers",
+                "table_indirect_create_group pools",
+            )
+            .replace(
+                "act_prof_add_member_to_group servers",
+                "table_indirect_add_member_to_group pools",
+            );
+        let (again, _) = p4_stf::bake(own.clone(), &read(&older, &own).unwrap(), &[]).unwrap();
+        assert_eq!(again.profiles, baked_profiles(&own));
+    }
+
+    #[test]
+    fn lines_about_action_profiles_that_make_no_sense_are_refused() {
+        let own = program("load_balancer");
+        for (line, wanted) in [
+            ("act_prof_create_member none to_server 1 2 3 4", "action profile"),
+            ("act_prof_create_member servers nothing", "no action nothing"),
+            (
+                "act_prof_create_member servers to_server 1 2 3",
+                "4 arguments are wanted, not 3",
+            ),
+            ("act_prof_create_member servers select_pool 3", "select_pool"),
+            ("act_prof_create_member servers to_server 1 2 3 512", "port"),
+            ("act_prof_add_member_to_group servers 0 0", "no member 0"),
+            ("act_prof_add_member_to_group servers x 0", "x is no number"),
+            ("act_prof_dump servers", "not supported"),
+            ("act_prof_create_group", "takes other words"),
+            ("table_indirect_add pools 2 => 7", "no member 7"),
+            ("table_indirect_add_with_group pools 2 => 7", "no group 7"),
+            ("table_indirect_add pools 2", "behind =>"),
+            ("table_indirect_add services 1 2 3 => 0", "no action profile"),
+            ("table_indirect_set_default pools 9", "no member 9"),
+            ("table_indirect_set_default_with_group pools 0", "not supported"),
+        ] {
+            let read = read(&format!("{line}\n"), &own);
+            let error = match read {
+                Err(error) => format!("{error:#}"),
+                Ok(commands) => match p4_stf::bake(own.clone(), &commands, &[]) {
+                    Err((_, error)) => format!("{:#}", anyhow::Error::new(error)),
+                    Ok(_) => String::new(),
+                },
+            };
+            assert!(error.contains(wanted), "{line}: {error}");
+        }
+    }
+
+    fn baked_profiles(own: &p4_ir::Checked) -> Vec<p4_ir::ActionProfile> {
+        let commands = read(SERVERS, own).unwrap();
+        let (baked, _) = p4_stf::bake(own.clone(), &commands, &[]).unwrap();
+        baked.profiles.clone()
     }
 
     #[test]
