@@ -5,10 +5,12 @@
 //!   packets  cycles per packet beside the built-in switch, one program and many
 //!   changes  programs and entries that are exchanged under traffic
 //!   tenants  hostile programs beside two bystanders
+//!   clients  entries that come from a client of P4Runtime
 //!   entries  what the programs have in their tables, as users write it
 //! ```
 
 mod changes;
+mod clients;
 mod entries;
 pub mod packets;
 mod tenants;
@@ -30,6 +32,7 @@ pub const CASE: Case = Case {
         (FIRST, "ms", Lower),
         (LOST, "packets", Lower),
         (REPLACED, "ms", Lower),
+        (RATE, "entries/s", Higher),
         (LONGEST, "us", Lower),
         (LONGEST_WITHOUT, "us", Lower),
         (KEPT, "% of the rate beside a sound program", Higher),
@@ -42,6 +45,7 @@ pub const CASE: Case = Case {
 const FIRST: &str = "first packet after";
 const LOST: &str = "lost";
 const REPLACED: &str = "replaced after";
+const RATE: &str = "added";
 const LONGEST: &str = "longest delay of others";
 const LONGEST_WITHOUT: &str = "longest delay without";
 const KEPT: &str = "bystanders keep";
@@ -51,6 +55,7 @@ const NAME: &str = HYPERSWITCH.name;
 
 fn run(effort: &Effort, _: &[Contender], record: &mut Record) -> Result<()> {
     changes::run(effort, record)?;
+    clients::run(effort, record)?;
     tenants::run(effort, record)
 }
 
