@@ -3,6 +3,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `assembler` | instructions with labels: nothing but Rust is needed to build the product |
 //! | `xdp` | programs in the driver of a device, and maps of the sockets to which they hand frames |
 //!
 //! Maps and programs take CAP_BPF, which the supervisor alone has. Who is given a program may attach it to a
@@ -10,6 +11,7 @@
 //!
 //! Allowed `unsafe`: bpf(2).
 
+pub mod assembler;
 mod xdp;
 
 pub use xdp::{SocketPlaces, XdpMode, attach_to_driver, create_socket_map, insert_socket, steering_program};

@@ -415,6 +415,8 @@ pub enum Connection {
     Attached,
     /// Attached connections from our own driver domain, whose descriptors need no gate.
     Driver,
+    /// As `Driver`, for a veth pair: packets between two such ports may stay in the kernel.
+    Veth,
 }
 
 /// Life of a port.
@@ -468,6 +470,19 @@ pub struct PortInfo {
     pub counters: PortCounters,
     /// Work for it that its front end makes costly.
     pub costly: Costly,
+    /// Of a veth pair: what the kernel forwards.
+    pub kernel_path: Option<KernelPathState>,
+}
+
+/// The packets from a port that the kernel forwards by itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelPathState {
+    /// Kinds of packets that it forwards.
+    pub flows: u32,
+    /// Kinds that it could forward, but does not now.
+    pub waiting: u32,
+    /// Why it forwards none, for users.
+    pub obstacle: Option<String>,
 }
 
 /// What a port has counted.

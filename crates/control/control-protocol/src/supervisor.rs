@@ -128,6 +128,9 @@ pub enum ToChild {
     /// What veth pairs take, or why there is none, for users (broker). Three descriptors: the program at
     /// their ends, the network namespace for these, and the host's. Before anything else.
     VethMeans(Result<(), String>),
+    /// The table of the kernel path (one descriptor), if the kernel has one (data plane, before
+    /// [`VmState`](ToChild::VmState)).
+    KernelPath,
     /// An interface that the broker has had kept, with the descriptors of [`FromChild::Keep`] (broker; see
     /// [`FromChild::Recall`]).
     Kept(OpenInterface),

@@ -9,7 +9,7 @@ use crate::tell::state_name;
 use control_protocol::data_plane::{self, Costly, FoundRule, GuestState, PortState};
 use control_protocol::driver::InterfaceKind;
 use flow::{Action, FIELDS, Flow, FlowKey, FlowMask, FlowStats, ListId, PortId, Stage, SwitchId};
-use management::{DeviceInfo, FlowInfo, PortInUse, PortInfo, PortKind, TraceStep};
+use management::{DeviceInfo, FlowInfo, KernelPathInfo, PortInUse, PortInfo, PortKind, TraceStep};
 use std::net::IpAddr;
 
 impl Control {
@@ -153,6 +153,7 @@ impl Control {
                 _ => 0,
             },
             device: run.id.and_then(|id| self.driver.device(id)).map(DeviceInfo::from),
+            kernel_path: listed.and_then(|info| info.kernel_path.clone()).map(kernel_path),
             contested_macs: match (run.id, switch) {
                 (Some(id), Some(switch)) => switch.l2().contested_on_port(id),
                 _ => 0,
@@ -321,3 +322,13 @@ fn field_names(mask: &FlowMask) -> Vec<String> {
 }
 
 const IPV4: u16 = 0x0800;
+
+/// What the kernel forwards of a port's packets, for users.
+fn kernel_path(state: data_plane::KernelPathState) -> KernelPathInfo {
+    let clean = |text: String| text.chars().filter(|char| !char.is_control()).take(200).collect();
+    KernelPathInfo {
+        flows: state.flows,
+        waiting: state.waiting,
+        obstacle: state.obstacle.map(clean),
+    }
+}

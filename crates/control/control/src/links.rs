@@ -15,7 +15,7 @@ use crate::refusal::Problem;
 use crate::state::Link;
 use control_protocol::Channel;
 use control_protocol::data_plane::{Connection, PortSpec, PortState, Request};
-use control_protocol::driver::{InterfaceSpec, InterfaceState};
+use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState};
 use controller::DriverEvent;
 use flow::{PortId, PortRates};
 use std::os::fd::OwnedFd;
@@ -25,9 +25,10 @@ impl Control {
     pub fn port_spec(&self, name: &str) -> Option<PortSpec> {
         let run = self.ports.get(name)?;
         let port = &run.wanted;
-        let connection = match port.link {
+        let connection = match &port.link {
             Link::Listen(_) => Connection::Listener,
             Link::Connect(_) => Connection::Attached,
+            Link::Interface(spec) if matches!(spec.kind, InterfaceKind::Veth(_)) => Connection::Veth,
             Link::Interface(_) => Connection::Driver,
         };
         Some(PortSpec {

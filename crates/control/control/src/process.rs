@@ -289,6 +289,7 @@ impl Control {
                 ToChild::HidingProgram(_)
                 | ToChild::SteeringProgram(_)
                 | ToChild::VethMeans(_)
+                | ToChild::KernelPath
                 | ToChild::Kept(_)
                 | ToChild::Recalled(_) => {}
                 ToChild::Priority(priority) => self.reported.priority = Some(priority),

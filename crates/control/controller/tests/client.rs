@@ -137,6 +137,7 @@ fn info(number: u32) -> PortInfo {
         features: 0,
         counters: PortCounters::default(),
         costly: Costly::default(),
+        kernel_path: None,
     }
 }
 

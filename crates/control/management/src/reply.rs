@@ -473,6 +473,21 @@ pub struct PortInfo {
     /// Uplink: its device. `None` while it is not open, or the driver domain does not answer.
     #[serde(default)]
     pub device: Option<DeviceInfo>,
+    /// veth: what the kernel forwards by itself.
+    #[serde(default)]
+    pub kernel_path: Option<KernelPathInfo>,
+}
+
+/// Packets from a veth pair that the kernel forwards by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct KernelPathInfo {
+    /// Kinds of packets that it forwards: pairs of source and destination address.
+    pub flows: u32,
+    /// Kinds that it could forward, but does not now.
+    pub waiting: u32,
+    /// Why it forwards none.
+    pub obstacle: Option<String>,
 }
 
 /// A device of the host that is an uplink, as the kernel has it.

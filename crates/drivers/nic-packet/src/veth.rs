@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  container's namespace        the switch's namespace
-//!        eth0  ~~~~~~~~~~~~  v7 (index FIRST + 14)     <- program: redirect to t7
-//!                            t7 (index FIRST + 15)     <- program: redirect into the container
+//!        eth0  ~~~~~~~~~~~~  v7   <- program: into another container by the kernel path, or to t7
+//!                            t7   <- program: into the container
 //!                             |  TAP, whose frames a forwarder reads and writes
 //! ```
 //!
@@ -11,8 +11,8 @@
 //! and no process of the host is in it: what arrives at an end cannot meet a network stack, not even without
 //! the program. All of it vanishes with the last descriptor, and so with the switch, however that ends.
 //!
-//! Indices of devices follow from the port's number, so the program at all of these devices is one, without a
-//! map. Nothing outside of the namespace can be reached by an index.
+//! Indices of devices follow from the port's number (`kernel-path`), so the program at all of these devices
+//! is one. Nothing outside of the namespace can be reached by an index.
 //!
 //! A TAP is behind each end, and not a packet socket: a packet socket would also see the frames that a
 //! program sends elsewhere.
@@ -22,24 +22,17 @@ use crate::netlink::{Change, Netlink, Peer};
 use crate::settings::{set_addresses, set_link};
 use crate::tap::Tap;
 use crate::{Addresses, LinkWatch, NicError, TapSpec, addresses_of, check_name};
+use kernel_path::{PORTS, end_index, tap_index};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Index of the first port's end. The kernel gives devices that it makes itself small numbers.
-const FIRST: u32 = 0x1_0000;
-
-/// Ports have numbers below this.
-const PORTS: u32 = 0x1_0000;
-
-// Helpers of `linux/bpf.h`.
-const REDIRECT: u64 = 23;
-const REDIRECT_PEER: u64 = 155;
-
-/// What the ends of pairs take: a program, and the namespaces.
+/// What the ends of pairs take: a program with its table, and the namespaces.
 #[derive(Debug)]
 pub struct VethMeans {
     program: OwnedFd,
+    /// The table of the kernel path; the data plane's, and of no use to a broker.
+    table: Option<OwnedFd>,
     /// Where the switch's ends are.
     switch: OwnedFd,
     /// Where containers' ends are if no namespace is given.
@@ -54,10 +47,13 @@ impl VethMeans {
     /// The process may not, or the kernel attaches no programs to the ingress of devices (before Linux 6.6).
     pub fn make() -> Result<VethMeans, NicError> {
         let refused = |what: &'static str| move |error| NicError::refused(what, error);
-        let program = ebpf::load(&program(), c"Apache-2.0", "hs_veth", ebpf::Purpose::Ingress)
+        let table = kernel_path::create().map_err(refused("the table of the kernel path"))?;
+        let code = kernel_path::program(table.as_raw_fd());
+        let program = ebpf::load(&code, c"Apache-2.0", "hs_veth", ebpf::Purpose::Ingress)
             .map_err(refused("loading the program at veth pairs"))?;
         let means = VethMeans {
             program,
+            table: Some(table),
             switch: namespace::make().map_err(refused("a network namespace for veth pairs"))?,
             host: namespace::own().map_err(refused("the host's network namespace"))?,
         };
@@ -75,6 +71,7 @@ impl VethMeans {
     pub fn of_descriptors([program, switch, host]: [OwnedFd; 3]) -> VethMeans {
         VethMeans {
             program,
+            table: None,
             switch,
             host,
         }
@@ -96,37 +93,23 @@ impl VethMeans {
 
     /// The port to which a device in the switch's namespace belongs.
     pub fn port_of(index: u32) -> Option<u32> {
-        let offset = index.checked_sub(FIRST)?;
-        (offset < 2 * PORTS).then_some(offset / 2)
+        kernel_path::port_of(index)
+    }
+
+    /// The table of the kernel path, for the data plane; of the maker alone.
+    pub fn table(&self) -> Option<BorrowedFd<'_>> {
+        self.table.as_ref().map(OwnedFd::as_fd)
+    }
+
+    /// Withdraws what a data plane that has ended has left in the table.
+    pub fn wipe_table(&self) {
+        // If that is not possible, the next data plane does it.
+        let _ = self.table().map(kernel_path::wipe);
     }
 
     fn within<T: Send>(&self, work: impl FnOnce() -> Result<T, NicError> + Send) -> Result<T, NicError> {
         namespace::inside(&self.switch, "of the switch", work)
     }
-}
-
-/// Instructions of the program: what a container sends goes to the TAP, which has the next index; what is
-/// written to the TAP, to the container. An odd index is a TAP's. Takes Linux 5.10, and 6.6 to attach it.
-fn program() -> [u64; 9] {
-    let instruction = |code: u64, registers: u64, offset: u64, immediate: u64| {
-        code | registers << 8 | offset << 16 | immediate << 32
-    };
-    [
-        // r1 = *(u32 *)(r1 + offsetof(struct __sk_buff, ifindex))
-        instruction(0x61, 0x11, 40, 0),
-        // r2 = 0
-        instruction(0xb7, 0x02, 0, 0),
-        // if r1 & 1 goto the TAP's
-        instruction(0x45, 0x01, 3, 1),
-        // r1 ^= 1; return bpf_redirect(r1, 0)
-        instruction(0xa7, 0x01, 0, 1),
-        instruction(0x85, 0, 0, REDIRECT),
-        instruction(0x95, 0, 0, 0),
-        // r1 ^= 1; return bpf_redirect_peer(r1, 0)
-        instruction(0xa7, 0x01, 0, 1),
-        instruction(0x85, 0, 0, REDIRECT_PEER),
-        instruction(0x95, 0, 0, 0),
-    ]
 }
 
 /// A pair of ours, and the TAP behind it. Nothing is persistent: it disappears once nobody has its TAP and
@@ -290,7 +273,7 @@ impl Veth {
 
 /// The devices of a port in the switch's namespace: the pair's end, and the TAP.
 fn indices(port: u32) -> [u32; 2] {
-    [FIRST + 2 * port, FIRST + 2 * port + 1]
+    [end_index(port), tap_index(port)]
 }
 
 fn names(port: u32) -> [String; 2] {
@@ -390,19 +373,4 @@ fn configure(spec: &TapSpec) -> Result<(), NicError> {
     netlink.change(index, up).map_err(refused)?;
     let none: &[(IpAddr, u8)] = &[];
     set_addresses(&mut netlink, &spec.name, index, none, &spec.addresses)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn devices_say_of_which_port_they_are() {
-        for port in [0, 1, 7, PORTS - 1] {
-            assert_eq!(indices(port).map(VethMeans::port_of), [Some(port); 2]);
-            assert_eq!(indices(port).map(|index| index & 1), [0, 1]);
-        }
-        assert_eq!(VethMeans::port_of(1), None);
-        assert_eq!(VethMeans::port_of(FIRST + 2 * PORTS), None);
-    }
 }

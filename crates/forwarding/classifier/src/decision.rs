@@ -21,8 +21,8 @@ use crate::train::Train;
 use cpu::{Access, prefetch};
 use flow::{Edit, FlowStats, PortId, Program};
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 
 /// States of a decision: it must not be used any more,
 const ENDED: u8 = 0;
@@ -89,6 +89,12 @@ pub struct Edited {
     pub port: PortId,
 }
 
+/// Who has copies of decisions, by which others forward.
+pub trait Copied: std::fmt::Debug + Send + Sync {
+    /// A decision has ended: nobody uses a copy of it when this returns.
+    fn withdraw(&self, decision: &Decision);
+}
+
 /// The decision about packets of a kind.
 #[derive(Debug)]
 #[repr(C)]
@@ -98,6 +104,8 @@ pub struct Decision {
     pub shape: Shape,
     counts: Counts,
     program: Program,
+    /// Who has copies, if anybody does.
+    copied: OnceLock<Arc<dyn Copied>>,
 }
 
 /// The flows to whose statistics counts are added.
@@ -214,6 +222,7 @@ impl Decision {
             shape: Shape::of(&program),
             counts,
             program,
+            copied: OnceLock::new(),
         }
     }
 
@@ -365,9 +374,22 @@ impl Decision {
         matches!(&self.counts, Counts::Parts(parts) if !parts.meters.is_empty())
     }
 
-    /// Ends the decision: from now on caches treat it as a miss.
+    /// Notes who has copies, which have to be withdrawn when the decision ends. Whether it holds still; if
+    /// not, or if another one has copies, there must be none.
+    pub fn note_copied(&self, by: Arc<dyn Copied>) -> bool {
+        let noted = Arc::as_ptr(self.copied.get_or_init(|| by.clone())).addr();
+        // Either this one sees the end, or the one who ends it the note.
+        fence(Ordering::SeqCst);
+        noted == Arc::as_ptr(&by).addr() && self.is_live()
+    }
+
+    /// Ends the decision: from now on caches treat it as a miss, and copies are withdrawn.
     pub(crate) fn end(&self) {
         self.state.store(ENDED, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if let Some(copied) = self.copied.get() {
+            copied.withdraw(self);
+        }
     }
 
     /// Has the flows note the decision no longer. Takes locks of all of them, one after the other.

@@ -64,7 +64,7 @@ mod walk;
 
 pub use behind_bits::Words;
 pub use compose::{MAX_PARTS, Walked, Walker, dp_hash};
-pub use decision::{Decision, Edited, Metered, Shape};
+pub use decision::{Copied, Decision, Edited, Metered, Shape};
 pub use entry::{FlowEntry, Found, RuleOrigin};
 pub use megaflow::{DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, MegaflowTable};
 pub use microflow::{DEFAULT_CACHE_ENTRIES, FIRST_CACHE_ENTRIES, MicroflowCache, Place, second};

@@ -15,6 +15,7 @@ use control_protocol::supervisor::{FromChild, Role, StuckThread, ToChild};
 use control_protocol::work::Misses;
 use control_protocol::{Channel, ChannelError};
 use flow::ControllerId;
+use kernel_path::Table;
 use placement::{Config, Costs, Cpu, Policy, Topology};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -47,6 +48,9 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
     let policy = Policy::new(orders.config, topology, costs);
     let placement = Placement::new(policy, orders.vm_state)?.with_constraints(orders.constraints);
     let datapath = Datapath::new(placement)?;
+    if let Some(table) = map_kernel_path(orders.kernel_path) {
+        datapath.use_kernel_path(table);
+    }
     let shared = datapath.shared.clone();
     // A channel of the watchdog's own, since this thread may be the one that hangs.
     let tell = Channel::from(supervisor.as_fd().try_clone_to_owned()?);
@@ -63,6 +67,7 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
             misses: Misses::default(),
         },
         controllers: BTreeMap::new(),
+        kernel_path_due: None,
     };
     while server.turn(&supervisor)? {}
     shared.end();
@@ -88,6 +93,8 @@ struct Orders {
     vm_state: Option<VmState>,
     /// The files of the cores that may be kept from halting.
     constraints: Vec<(Cpu, OwnedFd)>,
+    /// The table of the kernel path.
+    kernel_path: Option<OwnedFd>,
 }
 
 /// Receives the supervisor's first orders; the state of cores and guests is the last one. `None` if it has
@@ -102,6 +109,7 @@ fn receive_orders(supervisor: &Channel) -> Result<Option<Orders>, Error> {
             Ok((ToChild::Constraints(cpus), fds)) => {
                 orders.constraints.extend(cpus.into_iter().map(Cpu).zip(fds));
             }
+            Ok((ToChild::KernelPath, fds)) => orders.kernel_path = fds.into_iter().next(),
             Ok((ToChild::VmState(_), fds)) => {
                 orders.vm_state = map_vm_state(&fds);
                 return Ok(Some(orders));
@@ -133,6 +141,15 @@ fn map_vm_state(fds: &[OwnedFd]) -> Option<VmState> {
         .ok()
 }
 
+/// Maps the table by which the kernel forwards between containers. Without it, all packets go through this
+/// process.
+fn map_kernel_path(fd: Option<OwnedFd>) -> Option<Table> {
+    let table = Table::map(fd?.as_fd());
+    table
+        .inspect_err(|error| log::error!("the table of the kernel path cannot be mapped: {error}"))
+        .ok()
+}
+
 /// A wait until something can be read.
 fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
     PollFd::from_borrowed_fd(fd, PollFlags::IN)
@@ -152,6 +169,8 @@ struct Server {
     engine: Engine,
     /// Controllers that ever had a channel. A controller's ports and flows outlive it.
     controllers: BTreeMap<ControllerId, Controller>,
+    /// Time until copies of decisions in the kernel have to be looked at.
+    kernel_path_due: Option<Duration>,
 }
 
 /// The sources that are ready after a wait.
@@ -206,6 +225,7 @@ impl Server {
                 let _ = supervisor.try_send(&FromChild::Owes(role), &[]);
             }
         }
+        self.kernel_path_due = self.engine.datapath.step_kernel_path();
         Ok(true)
     }
 
@@ -265,7 +285,9 @@ impl Server {
         let news = self.controllers.values().map(|one| one.timeout(now_ms));
         let ports = self.engine.datapath.ports();
         let clients = ports.p4().and_then(P4Table::next_turn_of_clients);
-        news.chain([timers, clients]).flatten().min()
+        news.chain([timers, clients, self.kernel_path_due])
+            .flatten()
+            .min()
     }
 
     fn on_supervisor(&mut self, supervisor: &Channel) -> Result<bool, Error> {

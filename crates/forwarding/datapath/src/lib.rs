@@ -8,6 +8,7 @@
 //! | `actions`, `sinks` | what a decision does to a packet; where packets end |
 //! | `reject` | what the senders of rejected packets are told |
 //! | `deliver` | how packets reach receivers |
+//! | `kernel_path` | decisions that the kernel carries out between containers |
 //! | `kept` | claims that a thread keeps from look to look |
 //! | `copies`, `mirror` | copies of a port's packets for `hyperswitch capture`, and for its mirrors |
 //! | `port`, `peer` | a port with its guest interface; the process at its other end |
@@ -51,6 +52,7 @@ mod events;
 mod grace;
 mod injection;
 mod kept;
+mod kernel_path;
 mod look_up;
 mod meter;
 mod mirror;

@@ -13,12 +13,14 @@
 //! its key is to be walked by itself ([`Verdict::Walk`]).
 
 use crate::burst::{Burst, Verdict};
+use crate::kernel_path::{KernelPath, Offer};
 use crate::meter::{KnownMeters, Meters};
 use crate::police::{AtMeter, police};
 use crate::port::Port;
 use crate::sinks::FlowRun;
 use classifier::{Hint, MicroflowCache, Shape, Train, Walked, Walker, Words, second};
-use flow::Context;
+use flow::{Context, ExactKey, FlowKey, FlowMask};
+use kernel_path::Key;
 use std::ops::Range;
 use std::sync::Arc;
 use vnic::BURST;
@@ -48,16 +50,19 @@ pub(crate) struct LookUp {
     walker: Walker,
     /// Actions behind the look-up ask them as well.
     pub meters: KnownMeters,
+    /// Takes offers of decisions.
+    kernel_path: Option<Arc<KernelPath>>,
 }
 
 impl LookUp {
-    pub fn new(meters: Arc<Meters>) -> LookUp {
+    pub fn new(meters: Arc<Meters>, kernel_path: Option<Arc<KernelPath>>) -> LookUp {
         LookUp {
             microflows: MicroflowCache::default(),
             looks: Box::default(),
             again: Vec::with_capacity(BURST),
             walker: Walker::default(),
             meters: KnownMeters::new(meters),
+            kernel_path,
         }
     }
 
@@ -327,6 +332,9 @@ impl LookUp {
                 let mask = port.flows.mask_union(key);
                 self.microflows.remember(key, mask, decision, now_ms);
             }
+            if port.is_veth() {
+                self.offer(&walked, key, flow_key, port);
+            }
             if !decision.counts_apart() {
                 run.count(walked, packet.frame_len(), key.tcp_flags(), now_ms);
             }
@@ -334,6 +342,31 @@ impl LookUp {
         run.flush(now_ms);
         drop(flows);
         self.ask_meters(burst, port, now_ms);
+    }
+
+    /// Offers a decision to the kernel, if that could carry it out.
+    #[cold]
+    fn offer(&self, walked: &Walked<'_>, key: &ExactKey, flow_key: &FlowKey, port: &Port) {
+        let (Some(path), Walked::Own(decision)) = (&self.kernel_path, walked) else {
+            return;
+        };
+        let Shape::Plain(to) = decision.shape else { return };
+        if key.is_none() || flow_key.vlan_tci() != 0 || !compares_addresses_alone(key, port) {
+            return;
+        }
+        let mac = |number: u64| {
+            let [_, _, mac @ ..] = number.to_be_bytes();
+            mac
+        };
+        let key = Key {
+            from: port.id().0,
+            source: mac(flow_key.eth_src()),
+            destination: mac(flow_key.eth_dst()),
+        };
+        let decision = Arc::clone(decision);
+        if path.offer(Offer { key, to, decision }) {
+            port.notices.again();
+        }
     }
 
     /// Asks the meters with which decisions begin.
@@ -344,4 +377,28 @@ impl LookUp {
             police(burst, controller, &mut self.meters, &mut self.microflows, now_ms);
         }
     }
+}
+
+/// Whether look-ups of the port compare nothing of such keys but Ethernet addresses and tags.
+fn compares_addresses_alone(key: &ExactKey, port: &Port) -> bool {
+    let mut mask = FlowMask::ANY;
+    mask.0.set_in_port(u32::MAX);
+    mask.0.set_eth_src(u64::MAX);
+    mask.0.set_eth_dst(u64::MAX);
+    mask.0.set_vlan_tci(u16::MAX);
+    mask.0.set_vlan_tpid(u16::MAX);
+    mask.0.set_inner_tci(u16::MAX);
+    mask.0.set_inner_tpid(u16::MAX);
+    let compared = port.flows.mask_union(key);
+    let allowed = if key.is_short() {
+        ExactKey::short_mask(&mask)
+    } else {
+        ExactKey::long_mask(&mask)
+    };
+    let words = if key.is_short() {
+        ExactKey::SHORT_WORDS
+    } else {
+        ExactKey::WORDS
+    };
+    (0..words).all(|word| compared(word) & !allowed[word] == 0)
 }

@@ -221,7 +221,7 @@ impl Pipeline {
     pub fn new(datapath: Arc<Datapath>) -> Pipeline {
         Pipeline {
             walk: Walk {
-                look_up: LookUp::new(datapath.meters.clone()),
+                look_up: LookUp::new(datapath.meters.clone(), datapath.kernel_path.get().cloned()),
                 means: Means::default(),
                 burst: Burst::new(),
                 copies_twice: datapath.shared.placement.policy.copies_twice(),

@@ -12,13 +12,13 @@ use control_protocol::data_plane::{
     CaptureDirection, Connection, Costly, GuestState, PortCount, PortInfo, PortSpec, PortState,
 };
 use cpu::{Access, prefetch};
-use flow::{DropReason, Filters, Mirror, PortId, SwitchId};
+use flow::{DropReason, Filters, Mirror, PortId, PortRates, RateClass, SwitchId};
 use pacing::TokenBucket;
 use parking_lot::Mutex;
 use rustix::fd::BorrowedFd;
 use scheduler::{Executor, ForwardingThreads, Home, RingId};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use vm_state::{Slot, ThreadState};
@@ -31,6 +31,11 @@ const DEEP_HEADERS_PER_SECOND: u32 = 20_000;
 /// Answers to rejected packets of a port per second, as many as the kernel's ICMP errors at most
 /// (`icmp_msgs_per_sec`).
 const ANSWERS_PER_SECOND: u32 = 1000;
+
+/// In [`Port::held_back`]: bandwidths.
+const RATES: u8 = 1;
+/// In [`Port::held_back`]: rates of classes.
+const CLASSES: u8 = 2;
 
 /// A switch's flow table.
 pub(crate) struct Switch {
@@ -80,6 +85,8 @@ pub(crate) struct Port {
     pub misses: MissQueue,
     /// A capture or mirror copies packets of the port.
     is_copied: AtomicBool,
+    /// What holds its packets back: [`RATES`], [`CLASSES`].
+    held_back: AtomicU8,
     rare: OnceLock<Box<Rare>>,
     pub home: Home,
     pub peer: Arc<Peer>,
@@ -108,7 +115,7 @@ impl Port {
         let config = DeviceConfig {
             mac: spec.mac,
             masked_features: spec.masked_features,
-            trusted: spec.connection == Connection::Driver,
+            trusted: matches!(spec.connection, Connection::Driver | Connection::Veth),
         };
         Ok(Arc::new(Port {
             peer: Peer::new(vnic.clone(), config),
@@ -117,6 +124,7 @@ impl Port {
             flows,
             misses: MissQueue::new(spec.miss_rate),
             is_copied: AtomicBool::new(false),
+            held_back: AtomicU8::new(0),
             rare: OnceLock::new(),
             home: Home::new(placement::VnicId(spec.port.0), own),
             properties: Properties {
@@ -203,6 +211,7 @@ impl Port {
             guest: self.guest(),
             features: self.vnic.features(),
             counters: self.vnic.counters(),
+            kernel_path: None,
             costly: Costly {
                 call_us: self.vnic.costly_call_ns().map(|ns| ns / 1000),
                 kick_us: self.home.costly_kick_ns().map(|ns| ns / 1000),
@@ -278,6 +287,36 @@ impl Port {
     /// Captures and mirrors.
     pub fn copies(&self) -> &Copies {
         &self.rare().copies
+    }
+
+    /// Whether the port is a veth pair, which the kernel may forward to.
+    pub fn is_veth(&self) -> bool {
+        self.properties.connection == Connection::Veth
+    }
+
+    /// Whether the port's bandwidth is limited.
+    pub fn is_held_back(&self) -> bool {
+        self.held_back.load(Ordering::Relaxed) != 0
+    }
+
+    /// Limits the port's bandwidth, or no longer.
+    pub fn set_rates(&self, rates: PortRates) {
+        self.hold_back(RATES, rates.from.is_some() || rates.to.is_some());
+        self.vnic.set_rates(rates);
+    }
+
+    /// Limits classes of packets to the guest.
+    pub fn set_classes(&self, classes: &[RateClass]) {
+        self.hold_back(CLASSES, !classes.is_empty());
+        self.vnic.set_classes(classes);
+    }
+
+    fn hold_back(&self, by: u8, is_so: bool) {
+        if is_so {
+            self.held_back.fetch_or(by, Ordering::Relaxed);
+        } else {
+            self.held_back.fetch_and(!by, Ordering::Relaxed);
+        }
     }
 
     /// Whether a capture or mirror copies packets of the port.

@@ -14,8 +14,8 @@ use crate::state::Datapath;
 use crate::trace::trace;
 use classifier::FlowEntry;
 use control_protocol::data_plane::{
-    Answer, Connection, Detail, Execute, FromDataPlane, PortCounts, PortInfo, PortSpec, Request, ToDataPlane,
-    UpcallId, VERSION,
+    Answer, Connection, Detail, Execute, FromDataPlane, KernelPathState, PortCounts, PortInfo, PortSpec,
+    Request, ToDataPlane, UpcallId, VERSION,
 };
 use control_protocol::p4::{P4Attachment, P4Request};
 use control_protocol::work::Misses;
@@ -129,6 +129,7 @@ impl Serving<'_> {
 
     fn serve(&mut self, serial: u32, request: Request, fds: Vec<OwnedFd>) {
         let controller = self.controller.id;
+        let changes_ports = self.flush_kernel_path(&request);
         let result = match request {
             Request::Execute(execute) => return self.execute(execute),
             Request::Discard { upcall, reason } => return self.discard(upcall, reason),
@@ -155,12 +156,12 @@ impl Serving<'_> {
             }),
             Request::PortRates { rates, .. } if !rates.are_valid() => Err(Refusal::Rate),
             Request::PortRates { port, rates } => self.change_port(port, |port| {
-                port.vnic.set_rates(rates);
+                port.set_rates(rates);
                 port.schedule();
             }),
             Request::PortClasses { classes, .. } if !RateClass::are_valid(&classes) => Err(Refusal::Rate),
             Request::PortClasses { port, classes } => self.change_port(port, |port| {
-                port.vnic.set_classes(&classes);
+                port.set_classes(&classes);
                 port.schedule();
             }),
             Request::PortEnable { port, up } => self.change_port(port, |port| port.vnic.set_disabled(!up)),
@@ -223,10 +224,44 @@ impl Serving<'_> {
                 self.capture(port, snap_length, fds).map(|()| Answer::Done)
             }
         };
+        if changes_ports {
+            // The kernel obeys what was changed before that is answered.
+            self.engine.datapath.look_at_kernel_path();
+        }
         self.send(FromDataPlane::Answer {
             serial,
             result: result.map_err(Refusal::into),
         });
+    }
+
+    /// Has counters be complete before they are told. Whether the request may change how packets of a port
+    /// go.
+    fn flush_kernel_path(&self, request: &Request) -> bool {
+        let tells = matches!(
+            request,
+            Request::PortList
+                | Request::Counters
+                | Request::PortGet { .. }
+                | Request::FlowGet { .. }
+                | Request::FlowList { .. }
+        );
+        if let Some(path) = self.engine.datapath.kernel_path.get().filter(|_| tells) {
+            path.flush();
+            // Captures end without a request.
+            self.engine.datapath.look_at_kernel_path();
+        }
+        matches!(
+            request,
+            Request::PortDel { .. }
+                | Request::PortSet { .. }
+                | Request::PortRates { .. }
+                | Request::PortClasses { .. }
+                | Request::PortEnable { .. }
+                | Request::PortMirrors { .. }
+                | Request::PortFilters { .. }
+                | Request::PortP4 { .. }
+                | Request::Capture { .. }
+        )
     }
 
     fn hello(&mut self, version: u32) -> Result<Answer, Refusal> {
@@ -260,7 +295,26 @@ impl Serving<'_> {
         let ports = self.engine.datapath.ports();
         let attachment = ports.p4().map(|table| table.attachment(port.id()));
         info.spec.p4 = attachment.unwrap_or_default();
+        info.kernel_path = port.is_veth().then(|| self.kernel_path_of(port));
         info
+    }
+
+    fn kernel_path_of(&self, port: &Port) -> KernelPathState {
+        let Some(path) = self.engine.datapath.kernel_path.get() else {
+            let obstacle = Some("the kernel cannot (Linux 6.6)".into());
+            return KernelPathState {
+                obstacle,
+                ..KernelPathState::default()
+            };
+        };
+        let filters = port.switch.flows.lock().filters(port.id());
+        let policies = (filters != Filters::default()).then_some("it has policies");
+        let (flows, waiting) = path.copies_from(port.id());
+        KernelPathState {
+            flows,
+            waiting,
+            obstacle: policies.or_else(|| port.obstacle()).map(String::from),
+        }
     }
 
     fn set_filters(&self, port: PortId, filters: Filters) -> Result<Answer, Refusal> {
@@ -305,6 +359,7 @@ impl Serving<'_> {
         datapath.change_p4(|table| table.attach(port.id(), attachment))?;
         port.vnic.set_programmed(attachment.forwarder.is_some());
         port.vnic.set_staged(!attachment.stages.is_empty());
+        datapath.look_at_kernel_path();
         Ok(())
     }
 
@@ -375,7 +430,7 @@ impl Serving<'_> {
         let listener = match (spec.connection, fds.into_iter().next()) {
             (Connection::Listener, Some(fd)) => Some(UnixListener::from(fd)),
             (Connection::Listener, None) => return Err(Refusal::NoDescriptor("a listening port")),
-            (Connection::Attached | Connection::Driver, _) => None,
+            (Connection::Attached | Connection::Driver | Connection::Veth, _) => None,
         };
         if spec.p4.forwarder.is_some() && spec.filters != Filters::default() {
             return Err(P4Refused::Filters(id).into());

@@ -6,6 +6,7 @@
 //! no other thread sees it, and takes the former table's place by one store.
 
 use crate::grace::GracePeriods;
+use crate::kernel_path::KernelPath;
 use crate::meter::Meters;
 use crate::notices::Notices;
 use crate::p4::P4Table;
@@ -13,11 +14,13 @@ use crate::port::{Port, Switch};
 use classifier::Rules;
 use control_protocol::data_plane::PortSpec;
 use flow::{ControllerId, PortId};
+use kernel_path::Table;
 use parking_lot::{Mutex, RwLock};
 use placement::VnicId;
 use scheduler::{ForwardingThreads, Home, Homes, Placement, RingId};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Ports by number.
 #[derive(Clone, Default)]
@@ -124,6 +127,8 @@ pub(crate) struct Datapath {
     pub notices: Arc<Notices>,
     /// When forwarding threads have flushed their counts to flows.
     pub periods: Arc<GracePeriods>,
+    /// Copies of decisions in the kernel, if that is possible.
+    pub kernel_path: OnceLock<Arc<KernelPath>>,
     start_ms: u64,
 }
 
@@ -138,6 +143,7 @@ impl Datapath {
             rules: Arc::default(),
             notices: Arc::new(Notices::new()?),
             periods: Arc::default(),
+            kernel_path: OnceLock::new(),
             start_ms: cpu::tick_ms(),
         }))
     }
@@ -150,6 +156,25 @@ impl Datapath {
     /// Milliseconds since start, as of the last timer tick: the clock of flows and waits.
     pub fn now_ms(&self) -> u64 {
         cpu::tick_ms().saturating_sub(self.start_ms)
+    }
+
+    /// Has the kernel carry out decisions, by copies in this table.
+    pub fn use_kernel_path(&self, table: Table) {
+        let _ = self
+            .kernel_path
+            .set(Arc::new(KernelPath::new(table, self.start_ms)));
+    }
+
+    /// Goes on with copies of decisions in the kernel. Returns when to do so again at the latest.
+    pub fn step_kernel_path(&self) -> Option<Duration> {
+        self.kernel_path.get()?.step(&self.ports())
+    }
+
+    /// Has all copies of decisions in the kernel be as ports are now.
+    pub fn look_at_kernel_path(&self) {
+        if let Some(path) = self.kernel_path.get() {
+            path.look_at_all(&self.ports());
+        }
     }
 
     pub fn port(&self, port: PortId) -> Option<Arc<Port>> {

@@ -9,7 +9,6 @@
 //! |---|---|
 //! | `area` | the shared memory: its parts, and the writer of each |
 //! | `program` | the programs, one per tracepoint |
-//! | `assembler` | eBPF instructions with labels: nothing but Rust is needed to build the product |
 //! | `btf` | offsets of the few kernel fields that the programs read |
 //! | `kernel` | bpf(2) |
 //! | `publisher` | loads and attaches the programs, in the privileged process |
@@ -31,7 +30,6 @@
 //! Allowed `unsafe`: mapping the memory of the map, reading the map's bytes as `area::Area`.
 
 mod area;
-mod assembler;
 mod btf;
 mod kernel;
 mod program;

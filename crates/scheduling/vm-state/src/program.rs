@@ -34,10 +34,10 @@ use crate::area::{
     LONG_NS, PREEMPTED, RUNNABLE, SINCE_NS, STATE, TASK, THREAD_SIZE, THREADS, TID, WAITS, WAKER, WAYS,
     WOKEN,
 };
-use crate::assembler::{Assembler, Constant, If, Label, Op, Reg, Size};
 use crate::btf::Btf;
 use crate::publisher::Unavailable;
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8};
+use ebpf::assembler::{Assembler, Constant, If, Label, Op, Reg, Size};
 
 /// In the kernel's spelling (`include/linux/license.h`).
 pub(crate) const LICENSE: &std::ffi::CStr = c"Dual BSD/GPL";

@@ -77,6 +77,7 @@ impl Plane {
                     guest: GuestState::Unknown,
                     features: 0,
                     costly: Default::default(),
+                    kernel_path: None,
                     counters,
                     spec: spec.clone(),
                 };

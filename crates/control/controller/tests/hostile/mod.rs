@@ -131,6 +131,7 @@ fn info((port, switch): (PortId, SwitchId)) -> PortInfo {
         features: 0,
         counters: PortCounters::default(),
         costly: Costly::default(),
+        kernel_path: None,
     }
 }
 

@@ -586,6 +586,7 @@ fn info(spec: control_protocol::data_plane::PortSpec, counters: PortCounters) ->
         guest: Default::default(),
         features: 0,
         costly: Default::default(),
+        kernel_path: None,
         counters,
     }
 }

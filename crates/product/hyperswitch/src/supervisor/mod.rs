@@ -341,6 +341,7 @@ impl Supervisor {
         if role == Role::DataPlane {
             let placement = ToChild::Placement(self.placement.clone());
             self.child(role).send(&placement, &[]);
+            self.lend_kernel_path();
         }
         let priority = ToChild::Priority(self.priority.clone());
         self.child(role).send(&priority, &[]);
@@ -444,6 +445,17 @@ impl Supervisor {
             .send(&message, area.ok().as_slice());
     }
 
+    /// Lends the data plane the table of the kernel path, if there is one.
+    fn lend_kernel_path(&mut self) {
+        let Some(table) = self.veth.as_ref().ok().and_then(|veth| veth.table()) else {
+            return;
+        };
+        let is_data_plane = |child: &&mut Supervised| child.role() == Role::DataPlane;
+        if let Some(child) = self.children.iter_mut().find(is_data_plane) {
+            child.send(&ToChild::KernelPath, &[table]);
+        }
+    }
+
     /// Loads what the broker is lent.
     fn load_programs(&mut self) {
         self.hiding_program = driver_domain::load_hiding_program()
@@ -529,6 +541,8 @@ impl Supervisor {
             let ended = child.reap(now);
             if ended && child.role() == Role::DataPlane {
                 self.constraints.iter().for_each(Constraints::lift_all);
+                // The kernel forwards by no decision of a data plane that is gone.
+                self.veth.iter().for_each(driver_domain::VethMeans::wipe_table);
             }
             changed |= ended;
         }

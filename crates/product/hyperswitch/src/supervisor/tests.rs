@@ -62,7 +62,10 @@ fn child() {
                 say(format!("{role} {me} keeps {cpus:?} awake"));
             }
             ToChild::IdlePoll(status) => say(format!("{role} {me} shows {status:?}")),
-            ToChild::HidingProgram(_) | ToChild::SteeringProgram(_) | ToChild::VethMeans(_) => {}
+            ToChild::HidingProgram(_)
+            | ToChild::SteeringProgram(_)
+            | ToChild::VethMeans(_)
+            | ToChild::KernelPath => {}
             ToChild::Kept(interface) => say(format!(
                 "{role} {me} gets {} with {}",
                 interface.spec.name,

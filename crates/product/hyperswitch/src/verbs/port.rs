@@ -4,7 +4,8 @@ use super::{PortVerb, Reply, Request};
 use crate::cli::{PortArgs, PortSetArgs, VlanArgs};
 use crate::output::or_dash;
 use management::{
-    AclChange, AddressSource, Name, PortChanges, PortConfig, PortInfo, PrivateRole, StormBits, VlanConfig,
+    AclChange, AddressSource, KernelPathInfo, Name, PortChanges, PortConfig, PortInfo, PrivateRole,
+    StormBits, VlanConfig,
 };
 use std::fmt::Write;
 
@@ -184,8 +185,19 @@ fn detail(port: &PortInfo) -> String {
     text
 }
 
+/// What the kernel forwards of a port's packets.
+fn kernel_path(path: &KernelPathInfo) -> String {
+    match &path.obstacle {
+        Some(obstacle) => format!("no: {obstacle}"),
+        None => format!("{} flows, {} waiting", path.flows, path.waiting),
+    }
+}
+
 /// What the port leads to.
 fn link(port: &PortInfo, line: &mut impl FnMut(&str, String)) {
+    if let Some(path) = &port.kernel_path {
+        line("kernel path", kernel_path(path));
+    }
     if let Some(socket) = &port.socket {
         let mode = port
             .config

@@ -7,54 +7,72 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 #[rustfmt::skip]
-pub(crate) enum Reg { R0, R1, R2, R3, R4, R5, R6, R7, R8 }
+pub enum Reg { R0, R1, R2, R3, R4, R5, R6, R7, R8, R9 }
 
 /// Size of a load or store, with its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Size {
+pub enum Size {
+    /// 4 bytes.
     Word = 0x00,
+    /// 2 bytes.
+    Half = 0x08,
+    /// One byte.
     Byte = 0x10,
+    /// 8 bytes.
     Double = 0x18,
 }
 
 /// An arithmetic operation on 64 bits, with its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Op {
     Add = 0x00,
     Subtract = 0x10,
+    Multiply = 0x20,
     Or = 0x40,
     And = 0x50,
     LeftShift = 0x60,
     RightShift = 0x70,
+    Xor = 0xa0,
     Move = 0xb0,
 }
 
 /// When to jump, with its code; comparisons are of 64 bits, unsigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum If {
+pub enum If {
+    /// Both are equal.
     Equal = 0x10,
-    NotEqual = 0x50,
+    /// Above the other one.
+    Above = 0x20,
+    /// Equal to the other one, or above it.
     NotBelow = 0x30,
+    /// Both differ.
+    NotEqual = 0x50,
     /// Some of the bits are set.
     AnyOf = 0x40,
 }
 
 /// The value that the kernel puts in place of a 64-bit constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Constant {
+pub enum Constant {
     /// The number itself.
     Number(u64),
     /// Address of a byte in the value of an array map of one entry.
-    MapValue { map: i32, offset: u32 },
+    MapValue {
+        /// Descriptor of the map.
+        map: i32,
+        /// Where the byte is.
+        offset: u32,
+    },
 }
 
 /// A place to jump to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Label(usize);
+pub struct Label(usize);
 
 /// A program being written.
 #[derive(Debug, Default)]
-pub(crate) struct Assembler {
+pub struct Assembler {
     code: Vec<u64>,
     /// Where labels are, once placed.
     labels: Vec<Option<usize>>,
@@ -69,6 +87,9 @@ const ALU64: u8 = 0x07;
 const JMP: u8 = 0x05;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
+const ATOMIC_DOUBLE: u8 = 0xdb;
+/// Compares with `R0`, exchanges if equal, and returns the value before in `R0`.
+const COMPARE_EXCHANGE: i32 = 0xf1;
 /// The second operand is a register.
 const FROM_REGISTER: u8 = 0x08;
 
@@ -98,6 +119,16 @@ impl Assembler {
     /// `*(to + offset) = from`.
     pub fn store(&mut self, size: Size, to: Reg, offset: usize, from: Reg) {
         self.push(STX_MEM | size as u8, to, from as u8, offset16(offset), 0);
+    }
+
+    /// `*(to + offset) += from`, of 8 bytes, atomically.
+    pub fn add_atomically(&mut self, to: Reg, offset: usize, from: Reg) {
+        self.push(ATOMIC_DOUBLE, to, from as u8, offset16(offset), 0);
+    }
+
+    /// `*(to + offset) = from` if it was `R0`, of 8 bytes, atomically; `R0` is what it was.
+    pub fn compare_exchange(&mut self, to: Reg, offset: usize, from: Reg) {
+        self.push(ATOMIC_DOUBLE, to, from as u8, offset16(offset), COMPARE_EXCHANGE);
     }
 
     /// `to = to op constant`.
@@ -157,10 +188,20 @@ impl Assembler {
     /// Ends the program with the result 0.
     pub fn exit(&mut self) {
         self.constant(Op::Move, Reg::R0, 0);
+        self.exit_with_result();
+    }
+
+    /// Ends the program with the result in `R0`.
+    pub fn exit_with_result(&mut self) {
         self.push(EXIT, Reg::R0, 0, 0, 0);
     }
 
     /// The instructions, all labels resolved.
+    ///
+    /// # Panics
+    ///
+    /// A label is not placed, or too far from a jump to it.
+    #[must_use]
     pub fn finish(mut self) -> Vec<u64> {
         for (at, label) in self.jumps {
             let target = self.labels[label.0].expect("every label is placed");
