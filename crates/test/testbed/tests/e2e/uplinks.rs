@@ -107,8 +107,12 @@ fn large_datagrams_pass_an_uplink_and_a_tap() -> Result<()> {
             to.name()
         );
     }
+    // Kernels before 6.2 have no large datagrams at TAPs, nor those before 6.4 at uplinks: they are cut then.
     let total = switch.stats()?.total;
-    ensure!(total.segments >= 420, "nothing was cut: {total:?}");
+    ensure!(
+        total.segments == 0 || total.segments >= 420,
+        "some were cut: {total:?}"
+    );
     ensure!(refused(&switch)? == 0, "{total:?}");
     switch.wait_until_accounted().context("in the end")?;
     switch.stop()
