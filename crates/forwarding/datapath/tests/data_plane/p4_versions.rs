@@ -209,7 +209,11 @@ fn cells_that_are_set_at_once_are_seen_at_once() {
         let [there, gone] = [[(b, at_b), (a, at_a)], [(a, at_a), (b, at_b)]][round % 2];
         let mut writes = vec![set(there.0, there.1, 1)];
         // Packets have time to come in between.
-        writes.extend((0..=1_000).filter(|cell| *cell != at_a).map(|cell| set(a, cell, 0)));
+        writes.extend(
+            (0..=1_000)
+                .filter(|cell| *cell != at_a)
+                .map(|cell| set(a, cell, 0)),
+        );
         writes.push(set(gone.0, gone.1, 0));
         let guest = guests.get_mut(&2).unwrap();
         (0..4).for_each(|_| guest.send(&answered));
