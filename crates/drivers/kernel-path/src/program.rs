@@ -100,15 +100,21 @@ fn begin(code: &mut Assembler, map: i32, slow: Slow) {
     count(code, CORE, offset_of!(Grace, begun));
 }
 
+/// Goes on if so many bytes of the frame lie from R2 to R3; otherwise the frame is a slow one. Loses the
+/// register.
+fn has_bytes(code: &mut Assembler, (lost, bytes): (Reg, i32), slow: Slow) {
+    code.register(Op::Move, lost, Reg::R2);
+    code.constant(Op::Add, lost, bytes);
+    code.jump_if_register(If::Above, lost, Reg::R3, slow.counted);
+}
+
 /// Makes the key, in R9 and R4.
 fn key(code: &mut Assembler, slow: Slow) {
     code.load(Size::Word, Reg::R5, CONTEXT, VLAN_PRESENT);
     code.jump_if(If::NotEqual, Reg::R5, 0, slow.counted);
     code.load(Size::Word, Reg::R2, CONTEXT, DATA);
     code.load(Size::Word, Reg::R3, CONTEXT, DATA_END);
-    code.register(Op::Move, Reg::R4, Reg::R2);
-    code.constant(Op::Add, Reg::R4, 14);
-    code.jump_if_register(If::Above, Reg::R4, Reg::R3, slow.counted);
+    has_bytes(code, (Reg::R4, 14), slow);
     code.load(Size::Half, Reg::R5, Reg::R2, 12);
     code.jump_if(If::Equal, Reg::R5, VLAN, slow.counted);
     code.jump_if(If::Equal, Reg::R5, SERVICE_VLAN, slow.counted);
@@ -204,17 +210,13 @@ fn segment_len(code: &mut Assembler, slow: Slow) {
     let (ipv4, of_tcp) = (code.label(), code.label());
     code.load(Size::Word, Reg::R2, CONTEXT, DATA);
     code.load(Size::Word, Reg::R3, CONTEXT, DATA_END);
-    code.register(Op::Move, Reg::R9, Reg::R2);
-    code.constant(Op::Add, Reg::R9, 47);
-    code.jump_if_register(If::Above, Reg::R9, Reg::R3, slow.counted);
+    has_bytes(code, (Reg::R9, 47), slow);
     code.load(Size::Half, Reg::R0, Reg::R2, 12);
     code.jump_if(If::Equal, Reg::R0, IPV4, ipv4);
     code.jump_if(If::NotEqual, Reg::R0, IPV6, slow.counted);
     code.load(Size::Byte, Reg::R0, Reg::R2, 20);
     code.jump_if(If::NotEqual, Reg::R0, TCP, slow.counted);
-    code.register(Op::Move, Reg::R9, Reg::R2);
-    code.constant(Op::Add, Reg::R9, 67);
-    code.jump_if_register(If::Above, Reg::R9, Reg::R3, slow.counted);
+    has_bytes(code, (Reg::R9, 67), slow);
     code.load(Size::Byte, Reg::R0, Reg::R2, 66);
     code.constant(Op::Move, Reg::R9, 54);
     code.jump(of_tcp);

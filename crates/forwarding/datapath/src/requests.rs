@@ -259,7 +259,6 @@ impl Serving<'_> {
                 | Request::PortEnable { .. }
                 | Request::PortMirrors { .. }
                 | Request::PortFilters { .. }
-                | Request::PortP4 { .. }
                 | Request::Capture { .. }
         )
     }
@@ -292,9 +291,7 @@ impl Serving<'_> {
     /// A port as it is.
     fn info(&self, port: &Port) -> PortInfo {
         let mut info = port.info();
-        let ports = self.engine.datapath.ports();
-        let attachment = ports.p4().map(|table| table.attachment(port.id()));
-        info.spec.p4 = attachment.unwrap_or_default();
+        info.spec.p4 = self.p4_attachment(port.id());
         info.kernel_path = port.is_veth().then(|| self.kernel_path_of(port));
         info
     }
@@ -326,12 +323,17 @@ impl Serving<'_> {
         Ok(Answer::Done)
     }
 
-    /// Whether a P4 switch forwards the port's packets.
-    fn is_bound(&self, port: PortId) -> bool {
+    /// The P4 switches that packets of a port meet.
+    fn p4_attachment(&self, port: PortId) -> P4Attachment {
         let ports = self.engine.datapath.ports();
         ports
             .p4()
-            .is_some_and(|table| table.attachment(port).forwarder.is_some())
+            .map_or_else(P4Attachment::default, |table| table.attachment(port))
+    }
+
+    /// Whether a P4 switch forwards the port's packets.
+    fn is_bound(&self, port: PortId) -> bool {
+        self.p4_attachment(port).forwarder.is_some()
     }
 
     /// Says what packets of a port meet, and has that answered when all that come meet it.
@@ -470,7 +472,7 @@ impl Serving<'_> {
     fn delete_port(&mut self, id: PortId) -> Result<(), Refusal> {
         let port = self.port(id)?;
         port.peer.stop();
-        let is_attached = !self.info(&port).spec.p4.is_none();
+        let is_attached = !self.p4_attachment(id).is_none();
         let Engine {
             datapath, scheduler, ..
         } = &mut *self.engine;

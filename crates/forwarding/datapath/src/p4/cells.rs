@@ -93,7 +93,7 @@ pub(super) fn write_all(version: &Version, writes: &[P4CellWrite]) -> Result<(),
     });
     written.inspect_err(|_| {
         for (write, words) in writes.iter().zip(former).rev() {
-            // They were there.
+            // The cells were there.
             let _ = self::write(version, write.array, write.cell, &words);
         }
     })

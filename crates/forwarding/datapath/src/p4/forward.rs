@@ -92,7 +92,7 @@ impl Walk {
             }
             None if self.burst.packets.is_empty() => self.deliver_outgoing(sender, step),
             None => {
-                // They are counted when they are looked up.
+                // Packets are counted when they are looked up.
                 step.schedule.progress.bursts -= 1;
                 step.schedule.progress.packets -= self.burst.packets.len() as u64;
                 self.burst.is_recorded = sender.port.is_copied() && !way.course.stages.is_empty();

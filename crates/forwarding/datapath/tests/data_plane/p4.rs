@@ -26,6 +26,23 @@ pub fn script_of(name: &str) -> Vec<Command> {
     commands(&std::fs::read_to_string(folder().join(name).join("test.stf")).unwrap())
 }
 
+/// The packets of the script that tests a program, and the commands before them; nothing of what it expects.
+pub fn parts_of_script(name: &str) -> (Vec<Command>, Vec<Command>) {
+    script_of(name)
+        .into_iter()
+        .filter(|command| !matches!(command, Command::Expect(..) | Command::CheckCounter(..)))
+        .partition(|command| matches!(command, Command::Packet(..)))
+}
+
+/// A program offline, to which these commands were given.
+pub fn offline(name: &str, given: &[Command]) -> Session {
+    let mut session = Session::new(program(name)).unwrap();
+    given
+        .iter()
+        .for_each(|command| drop(session.run(command).unwrap()));
+    session
+}
+
 /// A program with entries, as it travels.
 pub fn version(name: &str, given: &[Command]) -> Vec<u8> {
     let (baked, setup) = bake(program(name), given, &[]).unwrap();
@@ -61,14 +78,8 @@ pub fn bound(ports: u32, bytes: &[u8]) -> (Switch, BTreeMap<u32, Guest>) {
 
 /// Sends the packets of a program's script from guests, and compares what arrives with what leaves offline.
 fn agrees(name: &str) {
-    let (packets, given): (Vec<_>, Vec<_>) = script_of(name)
-        .into_iter()
-        .filter(|command| !matches!(command, Command::Expect(..) | Command::CheckCounter(..)))
-        .partition(|command| matches!(command, Command::Packet(..)));
-    let mut session = Session::new(program(name)).unwrap();
-    given
-        .iter()
-        .for_each(|command| drop(session.run(command).unwrap()));
+    let (packets, given) = parts_of_script(name);
+    let mut session = offline(name, &given);
     let (mut switch, mut guests) = bound(3, &version(name, &given));
     let (mut sent, mut left) = (0, 0);
     let mut of_port = BTreeMap::new();

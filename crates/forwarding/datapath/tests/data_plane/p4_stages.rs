@@ -1,7 +1,7 @@
 //! P4 programs as stages of ports: what they pass and drop before flows or other programs forward, chains of
 //! them that change while packets flow, and requests that are refused.
 
-use crate::p4::{P4, ROUTES, commands, folder, program, routed, script_of, version};
+use crate::p4::{P4, ROUTES, commands, folder, offline, parts_of_script, routed, script_of, version};
 use crate::rules::ingress;
 use crate::support::control::Controller;
 use crate::support::frames::{Tcp, mac, plain};
@@ -10,8 +10,8 @@ use control_protocol::Channel;
 use control_protocol::data_plane::{Answer, PortSpec, Request};
 use control_protocol::p4::{FromP4, P4Attachment, P4Binding, P4Request};
 use flow::{Action, DropReason, Filters, ListId, Mirror, Mirrored, P4Id, PortId};
+use p4_stf::bake;
 use p4_stf::script::Command;
-use p4_stf::{Session, bake};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -156,10 +156,7 @@ fn stages_add_headers_to_frames_with_open_checksums() {
         .into_iter()
         .filter(|command| matches!(command, Command::Add(..)))
         .collect();
-    let mut session = Session::new(program("vxlan_gateway")).unwrap();
-    given
-        .iter()
-        .for_each(|command| drop(session.run(command).unwrap()));
+    let mut session = offline("vxlan_gateway", &given);
     let (mut switch, [mut one, mut two]) = joined();
     switch.put_p4(P4, &version("vxlan_gateway", &given), 1);
     switch.stage(1, &[at(P4, 1)]);
@@ -180,14 +177,8 @@ fn stages_add_headers_to_frames_with_open_checksums() {
 /// Sends the packets of a program's script through it as a stage, and compares what arrives with what leaves
 /// offline: a packet passes if the program sends it once.
 fn agrees_as_stage(name: &str) {
-    let (packets, given): (Vec<_>, Vec<_>) = script_of(name)
-        .into_iter()
-        .filter(|command| !matches!(command, Command::Expect(..) | Command::CheckCounter(..)))
-        .partition(|command| matches!(command, Command::Packet(..)));
-    let mut session = Session::new(program(name)).unwrap();
-    given
-        .iter()
-        .for_each(|command| drop(session.run(command).unwrap()));
+    let (packets, given) = parts_of_script(name);
+    let mut session = offline(name, &given);
     let (mut switch, [one, two, three, mut last]) = joined();
     let mut guests: BTreeMap<u32, Guest> = [(1, one), (2, two), (3, three)].into();
     switch.put_p4(P4, &version(name, &given), 1);

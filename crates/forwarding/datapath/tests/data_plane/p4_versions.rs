@@ -1,6 +1,6 @@
 //! What a version of a P4 program leaves to the next, and what a controller reads and sets meanwhile.
 
-use crate::p4::{P4, bound, commands, script_of, version};
+use crate::p4::{P4, bound, commands, parts_of_script, version};
 use crate::support::control::Controller;
 use crate::support::frames::{Tcp, plain};
 use control_protocol::data_plane::{Answer, Request};
@@ -94,10 +94,7 @@ fn entries_change_while_packets_flow_and_none_of_their_counts_is_lost() {
 
 #[test]
 fn registers_outlive_their_version_and_can_be_read_and_set() {
-    let (packets, given): (Vec<_>, Vec<_>) = script_of("stateful_firewall")
-        .into_iter()
-        .filter(|command| !matches!(command, Command::Expect(..)))
-        .partition(|command| matches!(command, Command::Packet(..)));
+    let (packets, given) = parts_of_script("stateful_firewall");
     let bytes = |at: usize| match &packets[at] {
         Command::Packet(_, bytes) => bytes.clone(),
         other => panic!("{other:?}"),
@@ -187,10 +184,7 @@ fn marks() -> [P4Array; 2] {
 /// places: a packet that saw one of the changes alone would pass.
 #[test]
 fn cells_that_are_set_at_once_are_seen_at_once() {
-    let (packets, given): (Vec<_>, Vec<_>) = script_of("stateful_firewall")
-        .into_iter()
-        .filter(|command| !matches!(command, Command::Expect(..)))
-        .partition(|command| matches!(command, Command::Packet(..)));
+    let (packets, given) = parts_of_script("stateful_firewall");
     let bytes = |at: usize| match &packets[at] {
         Command::Packet(_, bytes) => bytes.clone(),
         other => panic!("{other:?}"),

@@ -24,7 +24,7 @@ pub use traced::report as trace;
 use crate::cli::P4Verb;
 use crate::verbs::{Instance, Session};
 use anyhow::{Context, Result, bail};
-use management::Request;
+use management::{P4Switch, Reply, Request};
 use p4_ir::{Checked, setup};
 use std::fs::File;
 use std::io::Read;
@@ -69,6 +69,14 @@ pub fn run(verb: &P4Verb, instance: Instance<'_>, json: bool) -> Result<()> {
                 None => crate::output::print(&svg),
             }
         }
+    }
+}
+
+/// All P4 switches of an instance.
+fn switches(session: &mut Session<'_>) -> Result<Vec<P4Switch>> {
+    match session.call(&Request::P4List)? {
+        Reply::P4(switches) => Ok(switches),
+        _ => bail!("another answer than asked for"),
     }
 }
 

@@ -4,7 +4,7 @@ use crate::cli::{P4LinkVerb, P4PortVerb};
 use crate::output::{self, Table};
 use crate::verbs::Session;
 use anyhow::{Result, bail};
-use management::{P4End, P4Place, PlacedPort, Reply, Request};
+use management::{P4End, P4Place, PlacedPort, Request};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -100,9 +100,7 @@ fn changed(name: &str, set: &[PlacedPort], remove: &[u16]) -> Request {
 
 /// Ports of a program, or of all.
 fn rows(session: &mut Session<'_>, name: Option<&str>) -> Result<Vec<PortRow>> {
-    let Reply::P4(mut switches) = session.call(&Request::P4List)? else {
-        bail!("an answer to another question");
-    };
+    let mut switches = super::switches(session)?;
     switches.retain(|switch| name.is_none_or(|name| switch.name == name));
     if let Some(name) = name.filter(|_| switches.is_empty()) {
         bail!("there is no P4 switch {name}; `hyperswitch p4 show` names them");

@@ -86,9 +86,7 @@ impl Running {
     /// # Errors
     /// The instance refuses, or goes away.
     pub fn find(session: &mut Session<'_>, name: &str) -> Result<Option<Running>> {
-        let Reply::P4(switches) = session.call(&Request::P4List)? else {
-            bail!("another answer than asked for")
-        };
+        let switches = super::switches(session)?;
         let exists = switches
             .iter()
             .any(|switch| switch.name == name && !switch.state.starts_with("lost"));

@@ -3,8 +3,8 @@
 use crate::cli::P4StageVerb;
 use crate::output::{self, Table, or_dash};
 use crate::verbs::Session;
-use anyhow::{Context, Result, bail};
-use management::{P4StageConfig, P4Switch, Reply, Request};
+use anyhow::{Context, Result};
+use management::{P4StageConfig, P4Switch, Request};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -61,7 +61,7 @@ pub fn run(session: &mut Session<'_>, verb: &P4StageVerb) -> Result<()> {
 }
 
 fn show(session: &mut Session<'_>) -> Result<()> {
-    let mut rows: Vec<StageRow> = switches(session)?.into_iter().filter_map(row).collect();
+    let mut rows: Vec<StageRow> = super::switches(session)?.into_iter().filter_map(row).collect();
     rows.sort_by(|a, b| (a.stage.at, &a.program).cmp(&(b.stage.at, &b.program)));
     if session.json {
         return output::json(&rows);
@@ -94,16 +94,9 @@ fn row(switch: P4Switch) -> Option<StageRow> {
 
 /// Where a program is a stage.
 fn stage_of(session: &mut Session<'_>, name: &str) -> Result<P4StageConfig> {
-    let switches = switches(session)?;
+    let switches = super::switches(session)?;
     let own = switches.into_iter().find(|switch| switch.name == name);
     let own =
         own.with_context(|| format!("there is no P4 switch {name}; `hyperswitch p4 show` names them"))?;
     own.stage.with_context(|| format!("P4 switch {name} is no stage"))
-}
-
-fn switches(session: &mut Session<'_>) -> Result<Vec<P4Switch>> {
-    match session.call(&Request::P4List)? {
-        Reply::P4(switches) => Ok(switches),
-        _ => bail!("an answer to another question"),
-    }
 }

@@ -67,9 +67,7 @@ struct Coming {
 /// # Errors
 /// The instance refuses, or goes away, or another program is in force meanwhile.
 pub fn report(session: &mut Session<'_>, port: &str, frame: &[u8]) -> Result<Option<TraceReport>> {
-    let Reply::P4(switches) = session.call(&Request::P4List)? else {
-        bail!("another answer than asked for")
-    };
+    let switches = super::switches(session)?;
     let has_stages = switches.iter().any(|switch| switch.stage.is_some());
     let forwarder = place_of(&switches, port);
     if forwarder.is_none() && !has_stages {
