@@ -201,10 +201,11 @@ test-page: ## The page of the process `view` in a headless Chromium, where there
 	scripts/as-root scripts/test-page --program $(RELEASE)/hyperswitch
 
 # TESTS="vlans mtu" are some of them.
-test-cni: ## Containers by CNI and netavark, called as a runtime calls them, with Debian's host-local; Podman where it runs
+test-cni: ## Containers by CNI and netavark, called as a runtime calls them, with Debian's host-local, and by Podman
 	scripts/setup --cni
 	$(CARGO) build --release --package hyperswitch
 	scripts/as-root scripts/test-cni --program $(RELEASE)/hyperswitch $(TESTS)
+	$(if $(TESTS),,scripts/as-root scripts/test-podman $(RELEASE)/hyperswitch)
 
 test-libvirt: ## Two domains of the distribution's libvirt and QEMU: deaths, interfaces that come and go, statistics
 	scripts/setup --libvirt
