@@ -1,4 +1,4 @@
-//! Formats of frames: parsing into a flow key, the virtio-net header, checksums, segmentation.
+//! Formats of frames: parsing into a flow key, the virtio-net header, checksums, segmentation, merging.
 //!
 //! Everything here works on the private copy of a packet's head ([`Snapshot`]) and on numbers; nothing
 //! touches guest memory or keeps state, and but for `rejection` nothing allocates, so any thread may call
@@ -10,6 +10,7 @@
 //! | `parse`, `layers` | from the head to a flow key, and the offsets of layers |
 //! | `vnet`, `offload` | the virtio-net header; the offloads that it asks for, checked |
 //! | `segment`, `tunnel` | software segmentation, also inside a tunnel |
+//! | `merge` | its inverse: segments of TCP that make one frame |
 //! | `checksum`, `crc32c` | the Internet checksum; CRC32c of SCTP |
 //! | `set` | changes of header fields |
 //! | `rejection` | what the sender of a rejected packet is told |
@@ -27,6 +28,7 @@
 mod checksum;
 mod crc32c;
 mod layers;
+mod merge;
 mod offload;
 mod parse;
 mod rejection;
@@ -38,6 +40,7 @@ mod vnet;
 
 pub use checksum::{Sum, finish_checksum, pseudo};
 pub use layers::{L3, L4, Layers};
+pub use merge::{Mergeable, Run};
 pub use offload::{BadOffload, MIN_GSO_SIZE, Offload};
 pub use parse::{MAX_HEADERS, Parsed, exact_key, parse};
 pub use rejection::rejection;

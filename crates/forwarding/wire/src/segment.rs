@@ -23,13 +23,13 @@ use crate::tunnel::inner;
 use crate::vnet::{GSO_UDP_L4, NEEDS_CSUM, VnetHeader};
 use std::fmt;
 
-const TCP: u8 = 6;
+pub(crate) const TCP: u8 = 6;
 const UDP: u8 = 17;
-const TCP_CHECKSUM: usize = 16;
+pub(crate) const TCP_CHECKSUM: usize = 16;
 const UDP_CHECKSUM: usize = 6;
-const TCP_FLAGS: usize = 13;
-const FIN: u8 = 0x01;
-const PSH: u8 = 0x08;
+pub(crate) const TCP_FLAGS: usize = 13;
+pub(crate) const FIN: u8 = 0x01;
+pub(crate) const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
 
 /// The headers cannot be repeated in software.
@@ -156,11 +156,11 @@ pub fn segments<'a>(
 }
 
 /// Where an IP header and what it carries begin.
-#[derive(Clone, Copy, Debug)]
-struct Headers {
-    l3: usize,
-    kind: L3,
-    l4: usize,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Headers {
+    pub l3: usize,
+    pub kind: L3,
+    pub l4: usize,
 }
 
 impl Headers {
@@ -175,7 +175,7 @@ impl Headers {
 
     /// Sets the IP header's lengths, identification and checksum, for a packet that ends with byte `end`.
     #[inline]
-    fn set_ip(&self, header: &mut [u8], end: usize, number: u16) {
+    pub fn set_ip(&self, header: &mut [u8], end: usize, number: u16) {
         let len = end - self.l3;
         match self.kind {
             L3::Ipv4 => set_ipv4(&mut header[self.l3..self.l4], len, number),
@@ -185,7 +185,7 @@ impl Headers {
 
     /// The sum of the pseudo header of a packet that ends with byte `end`.
     #[inline]
-    fn pseudo(&self, header: &[u8], protocol: u8, end: usize) -> u16 {
+    pub fn pseudo(&self, header: &[u8], protocol: u8, end: usize) -> u16 {
         let addresses = match self.kind {
             L3::Ipv4 => &header[self.l3 + 12..self.l3 + 20],
             _ => &header[self.l3 + 8..self.l3 + 40],

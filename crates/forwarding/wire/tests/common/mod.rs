@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod frames;
+pub mod tcp_recipe;
 
 /// 52:54:00:00:00:02 from 52:54:00:00:00:01.
 pub const ADDRESSES: [u8; 12] = [0x52, 0x54, 0, 0, 0, 2, 0x52, 0x54, 0, 0, 0, 1];
