@@ -328,7 +328,10 @@ impl Walk {
                     Ok(Diverted::Fetched(end)) => Ok(end),
                     Ok(Diverted::PassedOn) => break,
                     Ok(Diverted::Waits) => {
-                        more = false;
+                        let give_back = |side: &mut Option<TransmitSide>| {
+                            finish_round(side.as_mut(), Fetched::Empty, port, step)
+                        };
+                        more = !sender.transmit.with(give_back);
                         break;
                     }
                     Err(error) => Err(error),

@@ -201,7 +201,15 @@ impl Serving<'_> {
                 }
             }
             Request::P4(P4Request::Connect { switch, cpu_port }) => {
-                self.connect_clients(switch, cpu_port, fds).map(|()| Answer::Done)
+                match self.connect_clients(switch, cpu_port, fds) {
+                    Ok(()) => {
+                        return self
+                            .controller
+                            .p4_work
+                            .answer_in_a_period(serial, &self.engine.datapath);
+                    }
+                    Err(refusal) => Err(refusal),
+                }
             }
             Request::P4(request) => {
                 let Serving { controller, engine } = &mut *self;

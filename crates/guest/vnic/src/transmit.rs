@@ -527,6 +527,14 @@ impl TransmitSide {
         self.queue.disable_kicks();
     }
 
+    /// Looks for no packets, and asks for no kicks, until the next fetch, for which the caller sets a timer.
+    pub fn wait(&mut self) {
+        self.disable_kicks();
+        if self.fetching != Fetching::Draining {
+            self.fetching = Fetching::Waiting;
+        }
+    }
+
     /// Whether the guest's memory vanished.
     pub fn is_broken(&self) -> bool {
         self.queue.memory().is_broken()

@@ -73,7 +73,7 @@ fn wrong_usage_says_what_is_allowed_and_exits_2() {
         (&["port", "add", "sw0", "vm1", "--native", "2"], "--trunk"),
         (&["port", "add", "sw0", "vm1", "--trunk", "2,x"], "1 to 4094"),
         (
-            &["port", "add", "sw0", "vm1", "--type", "veth"],
+            &["port", "add", "sw0", "vm1", "--type", "bond"],
             "one of vhost-user tap",
         ),
         (

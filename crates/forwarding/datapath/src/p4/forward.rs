@@ -168,7 +168,7 @@ impl Walk {
         };
         sender
             .transmit
-            .with(|side| side.iter_mut().for_each(TransmitSide::disable_kicks));
+            .with(|side| side.iter_mut().for_each(TransmitSide::wait));
         let at_ns = step.schedule.now_ns() + wait_ns;
         step.schedule
             .set_timer(at_ns, sender.port.transmit_ring(), scheduler::Due::Bandwidth);

@@ -2,9 +2,9 @@
 //!
 //! Drafts are bytes. A commit is made ready by a thread of its own, one at a time, since the checker and the
 //! tables of a large program take tens of milliseconds, in which the channel thread has others to serve.
-//! Commits, deletions, and requests about cells are served in their order. Commits and deletions are answered
-//! when no forwarding thread can have the former version any more. What entries of that one have counted is
-//! added to the next one's then, and it is freed here: a forwarding thread frees no tables.
+//! Commits, deletions, and requests about cells are served in their order. Commits, deletions and links are
+//! answered when no forwarding thread can have what was before any more. What entries of a version have
+//! counted is added to the next one's then, and it is freed here: a forwarding thread frees no tables.
 
 use super::version::{Counts, P4Refused, Version, within};
 use super::{P4Key, P4Switch, cells};
@@ -156,7 +156,13 @@ impl P4Work {
             }
             // Served where descriptors are.
             P4Request::Connect { switch, .. } => Err(P4Refused::NoSwitch(switch)),
-            P4Request::Link { links } => datapath.change_p4(|table| table.link(owner, &links)),
+            P4Request::Link { links } => match datapath.change_p4(|table| table.link(owner, &links)) {
+                Ok(()) => {
+                    self.answer_in_a_period(serial, datapath);
+                    return None;
+                }
+                Err(refused) => Err(refused),
+            },
             P4Request::List => return Some(Ok(Answer::P4(list(owner, datapath)))),
             P4Request::Read {
                 switch,
@@ -467,4 +473,26 @@ fn list(owner: ControllerId, datapath: &Datapath) -> P4Answer {
 
 fn present(datapath: &Datapath, key: P4Key) -> Option<Arc<P4Switch>> {
     datapath.ports().p4()?.switches.get(&key).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::placement::{Config, Costs, Policy, Topology};
+    use scheduler::Placement;
+
+    /// A thread that has found packets may still have the ports as they were.
+    #[test]
+    fn links_are_answered_when_all_threads_know_them() {
+        let policy = Policy::new(Config::default(), Topology::of_machine(), Costs::default());
+        let datapath = Datapath::new(Placement::new(policy, None).unwrap()).unwrap();
+        let (thread, mut work) = (datapath.periods.join(), P4Work::default());
+        thread.online();
+        let links = P4Request::Link { links: Vec::new() };
+        assert!(work.serve(ControllerId::BUILT_IN, &datapath, 7, links).is_none());
+        assert!(work.work(ControllerId::BUILT_IN, &datapath, 1).is_empty());
+        thread.quiescent(|| ());
+        let done = work.work(ControllerId::BUILT_IN, &datapath, 1);
+        assert!(matches!(done[..], [(7, Ok(Answer::Done))]));
+    }
 }

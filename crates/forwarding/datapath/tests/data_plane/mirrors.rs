@@ -258,8 +258,14 @@ fn a_slow_mirror_loses_copies_only() {
         b.expect_plain(&frame);
     }
     switch.until_dropped(1, DropReason::MirrorLost, 100 - 16);
-    for number in 0..16u8 {
-        m.expect_plain(&plain(1, 2, 200, number));
+    // A thread that loses its core while it delivers may have copies of others lost in between.
+    let mut sent = (0..100u8).map(|number| plain(1, 2, 200, number));
+    for _ in 0..16 {
+        let (_, frame) = m.receive();
+        assert!(
+            sent.any(|sent| sent == frame),
+            "in the order of the port's packets"
+        );
     }
     m.expect_nothing();
     switch.finish();
