@@ -10,6 +10,8 @@ use common::{Driver, Namespace, can_run, command, sh, tap, unique};
 use control_protocol::Channel;
 use control_protocol::driver::{BackEnd, InterfaceKind, InterfaceSpec, InterfaceState};
 use control_protocol::supervisor::ForwarderId;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -160,6 +162,7 @@ fn traffic_passes_both_ways_and_open_checksums_are_completed() {
         unsummed > 100,
         "the kernel outside leaves checksums open: {unsummed}"
     );
+    assert_eq!(segmented(&site), 0, "the data plane takes no large frames");
     // The device goes down and comes back, by AF_XDP again.
     for _ in 0..3 {
         site.host.sh(&format!("ip link set {} down", site.uplink));
@@ -193,6 +196,66 @@ fn traffic_passes_both_ways_and_open_checksums_are_completed() {
     site.driver.list();
     let said = site.host.sh(&format!("ip link show {}", site.uplink));
     assert!(!said.contains("xdp"), "{said}");
+}
+
+/// Segments that come together go on as one frame where the data plane takes such, and no byte is changed.
+#[test]
+fn segments_that_come_together_are_merged() {
+    if !can_run() {
+        return;
+    }
+    let mut site = Site::new(|host| Driver::start(Some(host)), 1500).with_all_features();
+    site.attach();
+    site.until_serves("AF_XDP in its driver");
+    site.ping();
+    for (to, address) in [
+        ("10.80.0.2:5301", "10.80.0.1/24"),
+        ("[fd00:80::2]:5301", "fd00:80::1/64"),
+    ] {
+        let (far, quiet) = (&site.far, "nodad");
+        let quiet = if address.contains(':') { quiet } else { "" };
+        site.outside
+            .sh(&format!("ip addr replace {address} dev {far} {quiet}"));
+        let before = segmented(&site);
+        stream_arrives_whole(&site, to);
+        let merged = segmented(&site) - before;
+        assert!(merged > 100, "{to}: {merged} frames were merged");
+    }
+    let largest = site.backend.as_ref().unwrap().devices[0].lock().unwrap().largest;
+    assert!(largest > 3 * 1514 && largest <= 65_535, "{largest}");
+    for options in ["", "-R"] {
+        let rate = site.outside.iperf(&site.inside, "10.80.0.2", options);
+        println!("AF_XDP, merged {options}: {:.2} Gb/s", rate / 1e9);
+        assert!(rate > 1e7);
+    }
+}
+
+/// Frames of the uplink that were to be segmented.
+fn segmented(site: &Site) -> u64 {
+    site.backend.as_ref().unwrap().devices[0]
+        .lock()
+        .unwrap()
+        .segmented
+}
+
+/// Sends 16 MiB by TCP from outside, and compares them.
+fn stream_arrives_whole(site: &Site, to: &'static str) {
+    const PIECES: u64 = 1 << 21;
+    let listener = within(&site.inside, move || TcpListener::bind(to).unwrap());
+    let mut sender = within(&site.outside, move || TcpStream::connect(to).unwrap());
+    let (mut receiver, _) = listener.accept().unwrap();
+    let sending = std::thread::spawn(move || {
+        let bytes: Vec<u8> = (0..PIECES)
+            .flat_map(|number| (number * 0x9e37_79b9).to_be_bytes())
+            .collect();
+        sender.write_all(&bytes).unwrap();
+    });
+    let mut received = Vec::new();
+    receiver.read_to_end(&mut received).unwrap();
+    sending.join().unwrap();
+    assert_eq!(received.len() as u64, 8 * PIECES);
+    let is_right = |(number, piece): (u64, &[u8])| piece == (number * 0x9e37_79b9).to_be_bytes();
+    assert!((0..).zip(received.chunks(8)).all(is_right));
 }
 
 /// Frames of all lengths, up to those for which larger chunks are taken, arrive whole and in order.

@@ -1,5 +1,7 @@
 //! Segments that were merged, cut again: the same segments, whatever they were.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use common::tcp_recipe::*;

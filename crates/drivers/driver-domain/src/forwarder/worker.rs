@@ -199,7 +199,7 @@ impl Worker {
         self.back_end = None;
         self.poller = None;
         self.blocked = false;
-        let back_end = back_end::open(device, descriptors).and_then(|back_end| {
+        let back_end = back_end::open(device, descriptors).and_then(|mut back_end| {
             let fits = |session: &Session| session.gives_no_more_than(back_end.takes());
             if !self.session.as_ref().is_none_or(fits) {
                 // The next stream is negotiated without what it does not take.
@@ -234,7 +234,7 @@ impl Worker {
                 log::debug!("port {}: features {:#x}", self.start.port, session.features);
                 let accepted = self
                     .back_end
-                    .as_ref()
+                    .as_mut()
                     .map(|back_end| back_end.set_offloads(session.offloads()));
                 self.session = Some(session);
                 if let Some(Err(error)) = accepted {

@@ -97,7 +97,7 @@ fn wanted(memory: &SharedMemory, frame: Span) -> Option<Fault> {
 }
 
 impl BackEnd for Misbehaving {
-    fn set_offloads(&self, offloads: Offloads) -> io::Result<()> {
+    fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()> {
         self.inner.set_offloads(offloads)
     }
 

@@ -6,6 +6,7 @@
 //! | `packet` | a packet socket on a device of the host | copied from a ring; long frames by a system call | a system call a batch |
 //! | `xdp` | AF_XDP sockets on a device of the host, one for each queue | copied from memory that the kernel has filled | copied, and a system call a batch |
 //! | `open_checksum` | checksums of frames that nothing announces as open | | |
+//! | `receive_offload` | segments of TCP that came one by one, merged | | |
 //! | `misbehaving` | any of these, which does wrong when a frame says so; for tests | | |
 //! | `frame` | header and VLAN tag of a frame that was received | | |
 //!
@@ -21,7 +22,10 @@ mod frame;
 #[cfg(debug_assertions)]
 mod misbehaving;
 mod open_checksum;
+#[cfg(test)]
+mod out_cost;
 mod packet;
+mod receive_offload;
 mod tap;
 mod xdp;
 
@@ -45,7 +49,7 @@ pub trait BackEnd: AsFd + Debug + Send {
     /// # Errors
     ///
     /// The device cannot do with these.
-    fn set_offloads(&self, offloads: Offloads) -> io::Result<()>;
+    fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()>;
 
     /// What the frames that are sent may be.
     fn takes(&self) -> Takes;
@@ -116,7 +120,7 @@ pub enum Left {
 /// A batch of frames on their way to the data plane.
 pub struct Inbound<'a> {
     session: &'a mut Session,
-    /// Frames for the data plane.
+    /// Frames that came for the data plane, of which some may have become one.
     pub frames: usize,
     /// Frames that came and cannot be forwarded.
     pub unusable: usize,
@@ -165,10 +169,15 @@ impl Inbound<'_> {
 
     /// Adds header and frame, which lie in the last place.
     pub fn put(&mut self, frame: Span) {
+        self.put_merged(frame, 1);
+    }
+
+    /// As [`Self::put`], of a frame that was made of so many that came.
+    pub fn put_merged(&mut self, frame: Span, frames: usize) {
         // Places are only given out while there is room.
         if let Some(id) = self.session.transmit.add(frame, Access::Readable) {
             self.session.area.commit(id);
-            self.frames += 1;
+            self.frames += frames;
             self.bytes += frame.len;
             #[cfg(debug_assertions)]
             self.last.replace(frame);

@@ -21,7 +21,7 @@ impl PacketDevice {
 
 impl BackEnd for PacketDevice {
     /// A packet socket hands out frames as they come, whatever is accepted.
-    fn set_offloads(&self, offloads: Offloads) -> io::Result<()> {
+    fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()> {
         if offloads.checksum && offloads.tso4 && offloads.tso6 {
             return Ok(());
         }

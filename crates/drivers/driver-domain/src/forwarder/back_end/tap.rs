@@ -32,7 +32,7 @@ impl TapDevice {
 }
 
 impl BackEnd for TapDevice {
-    fn set_offloads(&self, offloads: Offloads) -> io::Result<()> {
+    fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()> {
         let uso = offloads.uso && self.knows_uso;
         set_tap_offloads(self.file.as_fd(), Offloads { uso, ..offloads })
     }

@@ -2,24 +2,31 @@
 //! filled, from which they are copied; those to be sent are copied there, and one call sends a batch.
 //!
 //! Nothing but bytes arrives and leaves. So the data plane is asked for frames that are complete, and an open
-//! checksum of a frame that arrived is recognised and announced.
+//! checksum of a frame that arrived is recognised and announced. Segments of TCP that arrived together go on
+//! as one frame, if the data plane takes large ones (`receive_offload`).
 
 use super::frame::{place_of, put};
 use super::open_checksum::{OpenChecksum, find};
-use super::{BackEnd, Full, Inbound, Left, Sent, Takes};
+use super::receive_offload::Held;
+use super::{BATCH, BackEnd, Full, Inbound, Left, Sent, Takes};
 use control_protocol::forwarder::XdpFrames;
 use nic_packet::{Offloads, VNET_HEADER_LEN};
 use nic_xdp::{Layout, XdpQueues};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use virtqueue::driver::{Messages, SharedMemory, Span};
+use wire::Mergeable;
 
 const NEEDS_CSUM: u8 = 1;
 const ETHERNET_HEADER_LEN: usize = 14;
 
 /// The open AF_XDP sockets of a device.
 #[derive(Debug)]
-pub struct XdpBackEnd(XdpQueues);
+pub struct XdpBackEnd {
+    queues: XdpQueues,
+    /// The data plane takes large frames of TCP, over both versions of IP.
+    merges: bool,
+}
 
 /// What became of a frame to be sent.
 enum Put {
@@ -34,7 +41,11 @@ impl XdpBackEnd {
         let layout = layout.ok_or(io::ErrorKind::InvalidInput)?;
         let mut sockets = descriptors;
         let memory = sockets.pop().ok_or(io::ErrorKind::NotFound)?;
-        XdpQueues::new(sockets, memory.as_fd(), layout).map(XdpBackEnd)
+        let queues = XdpQueues::new(sockets, memory.as_fd(), layout)?;
+        Ok(XdpBackEnd {
+            queues,
+            merges: false,
+        })
     }
 
     /// Copies a frame, which lies behind a header, to where it is sent from. `None`: there is no room.
@@ -50,7 +61,7 @@ impl XdpBackEnd {
         memory.read(first.offset, &mut header);
         let len = all - VNET_HEADER_LEN;
         let is_complete = header[0] & NEEDS_CSUM == 0 && header[1] == 0;
-        if !is_complete || len < ETHERNET_HEADER_LEN || len > self.0.longest() {
+        if !is_complete || len < ETHERNET_HEADER_LEN || len > self.queues.longest() {
             return Some(Put::Refused);
         }
         let first = Span {
@@ -59,7 +70,7 @@ impl XdpBackEnd {
         };
         let mut spans = [&first].into_iter().chain(rest).copied();
         let mut span = Span { offset: 0, len: 0 };
-        let is_put = self.0.put(len, |mut to| {
+        let is_put = self.queues.put(len, |mut to| {
             while !to.is_empty() {
                 if span.len == 0 {
                     // All spans together are as long as the frame.
@@ -75,6 +86,54 @@ impl XdpBackEnd {
         });
         is_put.then_some(Put::Taken)
     }
+}
+
+impl XdpBackEnd {
+    /// Takes the frames of a batch, of which the last one may be `held` for the next one.
+    fn take(&mut self, batch: &mut Inbound<'_>, held: &mut Option<Held>) -> io::Result<Left> {
+        for _ in 0..BATCH {
+            let Some(frame) = self.queues.front()? else {
+                return Ok(Left::Nothing);
+            };
+            let segment = if self.merges { Mergeable::read(frame) } else { None };
+            let is_held = match (&mut *held, &segment) {
+                (Some(held), Some(segment)) => held.append(batch.memory(), segment),
+                _ => false,
+            };
+            if !is_held {
+                if let Some(held) = held.take() {
+                    held.put(batch);
+                }
+                let Some(at) = batch.place() else {
+                    return Ok(Left::Perhaps);
+                };
+                let room = place_of(at);
+                *held = put_first(batch, room, frame, segment.as_ref());
+            }
+            self.queues.release();
+        }
+        Ok(Left::Perhaps)
+    }
+}
+
+/// Copies a frame into the batch. A segment that others may follow is returned, and not put yet.
+fn put_first(
+    batch: &mut Inbound<'_>,
+    room: Span,
+    frame: &[u8],
+    segment: Option<&Mergeable<'_>>,
+) -> Option<Held> {
+    let Some(header) = header_of(frame) else {
+        batch.discard();
+        return None;
+    };
+    batch.memory().write(room.offset, &header);
+    batch.memory().write(room.offset + VNET_HEADER_LEN, frame);
+    let held = segment.and_then(|segment| Held::begin(room, segment));
+    if held.is_none() {
+        put(batch, room, VNET_HEADER_LEN + frame.len(), None);
+    }
+    held
 }
 
 /// The virtio-net header of a frame that arrived; `None` for one that cannot be forwarded.
@@ -94,7 +153,8 @@ fn header_of(frame: &[u8]) -> Option<[u8; VNET_HEADER_LEN]> {
 
 impl BackEnd for XdpBackEnd {
     /// What is open when it arrives, the data plane must complete.
-    fn set_offloads(&self, offloads: Offloads) -> io::Result<()> {
+    fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()> {
+        self.merges = offloads.tso4 && offloads.tso6;
         if offloads.checksum {
             return Ok(());
         }
@@ -112,31 +172,19 @@ impl BackEnd for XdpBackEnd {
     }
 
     fn receive(&mut self, batch: &mut Inbound<'_>) -> io::Result<Left> {
-        let mut left = Left::Perhaps;
-        while let Some(at) = batch.place() {
-            let room = place_of(at);
-            let Some(frame) = self.0.front()? else {
-                left = Left::Nothing;
-                break;
-            };
-            let (header, len) = (header_of(frame), VNET_HEADER_LEN + frame.len());
-            if let Some(header) = &header {
-                batch.memory().write(room.offset, header);
-                batch.memory().write(room.offset + VNET_HEADER_LEN, frame);
-            }
-            self.0.release();
-            match header {
-                Some(_) => put(batch, room, len, None),
-                None => batch.discard(),
-            }
+        let mut held = None;
+        let left = self.take(batch, &mut held);
+        if let Some(held) = held {
+            held.put(batch);
         }
-        self.0.end_batch();
+        let left = left?;
+        self.queues.end_batch();
         Ok(left)
     }
 
     fn send(&mut self, memory: &SharedMemory, frames: &Messages, first: usize) -> io::Result<Sent> {
         let mut sent = Sent::default();
-        self.0.collect()?;
+        self.queues.collect()?;
         for frame in frames.iter().skip(first) {
             match self.put(memory, frame) {
                 Some(Put::Taken) => sent.taken += 1,
@@ -147,7 +195,7 @@ impl BackEnd for XdpBackEnd {
                 }
             }
         }
-        if !self.0.flush()? {
+        if !self.queues.flush()? {
             sent.full = Some(Full::Device);
         }
         Ok(sent)
@@ -160,6 +208,6 @@ impl BackEnd for XdpBackEnd {
 
 impl AsFd for XdpBackEnd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.queues.as_fd()
     }
 }
