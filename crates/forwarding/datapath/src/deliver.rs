@@ -166,7 +166,7 @@ impl Step<'_> {
                 Err(vanished())
             } else {
                 if side.wait() == Wait::Stalled && side.look_for_buffers() {
-                    port.vnic.set_detour(false, side.is_limited());
+                    port.vnic.set_detour(side);
                 }
                 side.run(
                     self.time.now_ms,
@@ -178,8 +178,7 @@ impl Step<'_> {
                 port.home.set_copier(None);
                 result = Ok(side.has_queued());
             }
-            port.vnic
-                .set_detour(side.wait() == Wait::Stalled, side.is_limited());
+            port.vnic.set_detour(side);
             let call_at = self.call_if_owed(side, port);
             (result, side.wait(), side.watch_us(self.time.now_ms), call_at)
         });

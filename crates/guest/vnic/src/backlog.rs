@@ -123,6 +123,11 @@ impl Backlog {
         self.queue.is_empty()
     }
 
+    /// Packets that wait.
+    pub fn waiting(&self) -> u32 {
+        self.queue.waiting()
+    }
+
     /// Whether packets are here that wait for buffers, and not just for a core.
     pub fn waits(&self) -> bool {
         self.waits && !self.is_empty()

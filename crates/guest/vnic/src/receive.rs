@@ -423,6 +423,13 @@ impl ReceiveSide {
         })
     }
 
+    /// Packets that wait behind the last turn, but for those that came since.
+    #[inline]
+    pub(crate) fn waiting(&self) -> u32 {
+        let limited = self.limit.as_ref().map_or(0, |limit| limit.waiting());
+        self.backlog.waiting() + u32::from(self.pending.is_some()) + limited
+    }
+
     /// Whether there are more behind the oldest packet.
     fn has_others(&self) -> bool {
         !self.backlog.is_empty() || !self.inbox.is_empty()

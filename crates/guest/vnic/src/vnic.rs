@@ -49,9 +49,11 @@ const PROGRAMMED: u8 = 4;
 const STAGED: u8 = 8;
 
 /// In [`Vnic::detour`]: nothing can be queued because the receiver stalls.
-const STALLED: u8 = 1;
+const STALLED: u16 = 1;
 /// The bandwidth of the receiver is bounded, so everything is queued.
-const LIMITED: u8 = 2;
+const LIMITED: u16 = 2;
+/// Behind these bits is the number of packets that wait for the receiver.
+const WAITING: u32 = 2;
 
 /// What few ports have.
 #[derive(Default)]
@@ -100,8 +102,8 @@ pub struct Vnic {
     transmitting: AtomicBool,
     /// The connection is being ended, and the thread that does so waits.
     ending: AtomicBool,
-    /// Why nothing is copied to the receiver at once: [`STALLED`], [`LIMITED`].
-    detour: AtomicU8,
+    /// Why nothing is copied to the receiver at once: [`STALLED`], [`LIMITED`]; and what [waits](WAITING).
+    detour: AtomicU16,
     mtu: AtomicU16,
     features: AtomicU64,
     rare: Mutex<Rare>,
@@ -160,7 +162,7 @@ impl Vnic {
             diverted: AtomicU8::new(0),
             transmitting: AtomicBool::new(false),
             ending: AtomicBool::new(false),
-            detour: AtomicU8::new(0),
+            detour: AtomicU16::new(0),
             mtu: AtomicU16::new(mtu),
             features: AtomicU64::new(0),
             rare: Mutex::default(),
@@ -295,8 +297,10 @@ impl Vnic {
     /// Says what packets for the guest meet, from the receive side's state: [`enqueue`](Self::enqueue)
     /// refuses while the receiver stalls, and nothing is copied at once while its bandwidth is bounded.
     #[inline]
-    pub fn set_detour(&self, stalled: bool, limited: bool) {
-        let detour = (u8::from(stalled) * STALLED) | (u8::from(limited) * LIMITED);
+    pub fn set_detour(&self, side: &ReceiveSide) {
+        let (stalled, limited) = (side.wait() == Wait::Stalled, side.is_limited());
+        let waiting = side.waiting().min(u32::from(u16::MAX >> WAITING)) as u16;
+        let detour = (u16::from(stalled) * STALLED) | (u16::from(limited) * LIMITED) | waiting << WAITING;
         if self.detour.load(Ordering::Relaxed) != detour {
             self.detour.store(detour, Ordering::Relaxed);
         }
@@ -305,7 +309,13 @@ impl Vnic {
     /// Whether packets may be copied to the guest without a detour through the queue.
     #[inline]
     pub fn takes_at_once(&self) -> bool {
-        self.detour.load(Ordering::Relaxed) == 0
+        self.detour.load(Ordering::Relaxed) & (STALLED | LIMITED) == 0
+    }
+
+    /// Packets that wait for the receiver's buffers, its bandwidth or a thread's next turn, as the last turn
+    /// left them; 16,383 stands for that many and more.
+    pub fn queue_depth(&self) -> u32 {
+        (self.detour.load(Ordering::Relaxed) >> WAITING).into()
     }
 
     /// Whether the receiver is known to stall.
@@ -328,7 +338,7 @@ impl Vnic {
         let mut receive = self.receive.claim_blocking();
         receive.with(|side| {
             side.set_limit(rates.to, &waits_to);
-            self.set_detour(side.wait() == Wait::Stalled, side.is_limited());
+            self.set_detour(side);
         });
     }
 
@@ -427,7 +437,7 @@ impl Vnic {
     pub(crate) fn start_receive(&self, setup: RingSetup) -> Result<(), QueueError> {
         self.receive.claim_blocking().with(|side| {
             let started = side.start(setup, self.mtu());
-            self.set_detour(false, side.is_limited());
+            self.set_detour(side);
             started
         })?;
         self.set_open(RECEIVES, true);

@@ -7,7 +7,7 @@ use crate::code::Size;
 use crate::compile::{self, Code};
 use crate::error::Error;
 use crate::hash::{Algorithm, Crc, CrcParameters};
-use p4_ir::{Bounds, Checked, Emit, Field, Place, Program, Role};
+use p4_ir::{Bounds, CalculationInput, Checked, Emit, ExprKind, Field, Place, Program, Role};
 use p4_tables::{KeyField, KeyLayout, MatchKind};
 
 /// The port that means "drop" in v1model.
@@ -97,6 +97,8 @@ pub(crate) struct Standard {
     pub enq_timestamp: Option<Cell>,
     pub ingress_timestamp: Option<Cell>,
     pub egress_timestamp: Option<Cell>,
+    /// Lengths of the queue that the packet is to leave by, if the program reads them.
+    pub queue_depths: [Option<Cell>; 2],
     pub mcast_grp: Option<Cell>,
     pub egress_rid: Option<Cell>,
     pub checksum_error: Option<Cell>,
@@ -109,6 +111,12 @@ impl Standard {
             let field = program.standard.get(role)?;
             Cell::new(&program.fields[field.index()])
         };
+        let is_read = |field| {
+            let is_field = |expr: &p4_ir::Expr| matches!(expr.kind, ExprKind::Field(of) if of == field);
+            let mut inputs = program.calculations.iter().flat_map(|of| &of.inputs);
+            program.exprs.iter().any(is_field)
+                || inputs.any(|input| matches!(input, CalculationInput::Field(of) if *of == field))
+        };
         Standard {
             ingress_port: cell(Role::IngressPort),
             egress_spec: cell(Role::EgressSpec),
@@ -118,6 +126,8 @@ impl Standard {
             enq_timestamp: cell(Role::EnqTimestamp),
             ingress_timestamp: cell(Role::IngressGlobalTimestamp),
             egress_timestamp: cell(Role::EgressGlobalTimestamp),
+            queue_depths: [Role::EnqQdepth, Role::DeqQdepth]
+                .map(|role| cell(role).filter(|_| program.standard.get(role).is_some_and(is_read))),
             mcast_grp: cell(Role::McastGrp),
             egress_rid: cell(Role::EgressRid),
             checksum_error: cell(Role::ChecksumError),

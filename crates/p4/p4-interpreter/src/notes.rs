@@ -558,6 +558,8 @@ impl Observer for Notes<'_> {
         if let Phase::Egress(_) = phase {
             self.inputs(&[
                 Role::EnqTimestamp,
+                Role::EnqQdepth,
+                Role::DeqQdepth,
                 Role::EgressGlobalTimestamp,
                 Role::PacketLength,
             ]);

@@ -209,6 +209,13 @@ pub trait Sink {
     /// A packet leaves. Called while the packet runs: the output's bytes are the engine's.
     fn output(&mut self, output: &Output<'_>);
 
+    /// Packets that wait in the queue of a port, as a packet is about to enter it. Asked of programs that
+    /// read it.
+    fn queue_depth(&self, port: u32) -> u32 {
+        let _ = port;
+        0
+    }
+
     /// A digest for the controller: its values one behind the other, without padding, the last byte filled
     /// with zeros. At most one per pass through ingress.
     fn digest(&mut self, digest: p4_ir::DigestId, values: &[u8]) {

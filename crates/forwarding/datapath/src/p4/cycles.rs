@@ -30,12 +30,16 @@ const FLOWS: u64 = 64;
 const BURSTS: usize = 20_000;
 const PREFIXES: u64 = 1_000;
 pub(super) const P4: P4Id = P4Id(1);
+const STAGE: P4Id = P4Id(9);
 
 /// The program that does what [`LINKED`] do.
 const ALL_IN_ONE: &str = "l2_firewall_router";
 
 /// Programs in the order of their links, each by its port 2 with the next one's port 1.
 const LINKED: [&str; 3] = ["l2_switch", "firewall", "router"];
+
+/// A program as a stage before one that forwards.
+const STAGED: [&str; 2] = ["firewall", "router"];
 
 /// Entries of a program for all flows, as a script.
 pub(super) fn entries(program: &str) -> String {
@@ -149,16 +153,19 @@ fn frame_of(flow: u64) -> Vec<u8> {
 }
 
 pub(super) fn bind(datapath: &Datapath, ports: &[Arc<Port>; 2], version: Version) {
-    bind_linked(datapath, ports, vec![version]);
+    bind_linked(datapath, ports, vec![version], None);
 }
 
-/// Binds the first port to the first program's port 1, the last one to the last program's port 2.
-fn bind_linked(datapath: &Datapath, ports: &[Arc<Port>; 2], versions: Vec<Version>) {
+/// Binds the first port to the first program's port 1, the last one to the last program's port 2. `stage` sees
+/// the first port's packets before.
+fn bind_linked(datapath: &Datapath, ports: &[Arc<Port>; 2], versions: Vec<Version>, stage: Option<Version>) {
     let controller = PortId(1).controller();
     let last = P4Id(versions.len() as u32);
     let end = |switch, port| P4Binding { switch, port };
     datapath.change_p4(|table| {
-        for (version, number) in versions.into_iter().zip(1..) {
+        let stages: Vec<_> = stage.iter().map(|_| end(STAGE, 1)).collect();
+        let numbers = (1..=last.0).chain([STAGE.0]);
+        for (version, number) in versions.into_iter().chain(stage).zip(numbers) {
             let switch = P4Switch {
                 version,
                 tag: 0,
@@ -171,7 +178,11 @@ fn bind_linked(datapath: &Datapath, ports: &[Arc<Port>; 2], versions: Vec<Versio
         let links = (1..last.0).map(|number| [end(P4Id(number), 2), end(P4Id(number + 1), 1)]);
         table.link(controller, &links.collect::<Vec<_>>()).unwrap();
         let at = |end| P4Attachment::bound(Some(end));
-        table.attach(ports[0].id(), &at(end(P4, 1))).unwrap();
+        let first = P4Attachment {
+            stages,
+            ..at(end(P4, 1))
+        };
+        table.attach(ports[0].id(), &first).unwrap();
         table.attach(ports[1].id(), &at(end(last, 2))).unwrap();
     });
     ports.iter().for_each(|port| port.vnic.set_programmed(true));
@@ -183,19 +194,19 @@ fn measure(program: &str, kept: bool, burst: usize, bursts: usize) -> [f64; 2] {
     let policy = Policy::new(Config::default(), Topology::of_machine(), Costs::default());
     let datapath = Datapath::new(Placement::new(policy, None).unwrap()).unwrap();
     let (ports, mut guests) = pair(&datapath);
-    let programs = if program == "linked" {
-        &LINKED[..]
-    } else {
-        &[program]
+    let (stage, programs) = match program {
+        "linked" => (None, &LINKED[..]),
+        "staged" => (Some(STAGED[0]), &STAGED[1..]),
+        _ => (None, &[program][..]),
     };
-    let versions = programs
-        .iter()
-        .map(|program| version(program, &entries(program)).unwrap());
-    bind_linked(&datapath, &ports, versions.collect());
+    let loaded = |program: &str| version(program, &entries(program)).unwrap();
+    let versions = programs.iter().map(|program| loaded(program));
+    bind_linked(&datapath, &ports, versions.collect(), stage.map(loaded));
     let mut scheduler = Scheduler::new(datapath.shared.clone(), None, Pipeline::new(datapath));
     if !kept {
         let verdicts = &mut scheduler.rings.walk.verdicts;
-        let keys = (1..=programs.len() as u32).map(|number| (PortId(1).controller(), P4Id(number)));
+        let numbers = (1..=programs.len() as u32).chain([STAGE.0]);
+        let keys = numbers.map(|number| (PortId(1).controller(), P4Id(number)));
         keys.for_each(|key| verdicts.keep_none(key));
     }
     guests.prepare_each((0..FLOWS).map(frame_of));
@@ -225,7 +236,7 @@ fn cycles() {
     let wanted = std::env::var("PROGRAM").ok();
     let wanted_kept = std::env::var("KEPT").ok().map(|kept| kept != "0");
     println!("program            verdicts burst  ns/packet  median, ns  million packets/s");
-    for program in LINKED.into_iter().chain([ALL_IN_ONE, "linked"]) {
+    for program in LINKED.into_iter().chain([ALL_IN_ONE, "linked", "staged"]) {
         for (kept, label) in [(true, "kept"), (false, "none")] {
             if wanted.as_ref().is_some_and(|wanted| wanted != program)
                 || wanted_kept.is_some_and(|wanted| wanted != kept)

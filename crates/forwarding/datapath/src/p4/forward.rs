@@ -314,6 +314,7 @@ impl Walk {
             context.set_spare_passes(version.passes(self.crossings.spare));
             let mut run = Run {
                 bound,
+                ports: step.ports,
                 version,
                 guard,
                 context,

@@ -6,14 +6,17 @@ use super::outputs::Outputs;
 use super::verdicts::{Own, Places};
 use super::version::Version;
 use crate::pipeline::record;
+use crate::state::Ports;
 use flow::{MirrorPoint, PortId};
 use lock_free::Unique;
-use p4_interpreter::{Context, End, NoObserver, Notes, Observer, ReadGuard, Verdict};
+use p4_interpreter::{Context, Drop, End, NoObserver, Notes, Observer, Output, ReadGuard, Sink, Verdict};
+use p4_ir::DigestId;
 use vnic::Packet;
 
 /// A burst on its way through a program.
 pub(super) struct Run<'a> {
     pub bound: &'a Bound<'a>,
+    pub ports: &'a Ports,
     pub version: &'a Version,
     pub guard: &'a ReadGuard<'a>,
     pub context: &'a mut Context,
@@ -145,14 +148,45 @@ impl Run<'_> {
             head: packet.head.bytes(),
             tail: &Behind(packet),
         };
+        let mut leaving = Leaving {
+            outputs: &mut *self.outputs,
+            bound: self.bound,
+            ports: self.ports,
+        };
         let engine = &self.version.engine;
         engine.run(
             self.guard,
             self.context,
             &received,
             self.now,
-            self.outputs,
+            &mut leaving,
             observer,
         );
+    }
+}
+
+/// What a packet sends, and the queues of ports that it may leave by.
+struct Leaving<'a> {
+    outputs: &'a mut Outputs,
+    bound: &'a Bound<'a>,
+    ports: &'a Ports,
+}
+
+impl Sink for Leaving<'_> {
+    fn output(&mut self, output: &Output<'_>) {
+        self.outputs.output(output);
+    }
+
+    fn queue_depth(&self, port: u32) -> u32 {
+        let port = self.bound.port_of(port).and_then(|port| self.ports.get(port));
+        port.map_or(0, |port| port.vnic.queue_depth())
+    }
+
+    fn digest(&mut self, digest: DigestId, values: &[u8]) {
+        self.outputs.digest(digest, values);
+    }
+
+    fn dropped(&mut self, reason: Drop) {
+        self.outputs.dropped(reason);
     }
 }

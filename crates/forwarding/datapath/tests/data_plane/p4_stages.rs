@@ -19,7 +19,7 @@ use std::os::fd::AsFd;
 const OTHER: P4Id = P4Id(6);
 const FORWARDER: P4Id = P4Id(7);
 
-const fn at(switch: P4Id, port: u16) -> P4Binding {
+pub const fn at(switch: P4Id, port: u16) -> P4Binding {
     P4Binding { switch, port }
 }
 
@@ -39,7 +39,7 @@ fn attach(port: u32, stages: &[P4Binding], forwarder: Option<P4Binding>) -> Requ
 
 impl Controller {
     #[track_caller]
-    fn stage(&mut self, port: u32, stages: &[P4Binding]) {
+    pub fn stage(&mut self, port: u32, stages: &[P4Binding]) {
         self.done(attach(port, stages, None));
     }
 }
@@ -77,7 +77,7 @@ fn only_for(station: u16) -> Vec<u8> {
 }
 
 /// Ports whose packets flows send to the last one, which sends to the first.
-fn joined<const GUESTS: usize>() -> (Switch, [Guest; GUESTS]) {
+pub fn joined<const GUESTS: usize>() -> (Switch, [Guest; GUESTS]) {
     let last = GUESTS as u32;
     let mut switch = Switch::with_ports(last);
     (1..last).for_each(|port| switch.flow(port, &[Action::Output(PortId(last))]));

@@ -128,6 +128,11 @@ impl FairQueue {
         self.packets == 0
     }
 
+    /// Packets of all senders.
+    pub fn waiting(&self) -> u32 {
+        self.packets
+    }
+
     pub fn bytes(&self) -> usize {
         self.bytes as usize
     }

@@ -129,6 +129,11 @@ impl Classes {
         self.waiting == 0
     }
 
+    /// Packets in the queues; there are fewer than 2^32.
+    pub fn waiting(&self) -> u32 {
+        self.waiting as u32
+    }
+
     fn place(&self, packet: &Packet) -> usize {
         self.all
             .binary_search_by_key(&packet.class(), |class| class.is.number)

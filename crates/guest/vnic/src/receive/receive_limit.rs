@@ -131,6 +131,12 @@ impl ReceiveLimit {
         self.levels_are_empty() && self.classes.as_ref().is_none_or(Classes::is_empty)
     }
 
+    /// Packets that wait for the bandwidth.
+    pub(super) fn waiting(&self) -> u32 {
+        let levels = self.levels.iter().map(|level| level.queue.waiting());
+        levels.sum::<u32>() + self.classes.as_ref().map_or(0, Classes::waiting)
+    }
+
     /// The classes, if the packet that is next is one of theirs.
     fn next_classes(&self) -> Option<&Classes> {
         let classes = self.classes.as_ref()?;

@@ -288,6 +288,10 @@ impl<O: Observer> Run<'_, '_, O> {
         machine.set(standard.packet_length, length);
         machine.set(standard.enq_timestamp, now);
         machine.set(standard.egress_timestamp, now);
+        for depth in standard.queue_depths.iter().flatten() {
+            let packets = u64::from(self.sink.queue_depth(port));
+            self.machine.set(Some(*depth), packets.min(depth.mask));
+        }
         self.phase(Phase::Egress(port));
         if !self.control(engine.code.egress) {
             return self.drop(Drop::LoopTurns);
