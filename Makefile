@@ -95,11 +95,12 @@ test-unit: ## Unit, property and integration tests of all crates
 
 # Folders of packet tests: the project's own, and further ones where they are.
 STF ?= $(wildcard ../shared/p4/stf)
-test-p4: ## Packet tests of P4 programs, offline and from rings to rings, and clients of P4Runtime with containers; STF="DIR ..." for others
+test-p4: ## Packet tests of P4 programs, offline and from rings to rings, clients of P4Runtime and the tutorials' exercises with containers; STF="DIR ..." for others
 	$(CARGO) run --release --package p4-stf --example conformance -- crates/p4/p4-bmv2/programs $(STF)
 	STF="$(abspath $(STF))" $(CARGO) test --release --package datapath --test data_plane -- --nocapture p4_scripts
 	$(CARGO) build --release --package hyperswitch
 	scripts/as-root env HYPERSWITCH_E2E=require scripts/test-p4runtime
+	scripts/as-root scripts/test-p4-tutorials --program $(RELEASE)/hyperswitch
 
 MINUTES ?= 60
 fuzz-p4: ## Changed programs, entries, packets and scripts for an hour; MINUTES=5 is shorter

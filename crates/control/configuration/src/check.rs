@@ -140,8 +140,8 @@ fn check_p4runtime(config: &P4RuntimeConfig) -> Result<(), CheckError> {
                 message: message.into(),
             }
         };
-        if device.id == 0 || !ids.insert(device.id) {
-            return Err(within("id", "devices have numbers of their own, above 0"));
+        if !ids.insert(device.id) {
+            return Err(within("id", "devices have numbers of their own"));
         }
         if !names.insert(device.name.as_str()) {
             return Err(within("name", "two devices are the same P4 switch"));

@@ -91,7 +91,7 @@ mod tests {
                 format!("{device}{}", device.replace("id = 1", "id = 2")),
                 "same P4 switch",
             ),
-            (device.replace("id = 1", "id = 0"), "above 0"),
+            (device.replace("id = 1", "id = 0"), ""),
             (device.replace("2=q", "2=p"), "two numbers"),
             (device.replace("2=q", "1=q"), "two ports"),
             (device.replace("2=q", "511=q"), "0 to 510"),

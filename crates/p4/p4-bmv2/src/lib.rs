@@ -8,6 +8,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `envelope` | the message in which clients of P4Runtime may send it |
 //! | `json` | JSON, strictly, with limits |
 //! | `number` | hexadecimal numbers of any size |
 //! | `limits`, `error` | limits of the input; errors and their places |
@@ -23,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod actions;
+mod envelope;
 mod error;
 mod expr;
 mod externs;
@@ -53,7 +55,7 @@ pub fn load(json: &[u8], p4info: Option<&[u8]>) -> Result<Checked, LoadError> {
     Ok(Checked::new(program)?)
 }
 
-/// Reads a program without checking it.
+/// Reads a program without checking it: JSON, or a `p4.tmp.P4DeviceConfig` that has it.
 ///
 /// # Errors
 ///
@@ -62,5 +64,6 @@ pub fn read(json: &[u8]) -> Result<Program, LoadError> {
     if json.len() > limits::TEXT {
         return Err(LoadError::TooLong(json.len()));
     }
+    let json = envelope::json_in(json);
     load::load(&json::parse(json)?)
 }

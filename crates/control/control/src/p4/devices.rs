@@ -11,7 +11,7 @@ use crate::users::Token;
 use control_protocol::data_plane;
 use control_protocol::p4::P4Request;
 use flow::P4Id;
-use management::{P4Device, P4DeviceConfig, P4Operations, P4Place, PlacedPort, Reply, Request};
+use management::{P4Device, P4DeviceConfig, P4End, P4Operations, P4Place, PlacedPort, Reply, Request};
 use rustix::net::{SocketType, sockopt};
 use std::os::fd::OwnedFd;
 
@@ -66,15 +66,25 @@ impl Control {
         self.ask_user(token, data_plane::Request::P4(request), vec![fd], done)
     }
 
-    /// Ports that a device is to have; `None`: those that its P4 switch has stay.
+    /// Ports that a device is to have, with links that commands have added; `None`: those that its P4 switch has
+    /// stay.
     fn device_ports(&self, device: &P4DeviceConfig) -> Option<Vec<P4Place>> {
         let place = |place: &PlacedPort| P4Place {
             number: place.number,
             port: place.port.clone(),
         };
-        let is_there = self.intent.p4.contains_key(device.name.as_str());
-        let stay = device.ports.is_empty() && is_there;
-        (!stay).then(|| device.ports.iter().map(place).collect())
+        let present = self.intent.p4.get(device.name.as_str());
+        if device.ports.is_empty() && present.is_some() {
+            return None;
+        }
+        let is_taken = |number: u16| device.ports.iter().any(|place| place.number == number);
+        let present = present.iter().flat_map(|own| &own.ports);
+        let links = present.filter(|(number, port)| P4End::of(port).is_some() && !is_taken(**number));
+        let links = links.map(|(number, port)| P4Place {
+            number: *number,
+            port: port.clone(),
+        });
+        Some(device.ports.iter().map(place).chain(links).collect())
     }
 
     /// All devices, with the tags of their programs.
