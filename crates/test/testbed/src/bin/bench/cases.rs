@@ -93,6 +93,7 @@ pub const ALL: &[Case] = &[
     dump::CASE,
     deaths::CASE,
     p4::packets::CASE,
+    p4::stream::CASE,
     p4::CASE,
     policies::packets::CASE,
     policies::CASE,

@@ -2,6 +2,7 @@
 //! others, and what a tenant with a hostile program takes from others.
 //!
 //! ```text
+//!   stream   TCP between virtual machines beside the built-in switch
 //!   packets  cycles per packet beside the built-in switch, one program and many
 //!   changes  programs and entries that are exchanged under traffic
 //!   tenants  hostile programs beside two bystanders
@@ -13,6 +14,7 @@ mod changes;
 mod clients;
 mod entries;
 pub mod packets;
+pub mod stream;
 mod tenants;
 
 use super::Case;

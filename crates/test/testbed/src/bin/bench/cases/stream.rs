@@ -33,13 +33,23 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
     })
 }
 
-/// Gigabits per second, and processor seconds per gigabyte: of the machine, and of guests and switch.
+/// From the first guest to the second one.
 pub fn measure(effort: &Effort, network: &Network, guests: &[Guest], size: u32) -> Result<[f64; 3]> {
+    measure_to(effort, network, guests, (&address(1), size))
+}
+
+/// Gigabits per second, and processor seconds per gigabyte: of the machine, and of guests and switch.
+pub fn measure_to(
+    effort: &Effort,
+    network: &Network,
+    guests: &[Guest],
+    (to, size): (&str, u32),
+) -> Result<[f64; 3]> {
     let options = IperfOptions {
         arguments: format!("-l {size}"),
         ..IperfOptions::seconds(u32::try_from(effort.long.as_secs())?)
     };
-    let running = iperf::start(&guests[0], &guests[1], &address(1), &options)?;
+    let running = iperf::start(&guests[0], &guests[1], to, &options)?;
     let cpu = cpu_during(effort.long, network, guests);
     let gigabits = running.wait()?.gigabits();
     let gigabytes = gigabits / 8.0;

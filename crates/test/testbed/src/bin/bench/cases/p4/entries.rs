@@ -22,6 +22,21 @@ pub fn switch([one, other]: [u32; 2]) -> String {
     text
 }
 
+/// Of a firewall that lets all pass but some TCP connections, by 16 rules.
+pub fn firewall() -> String {
+    let mut text = String::from("table_set_default l2_forward forward 1\n");
+    for rule in 0..16 {
+        let (network, port) = (format!("192.168.{rule}.0&&&255.255.255.0"), 8 * rule);
+        writeln!(
+            text,
+            "table_add rules rule_deny {network} 0.0.0.0&&&0.0.0.0 6&&&0xff 0&&&0 {port}&&&0xffff => {}",
+            rule + 1
+        )
+        .expect("strings grow");
+    }
+    text
+}
+
 /// Of a router that takes what is sent to `station` by port 1 and hands it to `next` at port 2, with so many
 /// prefixes, of which the first has the addresses of all stations below 256.
 pub fn router(station: u32, next: u32, prefixes: u32) -> String {

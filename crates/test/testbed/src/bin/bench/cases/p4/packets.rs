@@ -15,8 +15,8 @@ use crate::record::Record;
 use anyhow::{Result, ensure};
 use std::thread;
 use std::time::{Duration, Instant};
-use testbed::PollingGuest;
 use testbed::polling::{Frame, HEADER_LEN};
+use testbed::{PollingGuest, Switch};
 
 pub const CASE: Case = Case {
     name: "p4-packets",
@@ -37,13 +37,16 @@ pub const P4: Contender = with_lines(HYPERSWITCH, "hyperswitch-p4", [""; 2]);
 enum Program {
     Switch,
     Router,
+    /// Before the built-in switch.
+    Stage,
 }
 
-const POINTS: [(&str, Program, u32); 4] = [
+const POINTS: [(&str, Program, u32); 5] = [
     ("switch, 1 pair", Program::Switch, 1),
     ("switch, 64 pairs", Program::Switch, 64),
     ("router, 1 pair", Program::Router, 1),
     ("router, 64 pairs", Program::Router, 64),
+    ("a firewall as stage, 1 pair", Program::Stage, 1),
 ];
 /// Frames of a pair that are sent at a time.
 const BURST: usize = 32;
@@ -83,20 +86,40 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
 fn load_all(network: &Network, what: Program, ports: &[&str]) -> Result<()> {
     for (number, pair) in (0..).zip(ports.chunks_exact(2)) {
         let [from, to] = stations(number);
-        let (folder, entries) = match what {
-            Program::Switch => ("l2_switch", entries::switch([from, to])),
-            Program::Router => ("router", entries::router(to, to, PREFIXES)),
-        };
-        let name = format!("tenant{number}");
-        load(
-            network.ours()?,
-            &name,
-            &program(folder)?,
-            &entries,
-            [pair[0], pair[1]],
-        )?;
+        let (switch, name, pair) = (network.ours()?, format!("tenant{number}"), [pair[0], pair[1]]);
+        match what {
+            Program::Switch => load(
+                switch,
+                &name,
+                &program("l2_switch")?,
+                &entries::switch([from, to]),
+                pair,
+            ),
+            Program::Router => load(
+                switch,
+                &name,
+                &program("router")?,
+                &entries::router(to, to, PREFIXES),
+                pair,
+            ),
+            Program::Stage => load_stage(switch, &name, &entries::firewall(), pair),
+        }?;
     }
     Ok(())
+}
+
+/// A firewall as a stage of both ports.
+fn load_stage(switch: &Switch, name: &str, entries: &str, ports: [&str; 2]) -> Result<()> {
+    let file = switch.run_dir().join(format!("{name}.commands"));
+    std::fs::write(&file, entries)?;
+    let (program, file) = (program("firewall")?, file.to_string_lossy().into_owned());
+    let program = program.to_string_lossy().into_owned();
+    switch.verb(&["p4", "load", &program, "--name", name, "--entries", &file])?;
+    let ports = [format!("1={}", ports[0]), format!("2={}", ports[1])];
+    let add = [
+        "p4", "stage", "add", name, "--port", &ports[0], "--port", &ports[1],
+    ];
+    switch.verb(&add).map(drop)
 }
 
 fn stations(pair: u32) -> [u32; 2] {

@@ -100,6 +100,20 @@ const fn through_p4(what: &'static str, points: &'static [&'static str], floor: 
     }
 }
 
+/// TCP through P4 programs, beside the built-in switch.
+const fn stream_through_p4(
+    what: &'static str,
+    points: &'static [&'static str],
+    floor: f64,
+    goal: f64,
+) -> Target {
+    let peer = ["p4-stream", "throughput", HYPERSWITCH.name];
+    Target {
+        ours: P4.name,
+        ..beside(what, peer, points, floor, goal)
+    }
+}
+
 /// Under ovs-vswitchd.
 const fn driven(target: Target) -> Target {
     Target {
@@ -452,6 +466,13 @@ pub(super) const TARGETS: &[Target] = &[
         1.0,
     ),
     through_p4("same, 64 programs", &["switch, 64 pairs"], 1.2, 1.05),
+    stream_through_p4(
+        "TCP between two guests through an L2 switch in P4",
+        &["switch"],
+        0.95,
+        1.0,
+    ),
+    stream_through_p4("same, through a router in P4", &["router"], 0.8, 0.95),
     through_p4(
         "same, router in P4, 1,000 prefixes",
         &["router, 1 pair"],
