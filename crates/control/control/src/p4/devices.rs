@@ -79,7 +79,9 @@ impl Control {
         }
         let is_taken = |number: u16| device.ports.iter().any(|place| place.number == number);
         let present = present.iter().flat_map(|own| &own.ports);
-        let links = present.filter(|(number, port)| P4End::of(port).is_some() && !is_taken(**number));
+        let is_link =
+            |port: &str| P4End::of(port).is_some_and(|end| self.intent.p4.contains_key(end.program.as_str()));
+        let links = present.filter(|(number, port)| is_link(port) && !is_taken(**number));
         let links = links.map(|(number, port)| P4Place {
             number: *number,
             port: port.clone(),
