@@ -1,9 +1,9 @@
 //! The message in which clients of BMv2's P4Runtime server may send a program: `p4.tmp.P4DeviceConfig` of the
 //! repository p4lang/PI, whose field `device_data` has the JSON.
 //!
-//! That field is number 3 in versions of the message that have `reassign`, and number 2 in others; so a field
-//! is taken whose bytes begin as JSON does. What is no such message is left as it came, and the reader of JSON
-//! says what is wrong with it.
+//! The number of that field is 3 in versions of the message that have `reassign`, and 2 in others; so a
+//! field is taken whose bytes begin as JSON does. What is no such message is left as it came, and the reader
+//! of JSON says what is wrong with it.
 
 /// Bits of a tag behind which is the number of the field; and forms of fields, from the encoding of Protocol
 /// Buffers.

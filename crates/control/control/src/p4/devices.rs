@@ -66,8 +66,8 @@ impl Control {
         self.ask_user(token, data_plane::Request::P4(request), vec![fd], done)
     }
 
-    /// Ports that a device is to have, with links that commands have added; `None`: those that its P4 switch has
-    /// stay.
+    /// Ports that a device is to have, with links that commands have added; `None`: those that its P4
+    /// switch has stay.
     fn device_ports(&self, device: &P4DeviceConfig) -> Option<Vec<P4Place>> {
         let place = |place: &PlacedPort| P4Place {
             number: place.number,

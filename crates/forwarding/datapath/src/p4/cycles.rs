@@ -156,8 +156,8 @@ pub(super) fn bind(datapath: &Datapath, ports: &[Arc<Port>; 2], version: Version
     bind_linked(datapath, ports, vec![version], None);
 }
 
-/// Binds the first port to the first program's port 1, the last one to the last program's port 2. `stage` sees
-/// the first port's packets before.
+/// Binds the first port to the first program's port 1, the last one to the last program's port 2. `stage`
+/// sees the first port's packets before.
 fn bind_linked(datapath: &Datapath, ports: &[Arc<Port>; 2], versions: Vec<Version>, stage: Option<Version>) {
     let controller = PortId(1).controller();
     let last = P4Id(versions.len() as u32);
