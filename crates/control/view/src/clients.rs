@@ -7,6 +7,7 @@
 //! | is slow to send or to read | hung up on [`PATIENCE`] after it connected |
 //! | goes on sending | is not read any more |
 
+use crate::hosts::Hosts;
 use crate::http::{self, MAX_HEAD, Resource, Wanted};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -48,15 +49,17 @@ enum State {
 #[derive(Debug)]
 pub struct Clients {
     listener: OwnedFd,
+    hosts: Hosts,
     clients: BTreeMap<Token, Client>,
     next: Token,
 }
 
 impl Clients {
-    /// Takes a socket that listens and does not block.
-    pub fn new(listener: OwnedFd) -> Clients {
+    /// Takes a socket that listens and does not block, whose clients call it by one of these names.
+    pub fn new(listener: OwnedFd, hosts: Hosts) -> Clients {
         Clients {
             listener,
+            hosts,
             clients: BTreeMap::new(),
             next: 0,
         }
@@ -108,7 +111,7 @@ impl Clients {
             return;
         };
         let goes_on = match client.state {
-            State::Sending(_) if flags.contains(PollFlags::IN) => client.read(),
+            State::Sending(_) if flags.contains(PollFlags::IN) => client.read(self.hosts),
             State::Reading(..) if flags.contains(PollFlags::OUT) => client.write(),
             // Hung up.
             _ => false,
@@ -152,7 +155,7 @@ impl Clients {
 
 impl Client {
     /// Reads once; false when the connection is over.
-    fn read(&mut self) -> bool {
+    fn read(&mut self, hosts: Hosts) -> bool {
         let State::Sending(head) = &mut self.state else {
             return true;
         };
@@ -165,14 +168,14 @@ impl Client {
             Err(_) => return false,
         };
         head.extend_from_slice(&bytes[..received]);
-        match http::read(head) {
+        match http::read(head, hosts) {
             Wanted::More => true,
             Wanted::Resource { resource, head_only } => {
                 self.state = State::Waiting { resource, head_only };
                 true
             }
             Wanted::Refused(status) => {
-                let response = http::refusal(status, "only GET and HEAD of / and /metrics are answered");
+                let response = http::refusal(status, status.reason());
                 self.state = State::Reading(response.into(), 0);
                 self.write()
             }

@@ -4,6 +4,8 @@
 //! What a client sends is bounded: a head of [`MAX_HEAD`] bytes with [`MAX_HEADERS`] headers. Everything else
 //! is refused with a status, after which the connection ends.
 
+use crate::hosts::Hosts;
+
 /// Longest head of a request in bytes.
 pub const MAX_HEAD: usize = 8 * 1024;
 
@@ -116,6 +118,8 @@ pub enum Wanted {
 pub enum Status {
     /// What came is no request of HTTP/1.
     BadRequest,
+    /// The request calls the process by a name that is not its own.
+    Misdirected,
     /// There is nothing at this path.
     NotFound,
     /// The method changes something, or is unknown.
@@ -127,9 +131,21 @@ pub enum Status {
 }
 
 impl Status {
+    /// What else there is to say to a person.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Status::Misdirected => {
+                "this process listens at a loopback address, and answers only requests to such an address \
+                 or to localhost"
+            }
+            _ => "only GET and HEAD of / and /metrics are answered",
+        }
+    }
+
     fn line(self) -> &'static str {
         match self {
             Status::BadRequest => "400 Bad Request",
+            Status::Misdirected => "421 Misdirected Request",
             Status::NotFound => "404 Not Found",
             Status::MethodNotAllowed => "405 Method Not Allowed",
             Status::TooLarge => "431 Request Header Fields Too Large",
@@ -138,8 +154,8 @@ impl Status {
     }
 }
 
-/// Reads the head of a request.
-pub fn read(bytes: &[u8]) -> Wanted {
+/// Reads the head of a request to one of `hosts`.
+pub fn read(bytes: &[u8], hosts: Hosts) -> Wanted {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
@@ -150,6 +166,13 @@ pub fn read(bytes: &[u8]) -> Wanted {
         }
         Err(_) => return Wanted::Refused(Status::BadRequest),
     }
+    let named = |wanted: &'static str| {
+        let headers = request.headers.iter();
+        headers.filter(move |header| header.name.eq_ignore_ascii_case(wanted))
+    };
+    if !named("host").all(|header| hosts.include(header.value)) {
+        return Wanted::Refused(Status::Misdirected);
+    }
     let head_only = match request.method {
         Some("GET") => false,
         Some("HEAD") => true,
@@ -157,9 +180,7 @@ pub fn read(bytes: &[u8]) -> Wanted {
     };
     let path = request.path.unwrap_or_default();
     let path = path.split('?').next().unwrap_or_default();
-    let accept = request.headers.iter();
-    let accept = accept.filter(|header| header.name.eq_ignore_ascii_case("accept"));
-    let accept: Vec<&str> = accept
+    let accept: Vec<&str> = named("accept")
         .filter_map(|header| std::str::from_utf8(header.value).ok())
         .collect();
     match Resource::at(path, &accept.join(",")) {
@@ -200,7 +221,8 @@ mod tests {
     use super::*;
 
     fn get(accept: &str) -> Wanted {
-        read(format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n").as_bytes())
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n");
+        read(request.as_bytes(), Hosts::Loopback)
     }
 
     fn metrics_in(format: Format) -> Wanted {
@@ -231,7 +253,7 @@ mod tests {
 
     #[test]
     fn what_is_no_scrape_is_refused() {
-        let refused = |bytes: &[u8]| match read(bytes) {
+        let refused = |bytes: &[u8]| match read(bytes, Hosts::Loopback) {
             Wanted::Refused(status) => status,
             other => panic!("{other:?}"),
         };
@@ -245,15 +267,22 @@ mod tests {
             refused(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),
             Status::BadRequest
         );
+        for host in ["evil.example", "localhost\r\nHost: evil.example"] {
+            let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            assert_eq!(refused(request.as_bytes()), Status::Misdirected, "{host}");
+        }
         assert_eq!(refused(&[b'A'; MAX_HEAD]), Status::TooLarge);
         let many = format!(
             "GET /metrics HTTP/1.1\r\n{}\r\n",
             "a: b\r\n".repeat(MAX_HEADERS + 1)
         );
         assert_eq!(refused(many.as_bytes()), Status::TooLarge);
-        assert_eq!(read(b"GET /metrics HTTP/1.1\r\nHost"), Wanted::More);
         assert_eq!(
-            read(b"HEAD /metrics?x=1 HTTP/1.0\r\n\r\n"),
+            read(b"GET /metrics HTTP/1.1\r\nHost", Hosts::Loopback),
+            Wanted::More
+        );
+        assert_eq!(
+            read(b"HEAD /metrics?x=1 HTTP/1.0\r\n\r\n", Hosts::Loopback),
             Wanted::Resource {
                 resource: Resource::Metrics(Format::Text),
                 head_only: true

@@ -11,7 +11,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `http` | requests and responses |
+//! | `http`, `hosts` | requests and responses; names by which clients call this process |
 //! | `clients` | connections of clients, within bounds |
 //! | `source` | the connection to the control process |
 //! | `exposition` | families of metrics as text, in two formats |
@@ -25,11 +25,14 @@
 mod clients;
 mod exposition;
 mod history;
+mod hosts;
 mod http;
 mod metrics;
 mod page;
 mod source;
 mod talkers;
+
+pub use hosts::Hosts;
 
 use clients::Clients;
 use control_protocol::supervisor::{FromChild, Role, ToChild};
@@ -60,14 +63,15 @@ pub enum Error {
     Poll(#[from] Errno),
 }
 
-/// Runs until the supervisor says to finish, or is gone. The socket listens and does not block.
+/// Runs until the supervisor says to finish, or is gone. The socket listens and does not block; its clients
+/// call it by one of these names.
 ///
 /// # Errors
 /// See [`Error`].
-pub fn run(supervisor: Channel, listener: OwnedFd) -> Result<(), Error> {
+pub fn run(supervisor: Channel, listener: OwnedFd, hosts: Hosts) -> Result<(), Error> {
     let mut view = View {
         supervisor,
-        clients: Clients::new(listener),
+        clients: Clients::new(listener, hosts),
         source: Source::default(),
         figures: Latest::default(),
         talkers: Latest::default(),

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use view::Hosts;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -33,7 +34,8 @@ impl Rig {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
-        let view = std::thread::spawn(move || view::run(theirs, listener.into()).unwrap());
+        let view =
+            std::thread::spawn(move || view::run(theirs, listener.into(), Hosts::at(address.ip())).unwrap());
         Rig {
             supervisor,
             address,
@@ -78,7 +80,7 @@ impl Rig {
 
     /// Head and body of the response to a scrape.
     fn scrape(&self, accept: &str) -> (String, String) {
-        let request = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n");
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n");
         response(&mut self.send(&request))
     }
 }
@@ -297,6 +299,23 @@ fn clients_that_are_slow_many_or_wrong_keep_nobody_waiting() {
     let mut answer = [0; 15];
     latest.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"HTTP/1.1 200 OK");
+}
+
+/// A page of a stranger whose name has become this host's address does not get the figures.
+#[test]
+fn requests_to_other_names_are_refused() {
+    let rig = Rig::start();
+    rig.attach_control(|_| Some(answer()));
+    for path in ["/", "/metrics", "/figures.json", "/history.json", "/talkers.json"] {
+        let request = |host: &str| format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let (head, body) = response(&mut rig.send(&request("evil.example:9490")));
+        assert!(head.starts_with("HTTP/1.1 421 Misdirected Request\r\n"), "{head}");
+        assert!(body.contains("localhost") && body.len() < 200, "{body}");
+        for ours in [&rig.address.to_string(), "localhost:9490", "[::1]:1"] {
+            let (head, _) = response(&mut rig.send(&request(ours)));
+            assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{ours} {head}");
+        }
+    }
 }
 
 #[test]

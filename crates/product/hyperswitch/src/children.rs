@@ -124,7 +124,11 @@ pub fn view(listen: &ListenAddress, group: Option<&Group>, mode: SocketMode) -> 
     match listener(listen, group, mode).with_context(|| format!("cannot listen at {listen}")) {
         Ok(listener) => {
             isolated(&supervisor, sandbox::isolate_view(violation())?)?;
-            end(view::run(supervisor, listener).map_err(Into::into))
+            let hosts = match listen.place() {
+                Place::Tcp(address) => view::Hosts::at(address.ip()),
+                Place::Unix(_) => view::Hosts::Any,
+            };
+            end(view::run(supervisor, listener, hosts).map_err(Into::into))
         }
         Err(error) => end(Err(error)),
     }
