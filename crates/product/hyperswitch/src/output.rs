@@ -25,6 +25,18 @@ fn harmless(text: &str, instead: impl Fn(char) -> String) -> String {
     result
 }
 
+/// A number with what it counts: `1 port`, `2 ports`. An `s` makes the word a plural, or `es` behind a hiss.
+pub fn counted(number: impl TryInto<u64>, word: &str) -> String {
+    // Numbers of things are no negative ones.
+    let number = number.try_into().unwrap_or(u64::MAX);
+    let ending = match number {
+        1 => "",
+        _ if word.ends_with("ch") || word.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{number} {word}{ending}")
+}
+
 /// As plain text.
 pub fn plain(text: &str) -> String {
     harmless(text, |_| "?".into())
@@ -220,6 +232,15 @@ pub fn counts<'a>(counts: impl IntoIterator<Item = (&'a String, &'a u64)>) -> St
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_no_plural() {
+        let said = [0, 1, 2].map(|number| counted(number, "port"));
+        assert_eq!(said, ["0 ports", "1 port", "2 ports"]);
+        assert_eq!(counted(1u64, "switch"), "1 switch");
+        assert_eq!(counted(u64::MAX, "switch"), "18446744073709551615 switches");
+        assert_eq!(counted(3usize, "MAC address"), "3 MAC addresses");
+    }
 
     #[test]
     fn nothing_that_is_printed_controls_a_terminal() {

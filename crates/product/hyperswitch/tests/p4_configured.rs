@@ -141,7 +141,7 @@ fn what_is_shown_is_in_force_and_may_become_the_file_s() {
     let shown = world.says(&["config", "show"]);
     assert_eq!(shown.matches("[[p4]]").count(), 2, "{shown}");
     let all = world.write("all.toml", &shown);
-    assert!(world.says(&["check", &all]).contains("1 switches, 2 ports"));
+    assert!(world.says(&["check", &all]).contains("1 switch, 2 ports"));
     assert_eq!(world.says(&["apply", "--dry-run", &all]), "nothing to change\n");
     assert!(world.says(&["apply", &all]).starts_with("nothing to change\n"));
     world.until(&both);

@@ -433,10 +433,10 @@ fn what_is_whole_of_a_cut_capture_runs() {
         place.file("in.pcap", &whole[..whole.len() - cut]);
         let output = place.run("l2_switch", "--pcap 1=@in.pcap --entries @entries.stf");
         assert_eq!(output.status.code(), Some(1), "{cut} bytes");
-        assert!(text(&output.stdout).contains("1 packets ran"));
+        assert!(text(&output.stdout).contains("1 packet ran"));
         let error = text(&output.stderr);
         assert!(
-            error.contains("in.pcap: the file is cut off behind 1 packets"),
+            error.contains("in.pcap: the file is cut off behind 1 packet"),
             "{error}"
         );
         assert_eq!(place.left(2).unwrap(), [ethernet(0x0200_0000_0002, 1)]);

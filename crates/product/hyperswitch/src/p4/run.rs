@@ -168,9 +168,8 @@ impl Runner<'_> {
         for (file, bytes) in files.iter().zip(&contents) {
             let (packets, cut) = packets(bytes).with_context(|| file.path.display().to_string())?;
             if let Some(cut) = cut {
-                let (name, whole) = (file.path.display(), packets.len());
-                self.problems
-                    .push(format!("{name}: {cut} behind {whole} packets"));
+                let (name, whole) = (file.path.display(), output::counted(packets.len(), "packet"));
+                self.problems.push(format!("{name}: {cut} behind {whole}"));
             }
             all.extend(
                 packets
@@ -282,7 +281,7 @@ impl Runner<'_> {
 
 /// The summary for users.
 fn table(summary: &Summary) -> String {
-    let mut text = format!("{} packets ran\n", summary.packets);
+    let mut text = format!("{} ran\n", output::counted(summary.packets, "packet"));
     let mut line = |count: u64, what: &str| {
         if count > 0 {
             text.push_str(&format!("{count:>8}  {what}\n"));

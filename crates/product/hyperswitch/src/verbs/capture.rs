@@ -48,7 +48,8 @@ pub fn run(session: &mut Session<'_>, args: &CaptureArgs) -> Result<()> {
             .map(|seconds| Instant::now() + Duration::from_secs(seconds)),
     };
     let seen = copy(&channel, &mut writer, &limits, &signals)?;
-    eprintln!("{} packets captured, {} lost", seen.packets, seen.lost);
+    let packets = output::counted(seen.packets, "packet");
+    eprintln!("{packets} captured, {} lost", seen.lost);
     if session.json && args.write != Path::new("-") {
         output::json(&seen)?;
     }

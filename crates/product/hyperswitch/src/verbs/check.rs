@@ -59,7 +59,9 @@ pub fn run(file: &Path, run_dir: &Path, json: bool) -> Result<ExitCode> {
     } else {
         let warnings: String = warnings.iter().map(|text| format!("warning: {text}\n")).collect();
         let name = file.display();
-        output::print(&format!("{warnings}{name}: {switches} switches, {ports} ports\n"))?;
+        let [switches, ports] =
+            [(switches, "switch"), (ports, "port")].map(|(number, word)| output::counted(number, word));
+        output::print(&format!("{warnings}{name}: {switches}, {ports}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

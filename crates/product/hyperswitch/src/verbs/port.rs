@@ -2,7 +2,7 @@
 
 use super::{PortVerb, Reply, Request};
 use crate::cli::{PortArgs, PortSetArgs, VlanArgs};
-use crate::output::or_dash;
+use crate::output::{counted, or_dash};
 use management::{
     AclChange, AddressSource, KernelPathInfo, Name, PortChanges, PortConfig, PortInfo, PrivateRole,
     StormBits, VlanConfig,
@@ -189,7 +189,7 @@ fn detail(port: &PortInfo) -> String {
 fn kernel_path(path: &KernelPathInfo) -> String {
     match &path.obstacle {
         Some(obstacle) => format!("no: {obstacle}"),
-        None => format!("{} flows, {} waiting", path.flows, path.waiting),
+        None => format!("{}, {} waiting", counted(path.flows, "flow"), path.waiting),
     }
 }
 

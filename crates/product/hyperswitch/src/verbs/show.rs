@@ -1,7 +1,7 @@
 //! Replies as text.
 
 use super::{ClientError, Reply, Request, Session};
-use crate::output::{self, Table, counts, duration, or_dash};
+use crate::output::{self, Table, counted, counts, duration, or_dash};
 use anyhow::Result;
 use control_protocol::work::WorkReport;
 use management::{
@@ -33,7 +33,7 @@ pub fn text(reply: &Reply) -> String {
         Reply::Reloaded(summary) => reloaded(summary),
         Reply::Unconfirmed(waiting) => or_dash(waiting.as_ref().map(|waiting| &waiting.file)) + "\n",
         Reply::Config(config) => super::config_file::text(config),
-        Reply::Snapshot(snapshot) => format!("{} ports\n", snapshot.ports.len()),
+        Reply::Snapshot(snapshot) => format!("{}\n", counted(snapshot.ports.len(), "port")),
         Reply::Events(events) => super::events::text(&events.events),
         Reply::P4Program(piece) => format!("{}\n", piece.bytes),
         // No verb asks for devices.
@@ -160,13 +160,18 @@ pub fn status(status: &Status) -> String {
     }
     if let Some(idle_poll) = &status.idle_poll {
         let refused = in_brackets(idle_poll.refused.as_ref());
-        let _ = writeln!(text, "idle-poll:     {} cores{refused}", idle_poll.cores);
+        let cores = counted(idle_poll.cores, "core");
+        let _ = writeln!(text, "idle-poll:     {cores}{refused}");
     }
     text += &isolation(&status.processes);
     let _ = writeln!(
         text,
-        "{} switches, {} ports ({} running), {} MAC addresses, {} flows\n",
-        status.switches, status.ports, status.ports_running, status.macs, status.flows
+        "{}, {} ({} running), {}, {}\n",
+        counted(status.switches, "switch"),
+        counted(status.ports, "port"),
+        status.ports_running,
+        counted(status.macs, "MAC address"),
+        counted(status.flows, "flow")
     );
     text += &processes(&status.processes);
     text + &warnings(&status.warnings)

@@ -4,7 +4,7 @@
 use super::super::rate::Rate;
 use super::figures::{Core, Figures, Port, REMEMBERED};
 use crate::cli::SortBy;
-use crate::output;
+use crate::output::{self, counted};
 use flow::DropReason;
 use management::{Counters, Process};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -107,11 +107,11 @@ fn head(figures: &Figures, choice: &Choice, now: SystemTime) -> Vec<Line> {
     };
     let mut first = vec![
         (format!("hyperswitch {}", latest.version), Style::Bold),
-        plain(format!("  {time}  {} ports", latest.ports.len())),
+        plain(format!("  {time}  {}", counted(latest.ports.len(), "port"))),
     ];
     if latest.warnings > 0 {
-        let plural = if latest.warnings == 1 { "" } else { "s" };
-        let text = format!("  {} warning{plural}: see `hyperswitch status`", latest.warnings);
+        let warnings = counted(latest.warnings, "warning");
+        let text = format!("  {warnings}: see `hyperswitch status`");
         first.push((text, Style::Warning));
     }
     if choice.is_paused {
