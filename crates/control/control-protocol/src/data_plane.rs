@@ -12,6 +12,7 @@
 
 use crate::error::RequestError;
 use crate::p4::{P4Answer, P4Attachment, P4Request};
+use crate::port_counts::PortCounts;
 use crate::rules::{RuleAnswer, RuleRequest};
 use crate::work::WorkReport;
 use flow::{
@@ -23,7 +24,7 @@ use rule_list::{LogRecord, Verdict};
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 25;
+pub const VERSION: u32 = 26;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -485,75 +486,6 @@ pub struct KernelPathState {
     pub obstacle: Option<String>,
 }
 
-/// What a port has counted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortCount {
-    /// Number of the port.
-    pub port: PortId,
-    /// The core whose worker receives the port's kicks; `None` before the first driver, and where each port
-    /// has a thread of its own.
-    pub core: Option<u16>,
-    /// Since the port was created.
-    pub counters: PortCounters,
-}
-
-/// What several ports have counted, as they are sent: some 25 bytes for a port that is idle, where a
-/// [`PortCount`] takes 1,200. So those of all ports wait to be sent in little memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortCounts(#[serde(with = "serde_bytes")] Vec<u8>);
-
-impl PortCounts {
-    /// Fewest bytes of a port: number, core, 16 numbers and three lists.
-    const LEAST: usize = 21;
-
-    /// Adds a port.
-    pub fn push(&mut self, count: &PortCount) {
-        let bytes = std::mem::take(&mut self.0);
-        // Memory does not fail, and numbers can always be encoded.
-        self.0 = postcard::to_extend(count, bytes).unwrap_or_default();
-    }
-
-    /// Adds those that follow.
-    pub fn append(&mut self, more: &PortCounts) {
-        self.0.extend_from_slice(&more.0);
-    }
-
-    /// Bytes of all of them.
-    pub fn bytes(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Most ports that there can be.
-    pub fn most(&self) -> usize {
-        self.0.len().div_ceil(PortCounts::LEAST)
-    }
-
-    /// The ports.
-    ///
-    /// # Errors
-    /// The sender has made bytes that are none, or more ports than can be.
-    pub fn ports(&self) -> Result<Vec<PortCount>, postcard::Error> {
-        let (mut ports, mut rest) = (Vec::new(), self.0.as_slice());
-        while !rest.is_empty() {
-            let (port, after) = postcard::take_from_bytes(rest)?;
-            if ports.len() >= PortId::LIMIT as usize {
-                return Err(postcard::Error::SerdeDeCustom);
-            }
-            ports.push(port);
-            rest = after;
-        }
-        Ok(ports)
-    }
-}
-
-impl<'a> FromIterator<&'a PortCount> for PortCounts {
-    fn from_iter<I: IntoIterator<Item = &'a PortCount>>(ports: I) -> Self {
-        let mut counts = PortCounts::default();
-        ports.into_iter().for_each(|port| counts.push(port));
-        counts
-    }
-}
-
 /// Work for a port that is done by threads of its own or seldom, since the port's front end makes it costly.
 /// Times are in microseconds of processor time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -728,45 +660,4 @@ pub enum CaptureDirection {
     FromGuest,
     /// The guest received it (or would have).
     ToGuest,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_of_ports_arrive_as_they_were() {
-        let count = |number: u32| {
-            let mut counters = PortCounters {
-                received: u64::MAX >> number,
-                ..PortCounters::default()
-            };
-            counters.egress_dropped.add(DropReason::PortDown, number.into());
-            PortCount {
-                port: PortId(number),
-                core: (number > 1).then_some(7),
-                counters,
-            }
-        };
-        let all: Vec<PortCount> = (0..5).map(count).collect();
-        let mut counts: PortCounts = all[..3].iter().collect();
-        counts.append(&all[3..].iter().collect());
-        assert_eq!(counts.ports().unwrap(), all);
-        assert!(counts.most() >= all.len());
-        let idle = PortCount {
-            port: PortId(0),
-            core: None,
-            counters: PortCounters::default(),
-        };
-        let idle: PortCounts = [idle].iter().collect();
-        assert_eq!(idle.bytes(), PortCounts::LEAST);
-        // Any other bytes are an error, or fewer ports than may be.
-        for cut in 0..counts.bytes() {
-            let part = PortCounts(counts.0[..cut].to_vec());
-            assert!(part.ports().is_err() || part.ports().unwrap().len() <= part.most());
-        }
-        assert!(PortCounts(vec![0xff; 100]).ports().is_err());
-        let many = PortCounts(idle.0.repeat(PortId::LIMIT as usize + 1));
-        assert!(many.ports().is_err());
-    }
 }

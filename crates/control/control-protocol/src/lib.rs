@@ -18,6 +18,7 @@
 //! |---|---|
 //! | `channel`, `error` | messages on sockets; refusals |
 //! | `data_plane`, `rules` | requests to the data plane; those about rule lists and sets |
+//! | `port_counts` | what ports have counted |
 //! | `p4` | requests about P4 switches |
 //! | `driver`, `forwarder` | messages between controllers and the broker of the driver domain; between it and forwarders |
 //! | `supervisor` | messages between supervisor and children |
@@ -37,6 +38,7 @@ pub mod driver;
 mod error;
 pub mod forwarder;
 pub mod p4;
+pub mod port_counts;
 pub mod rules;
 pub mod supervisor;
 pub mod work;

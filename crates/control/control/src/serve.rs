@@ -14,9 +14,10 @@ use crate::snapshot::by_port;
 use crate::switches::SwitchRun;
 use crate::users::Token;
 use control_protocol::data_plane::{
-    self, Answer, Detail, PortCount, PortCounts, PortInfo as DataPlanePort, TraceStep as Step, VERSION,
+    self, Answer, Detail, PortInfo as DataPlanePort, TraceStep as Step, VERSION,
 };
 use control_protocol::p4::P4Answer;
+use control_protocol::port_counts::{PortCount, PortCounts};
 use control_protocol::rules::RuleAnswer;
 use controller::Welcome;
 use flow::{Flow, FlowStats, PortId, Stage};

@@ -4,8 +4,9 @@
 //! once, and no answer that was not asked for. An answer of another kind than the request's is none. Lists
 //! come in parts, which are gathered here.
 
-use control_protocol::data_plane::{Answer, Detail, PortCounts, PortInfo, Request};
+use control_protocol::data_plane::{Answer, Detail, PortInfo, Request};
 use control_protocol::p4::P4Request;
+use control_protocol::port_counts::PortCounts;
 use control_protocol::rules::RuleRequest;
 use flow::{Flow, FlowId, FlowStats, SwitchId};
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use control_protocol::data_plane::*;
+use control_protocol::port_counts::PortCount;
 use control_protocol::supervisor::{FromChild, Role};
 use control_protocol::{Channel, RequestError};
 use controller::{ABSENCE_MS, Client, Event, Lost, SYNC_MS};

@@ -6,6 +6,7 @@
 //! no other.
 
 use crate::Error;
+use crate::accounts::Accounts;
 use crate::controller::Controller;
 use crate::p4::{P4Key, P4Table};
 use crate::pipeline::Pipeline;
@@ -65,6 +66,7 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
             datapath,
             workers,
             misses: Misses::default(),
+            accounts: Accounts::default(),
         },
         controllers: BTreeMap::new(),
         kernel_path_due: None,

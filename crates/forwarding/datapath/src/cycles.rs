@@ -597,7 +597,8 @@ fn steady_forwarding_allocates_nothing_and_makes_no_system_call() {
 /// What comes later does not widen unseen what each port takes before its guest says anything.
 #[test]
 fn an_idle_port_takes_no_more_bytes_than_it_did() {
-    const BYTES: i64 = 38_712;
+    const BYTES: i64 = 37_896;
+    const HEAD_OF_ARC: i64 = 16;
     let two_cores = Topology::regular(Shape {
         nodes: 1,
         llcs: 1,
@@ -613,9 +614,9 @@ fn an_idle_port_takes_no_more_bytes_than_it_did() {
         let made = allocation_counter::measure(|| ports.push(datapath.make_port(spec, switch.clone())));
         made.bytes_current
     };
-    // The first one may fill what all share.
+    // The first one may fill what all share, and makes accounts for others.
     make(1);
-    let bytes = make(2);
+    let bytes = make(2) + size_of::<vnic::Counters>() as i64 + HEAD_OF_ARC;
     assert!(ports.iter().all(Result::is_ok));
     assert!(bytes <= BYTES, "{bytes} bytes");
 }

@@ -12,7 +12,8 @@
 //! | `kept` | claims that a thread keeps from look to look |
 //! | `copies`, `mirror` | copies of a port's packets for `hyperswitch capture`, and for its mirrors |
 //! | `port`, `peer` | a port with its guest interface; the process at its other end |
-//! | `state`, `report` | ports, switches and flow tables, which all threads share; the work of forwarding threads |
+//! | `state`, `report` | ports, switches and flow tables, which all threads share; what ports counted and forwarding threads did |
+//! | `accounts` | the accounts of all ports, side by side |
 //! | `channel`, `controller` | the channel thread, which serves controllers in turn; answers and events for one of them |
 //! | `requests`, `refusal`, `injection` | a controller's requests; why one is refused; slots for packets that it sends |
 //! | `rule_requests` | requests about rule lists and sets, and the work on them in pieces |
@@ -37,6 +38,7 @@
 #[cfg(test)]
 extern crate self as datapath;
 
+mod accounts;
 mod actions;
 mod burst;
 mod channel;

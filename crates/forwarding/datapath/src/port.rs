@@ -9,9 +9,8 @@ use crate::refusal::Refusal;
 use classifier::{MegaflowTable, PortFlows, Rules};
 use control_protocol::Channel;
 use control_protocol::data_plane::{
-    CaptureDirection, Connection, Costly, GuestState, PortCount, PortInfo, PortSpec, PortState,
+    CaptureDirection, Connection, Costly, GuestState, PortInfo, PortSpec, PortState,
 };
-use cpu::{Access, prefetch};
 use flow::{DropReason, Filters, Mirror, PortId, PortRates, RateClass, SwitchId};
 use pacing::TokenBucket;
 use parking_lot::Mutex;
@@ -22,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use vm_state::{Slot, ThreadState};
-use vnic::{DeviceConfig, Host, Packet, RECEIVE_QUEUE, Vnic};
+use vnic::{Counters, DeviceConfig, Host, Mark, Packet, RECEIVE_QUEUE, Vnic};
 
 /// Packets of a port per second whose headers are looked for behind their heads: each costs an allocation and
 /// a copy of up to 4 KiB.
@@ -104,6 +103,7 @@ impl Port {
         switch: Arc<Switch>,
         shared: Arc<ForwardingThreads>,
         notices: Arc<Notices>,
+        account: Arc<Counters>,
     ) -> std::io::Result<Arc<Port>> {
         let own = if shared.placement.has_threads() {
             Some(Arc::new(Executor::new()?))
@@ -111,7 +111,7 @@ impl Port {
             None
         };
         let flows = switch.flows.lock().port(spec.port);
-        let vnic = Arc::new(Vnic::new(spec.port, spec.mtu));
+        let vnic = Arc::new(Vnic::new(spec.port, spec.mtu, account));
         let config = DeviceConfig {
             mac: spec.mac,
             masked_features: spec.masked_features,
@@ -219,26 +219,14 @@ impl Port {
         }
     }
 
-    /// What it has counted.
-    pub fn count(&self) -> PortCount {
-        PortCount {
-            port: self.id(),
-            core: self.home.core().map(|core| core.0),
-            counters: self.vnic.counters(),
-        }
-    }
-
-    /// Asks the processor for what [`count`](Self::count) reads. Step 1 waits for what step 0 asked for,
-    /// and step 2 for that of step 1.
-    pub fn prefetch_count(&self, step: usize) {
-        match step {
-            0 => {
-                prefetch(&raw const self.vnic, Access::Read);
-                self.home.prefetch_core();
-            }
-            1 => self.vnic.prefetch(),
-            _ => self.vnic.account.prefetch(),
-        }
+    /// The core whose worker receives its kicks, and how often packets waited for its bandwidth: what its
+    /// account does not say.
+    pub fn core_and_waits(&self) -> (Option<u16>, u64) {
+        let waits = match self.vnic.account.has(Mark::Limited) {
+            true => self.vnic.bandwidth_waits(),
+            false => 0,
+        };
+        (self.home.core().map(|core| core.0), waits)
     }
 
     /// Sets the guest's vCPU threads. When the guest has gone, the control process clears them a moment
@@ -309,6 +297,12 @@ impl Port {
     pub fn set_classes(&self, classes: &[RateClass]) {
         self.hold_back(CLASSES, !classes.is_empty());
         self.vnic.set_classes(classes);
+    }
+
+    /// The executor that receives its kicks from now on.
+    fn first_executor(&self) -> Arc<Executor> {
+        self.vnic.account.mark(Mark::Served);
+        self.shared.placement.executor_of(&self.home)
     }
 
     fn hold_back(&self, by: u8, is_so: bool) {
@@ -387,8 +381,8 @@ impl Port {
 
 impl Host for Port {
     fn watch(&self, queue: usize, kick: BorrowedFd<'_>) -> std::io::Result<()> {
-        let decide = || self.shared.placement.executor_of(&self.home);
-        self.home.watch(Port::ring_of(queue), kick, decide)
+        self.home
+            .watch(Port::ring_of(queue), kick, || self.first_executor())
     }
 
     fn unwatch(&self, queue: usize) {
@@ -396,7 +390,7 @@ impl Host for Port {
     }
 
     fn schedule(&self) {
-        self.home.post(|| self.shared.placement.executor_of(&self.home));
+        self.home.post(|| self.first_executor());
     }
 
     fn changed(&self) {

@@ -1,6 +1,7 @@
 //! What a controller asks for, one function per kind of request. Ports, switches and flows of others do not
 //! exist for it.
 
+use crate::accounts::Accounts;
 use crate::controller::{Controller, Received};
 use crate::meter::Meters;
 use crate::ownership::foreign_port;
@@ -8,14 +9,14 @@ use crate::p4::{Clients, P4Key, P4Refused};
 use crate::pipeline::{Injected, Pipeline};
 use crate::port::Port;
 use crate::refusal::Refusal;
-use crate::report::work_report;
+use crate::report::{count_ports, work_report};
 use crate::rule_requests::page;
 use crate::state::Datapath;
 use crate::trace::trace;
 use classifier::FlowEntry;
 use control_protocol::data_plane::{
-    Answer, Connection, Detail, Execute, FromDataPlane, KernelPathState, PortCounts, PortInfo, PortSpec,
-    Request, ToDataPlane, UpcallId, VERSION,
+    Answer, Connection, Detail, Execute, FromDataPlane, KernelPathState, PortInfo, PortSpec, Request,
+    ToDataPlane, UpcallId, VERSION,
 };
 use control_protocol::p4::{P4Attachment, P4Request};
 use control_protocol::work::Misses;
@@ -37,9 +38,7 @@ use vnic::{Host as _, MAX_FRAME};
 /// bytes at most.
 const FLOWS_PER_PAGE: usize = 64;
 const TERSE_FLOWS_PER_PAGE: usize = 512;
-const PAGE_BYTES: usize = MAX_MESSAGE / 2;
-/// So many ports before it is read, a port's memory is asked for: by step of [`Port::prefetch_count`].
-const PREFETCH_AHEAD: [usize; 3] = [12, 8, 4];
+pub(crate) const PAGE_BYTES: usize = MAX_MESSAGE / 2;
 /// Ports per message, so that it fits: a port is below 2,000 bytes.
 const PORTS_PER_MESSAGE: usize = 16;
 
@@ -56,6 +55,8 @@ pub(crate) struct Engine {
     pub workers: usize,
     /// Packets without a flow that were answered.
     pub misses: Misses,
+    /// For those who read counters of all ports.
+    pub accounts: Accounts,
 }
 
 /// A controller in its turn.
@@ -539,30 +540,11 @@ impl Serving<'_> {
     }
 
     fn list_counters(&mut self, serial: u32) {
-        let all = self.engine.datapath.ports();
-        let own: Vec<_> = all.of(self.controller.id).collect();
-        let mut next = 0;
-        loop {
-            let mut ports = PortCounts::default();
-            // One port is far below the other half.
-            while ports.bytes() < PAGE_BYTES
-                && let Some(port) = own.get(next)
-            {
-                // No cache has what an idle port has counted: without that, most of the time is waits for
-                // memory.
-                for (step, ahead) in PREFETCH_AHEAD.into_iter().enumerate() {
-                    if let Some(later) = own.get(next + ahead) {
-                        later.prefetch_count(step);
-                    }
-                }
-                ports.push(&port.count());
-                next += 1;
-            }
-            let more = next < own.len();
+        let parts = count_ports(self.engine, self.controller.id);
+        let last = parts.len() - 1;
+        for (number, ports) in parts.into_iter().enumerate() {
+            let more = number < last;
             self.answer(serial, Answer::Counters { ports, more });
-            if !more {
-                return;
-            }
         }
     }
 
@@ -759,6 +741,7 @@ mod tests {
             datapath,
             workers: 0,
             misses: Misses::default(),
+            accounts: Accounts::default(),
         }
     }
 

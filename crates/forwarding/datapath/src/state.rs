@@ -5,6 +5,7 @@
 //! neither for the copy nor for the thread that makes it, which may lose its core: the copy is changed while
 //! no other thread sees it, and takes the former table's place by one store.
 
+use crate::accounts::SpareAccounts;
 use crate::grace::GracePeriods;
 use crate::kernel_path::KernelPath;
 use crate::meter::Meters;
@@ -125,6 +126,7 @@ pub(crate) struct Datapath {
     pub meters: Arc<Meters>,
     pub rules: Arc<Rules>,
     pub notices: Arc<Notices>,
+    accounts: SpareAccounts,
     /// When forwarding threads have flushed their counts to flows.
     pub periods: Arc<GracePeriods>,
     /// Copies of decisions in the kernel, if that is possible.
@@ -142,6 +144,7 @@ impl Datapath {
             meters: Arc::default(),
             rules: Arc::default(),
             notices: Arc::new(Notices::new()?),
+            accounts: SpareAccounts::default(),
             periods: Arc::default(),
             kernel_path: OnceLock::new(),
             start_ms: cpu::tick_ms(),
@@ -150,7 +153,8 @@ impl Datapath {
 
     /// A port that is in no table yet. Fails if it needs an executor and there are no descriptors left.
     pub fn make_port(&self, spec: PortSpec, switch: Arc<Switch>) -> std::io::Result<Arc<Port>> {
-        Port::new(spec, switch, self.shared.clone(), self.notices.clone())
+        let account = self.accounts.take();
+        Port::new(spec, switch, self.shared.clone(), self.notices.clone(), account)
     }
 
     /// Milliseconds since start, as of the last timer tick: the clock of flows and waits.

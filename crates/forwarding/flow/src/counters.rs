@@ -58,6 +58,96 @@ pub struct PortCounters {
 }
 
 impl PortCounters {
+    /// Counters besides those by reason.
+    pub const NUMBERS: usize = 16;
+
+    /// The counters besides those by reason, in the order of [`of_numbers`](Self::of_numbers).
+    pub fn numbers(&self) -> [u64; PortCounters::NUMBERS] {
+        let PortCounters {
+            received,
+            received_bytes,
+            injected,
+            copies,
+            delivered,
+            dropped: _,
+            upcalls,
+            discarded: _,
+            transmitted,
+            transmitted_bytes,
+            copied_bytes,
+            egress_dropped: _,
+            segments,
+            calls,
+            calls_apart,
+            calls_suppressed,
+            kicks,
+            kick_pauses,
+            bandwidth_waits,
+        } = self;
+        [
+            received,
+            received_bytes,
+            injected,
+            copies,
+            delivered,
+            upcalls,
+            transmitted,
+            transmitted_bytes,
+            copied_bytes,
+            segments,
+            calls,
+            calls_apart,
+            calls_suppressed,
+            kicks,
+            kick_pauses,
+            bandwidth_waits,
+        ]
+        .map(|number| *number)
+    }
+
+    /// Counters without drops.
+    pub fn of_numbers(numbers: [u64; PortCounters::NUMBERS]) -> PortCounters {
+        let [
+            received,
+            received_bytes,
+            injected,
+            copies,
+            delivered,
+            upcalls,
+            transmitted,
+            transmitted_bytes,
+            copied_bytes,
+            segments,
+            calls,
+            calls_apart,
+            calls_suppressed,
+            kicks,
+            kick_pauses,
+            bandwidth_waits,
+        ] = numbers;
+        PortCounters {
+            received,
+            received_bytes,
+            injected,
+            copies,
+            delivered,
+            dropped: DropCounts::default(),
+            upcalls,
+            discarded: DropCounts::default(),
+            transmitted,
+            transmitted_bytes,
+            copied_bytes,
+            egress_dropped: DropCounts::default(),
+            segments,
+            calls,
+            calls_apart,
+            calls_suppressed,
+            kicks,
+            kick_pauses,
+            bandwidth_waits,
+        }
+    }
+
     /// Packets that have come in and not yet been accounted for. Zero whenever nothing is under way.
     pub fn in_flight(&self) -> i64 {
         let come = self.received + self.injected + self.copies;

@@ -1,73 +1,59 @@
 //! A port's counters while packets flow.
+//!
+//! A scrape reads the counters of a thousand ports that no cache has, so what it costs is the number of cache
+//! lines and pages that these lie in. Counters of all ports lie side by side ([`Counters::of_many`]), and
+//! those by reason, which most ports never need, apart. What else a scrape wants to know of few ports has a
+//! mark here.
 
 use crate::lender::Lender;
 use cpu::{Access, prefetch};
 use flow::{DropCounts, DropReason, PortCounters};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 const REASONS: usize = DropReason::ALL.len();
 
 /// Reasons on a receiver's side, from `PortDown` on: what happens to a packet before, no receiver counts.
 const OF_RECEIVERS: usize = REASONS - DropReason::PortDown as usize;
 
-/// Counters by reason in a group, which has one bit of [`Counters::occurred`]: half a cache line.
-const GROUP: usize = 4;
-/// The first group of each kind of counters by reason.
-const DROPS: u32 = 0;
-const DISCARDS: u32 = DROPS + REASONS.div_ceil(GROUP) as u32;
-const EGRESS_DROPS: u32 = DISCARDS + REASONS.div_ceil(GROUP) as u32;
-const _: () = assert!(EGRESS_DROPS as usize + OF_RECEIVERS.div_ceil(GROUP) <= 64);
-
-/// The group of a counter by reason, in the order of its kind.
-fn group(first: u32, number: usize) -> u32 {
-    first + (number / GROUP) as u32
-}
-
-/// Adds the counters of a kind whose groups have a bit.
-fn add_groups(occurred: u64, first: u32, reasons: &[DropReason], counts: &[AtomicU64], to: &mut DropCounts) {
-    let groups = reasons.chunks(GROUP).zip(counts.chunks(GROUP)).enumerate();
-    for (number, (reasons, counts)) in groups {
-        if occurred & 1 << group(first, number * GROUP) != 0 {
-            for (reason, count) in reasons.iter().zip(counts) {
-                to.add(*reason, count.load(Relaxed));
-            }
-        }
-    }
-}
+const CACHE_LINE: usize = 64;
 
 /// A port's account as a sender and receiver: [`PortCounters`] to which any thread may add, except for those
 /// that belong to a side. Callers add once per batch where they can.
-#[derive(Debug)]
+///
+/// The order is that in memory: what the transmit side writes with most bursts, then what other threads and
+/// the receive side do. Counters at the end are written seldom. With the head of the allocation that follows
+/// they are longer than a cache line, so no port's thread takes a line from that of its neighbour.
+#[derive(Debug, Default)]
 #[allow(missing_docs)] // Field by field as in `PortCounters`.
+#[repr(C)]
 pub struct Counters {
     pub received: AtomicU64,
     pub received_bytes: AtomicU64,
-    pub injected: AtomicU64,
-    pub copies: AtomicU64,
-    pub delivered: AtomicU64,
     /// Delivered likewise, by the transmit side.
     pub(crate) handed_over: AtomicU64,
-    drops: [AtomicU64; REASONS],
-    pub upcalls: AtomicU64,
-    discards: [AtomicU64; REASONS],
-    pub transmitted: AtomicU64,
-    pub transmitted_bytes: AtomicU64,
     /// Heads, by the transmit side.
     pub copied_in: AtomicU64,
-    /// Bytes written, by the receive side.
-    pub copied_out: AtomicU64,
-    /// Bytes copied for the control process, by any thread.
-    pub copied_up: AtomicU64,
-    egress_drops: [AtomicU64; OF_RECEIVERS],
-    pub segments: AtomicU64,
     pub(crate) transmit_calls: Calls,
-    pub(crate) receive_calls: Calls,
     pub kicks: AtomicU64,
-    pub kick_pauses: AtomicU64,
-    /// The groups of counters by reason in which one is not zero, a bit each ([`group`]).
-    occurred: AtomicU64,
     /// The sender's state that its receivers need.
     pub lender: Lender,
+    pub delivered: AtomicU64,
+    pub copies: AtomicU64,
+    pub transmitted: AtomicU64,
+    pub transmitted_bytes: AtomicU64,
+    /// Bytes written, by the receive side.
+    pub copied_out: AtomicU64,
+    pub(crate) receive_calls: Calls,
+    pub segments: AtomicU64,
+    pub injected: AtomicU64,
+    pub upcalls: AtomicU64,
+    /// Bytes copied for the control process, by any thread.
+    pub copied_up: AtomicU64,
+    pub kick_pauses: AtomicU64,
+    by_reason: OnceLock<Box<ByReason>>,
+    /// A bit for each [`Mark`].
+    marks: AtomicU8,
 }
 
 /// Calls of a ring's driver, counted by the holder of the side.
@@ -79,35 +65,33 @@ pub(crate) struct Calls {
     pub suppressed: AtomicU64,
 }
 
-impl Default for Counters {
+/// Counters by reason, once one is not zero.
+#[derive(Debug)]
+struct ByReason {
+    drops: [AtomicU64; REASONS],
+    discards: [AtomicU64; REASONS],
+    egress_drops: [AtomicU64; OF_RECEIVERS],
+}
+
+impl Default for ByReason {
     fn default() -> Self {
         let none = || [const { AtomicU64::new(0) }; REASONS];
-        let none_egress = [const { AtomicU64::new(0) }; OF_RECEIVERS];
-        Counters {
-            received: AtomicU64::new(0),
-            received_bytes: AtomicU64::new(0),
-            injected: AtomicU64::new(0),
-            copies: AtomicU64::new(0),
-            delivered: AtomicU64::new(0),
-            handed_over: AtomicU64::new(0),
+        ByReason {
             drops: none(),
-            upcalls: AtomicU64::new(0),
             discards: none(),
-            transmitted: AtomicU64::new(0),
-            transmitted_bytes: AtomicU64::new(0),
-            copied_in: AtomicU64::new(0),
-            copied_out: AtomicU64::new(0),
-            copied_up: AtomicU64::new(0),
-            egress_drops: none_egress,
-            segments: AtomicU64::new(0),
-            transmit_calls: Calls::default(),
-            receive_calls: Calls::default(),
-            kicks: AtomicU64::new(0),
-            kick_pauses: AtomicU64::new(0),
-            occurred: AtomicU64::new(0),
-            lender: Lender::default(),
+            egress_drops: [const { AtomicU64::new(0) }; OF_RECEIVERS],
         }
     }
+}
+
+/// What else there is to know of a port that counts here. A mark stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Mark {
+    /// A worker may receive its kicks.
+    Served = 1,
+    /// Its bandwidth was limited.
+    Limited = 2,
 }
 
 /// Adds to a counter that only the holder of one side of a port changes, without the locked operation that a
@@ -117,21 +101,47 @@ pub(crate) fn add_alone(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);
 }
 
+fn counts_of(reasons: &[DropReason], counts: &[AtomicU64]) -> DropCounts {
+    let mut all = DropCounts::default();
+    for (reason, count) in reasons.iter().zip(counts) {
+        all.add(*reason, count.load(Relaxed));
+    }
+    all
+}
+
 impl Counters {
-    /// Packets of this port that were dropped.
-    pub fn dropped(&self, reason: DropReason, packets: u64) {
-        let number = usize::from(reason as u8);
-        self.drops[number].fetch_add(packets, Relaxed);
-        self.note(DROPS, number);
+    /// Those of as many ports, which lie side by side as far as the allocator puts them there.
+    pub fn of_many(ports: usize) -> Vec<Arc<Counters>> {
+        let mut all: Vec<Arc<Counters>> = (0..ports).map(|_| Arc::default()).collect();
+        // By address, as ports are mostly read in the order in which they are made.
+        all.sort_unstable_by_key(|counters| std::cmp::Reverse(Arc::as_ptr(counters)));
+        all
     }
 
-    /// Notes that a counter by reason is not zero. A reader of many ports so leaves out most of the 16 cache
-    /// lines that these counters take at each.
-    fn note(&self, first: u32, number: usize) {
-        let bit = 1 << group(first, number);
-        if self.occurred.load(Relaxed) & bit == 0 {
-            self.occurred.fetch_or(bit, Relaxed);
+    /// Notes that something is known of the port.
+    pub fn mark(&self, mark: Mark) {
+        if !self.has(mark) {
+            self.marks.fetch_or(mark as u8, Relaxed);
         }
+    }
+
+    /// Whether it was marked so.
+    pub fn has(&self, mark: Mark) -> bool {
+        self.marks.load(Relaxed) & mark as u8 != 0
+    }
+
+    /// Whether there is any mark.
+    pub fn is_marked(&self) -> bool {
+        self.marks.load(Relaxed) != 0
+    }
+
+    fn by_reason(&self) -> &ByReason {
+        self.by_reason.get_or_init(Box::default)
+    }
+
+    /// Packets of this port that were dropped.
+    pub fn dropped(&self, reason: DropReason, packets: u64) {
+        self.by_reason().drops[usize::from(reason as u8)].fetch_add(packets, Relaxed);
     }
 
     /// Packets for this port that were dropped on its side.
@@ -139,85 +149,68 @@ impl Counters {
         let place = usize::from(reason as u8).checked_sub(REASONS - OF_RECEIVERS);
         debug_assert!(place.is_some(), "{reason} is no reason of a receiver");
         if let Some(place) = place {
-            self.egress_drops[place].fetch_add(packets, Relaxed);
-            self.note(EGRESS_DROPS, place);
+            self.by_reason().egress_drops[place].fetch_add(packets, Relaxed);
         }
     }
 
     /// Upcalls of this port that ended without coming back.
     pub fn discarded(&self, reason: DropReason, packets: u64) {
-        let number = usize::from(reason as u8);
-        self.discards[number].fetch_add(packets, Relaxed);
-        self.note(DISCARDS, number);
+        self.by_reason().discards[usize::from(reason as u8)].fetch_add(packets, Relaxed);
     }
 
-    /// Asks the processor for what [`read`](Self::read) reads of a port without drops.
+    /// Asks the processor for what [`numbers`](Self::numbers) reads.
     pub fn prefetch(&self) {
-        for counter in [
-            &self.received,
-            &self.handed_over,
-            &self.upcalls,
-            &self.transmitted,
-            &self.copied_up,
-            &self.segments,
-            &self.receive_calls.made,
-            &self.kick_pauses,
-            &self.occurred,
-        ] {
-            prefetch(counter, Access::Read);
+        let first: *const u8 = std::ptr::from_ref(self).cast();
+        for line in 0..size_of::<Counters>().div_ceil(CACHE_LINE) {
+            prefetch(first.wrapping_add(line * CACHE_LINE), Access::Read);
         }
+    }
+
+    /// Counters besides those by reason, as of [`PortCounters::of_numbers`]. How often packets waited for
+    /// bandwidth is not known here.
+    pub fn numbers(&self, bandwidth_waits: u64) -> [u64; PortCounters::NUMBERS] {
+        let (calls, calls_suppressed) = self.calls();
+        let copied = [&self.copied_in, &self.copied_out, &self.copied_up];
+        [
+            self.received.load(Relaxed),
+            self.received_bytes.load(Relaxed),
+            self.injected.load(Relaxed),
+            self.copies.load(Relaxed),
+            self.delivered.load(Relaxed) + self.handed_over.load(Relaxed),
+            self.upcalls.load(Relaxed),
+            self.transmitted.load(Relaxed),
+            self.transmitted_bytes.load(Relaxed),
+            copied.iter().map(|copied| copied.load(Relaxed)).sum(),
+            self.segments.load(Relaxed),
+            calls,
+            self.transmit_calls.apart.load(Relaxed) + self.receive_calls.apart.load(Relaxed),
+            calls_suppressed,
+            self.kicks.load(Relaxed),
+            self.kick_pauses.load(Relaxed),
+            bandwidth_waits,
+        ]
+    }
+
+    /// Whether a packet was dropped.
+    pub fn has_drops(&self) -> bool {
+        self.by_reason.get().is_some()
     }
 
     /// The counters now. Not atomic as a whole while packets flow.
     pub fn read(&self) -> PortCounters {
-        let (calls, calls_suppressed) = self.calls();
-        let mut counters = PortCounters {
-            received: self.received.load(Relaxed),
-            received_bytes: self.received_bytes.load(Relaxed),
-            injected: self.injected.load(Relaxed),
-            copies: self.copies.load(Relaxed),
-            delivered: self.delivered.load(Relaxed) + self.handed_over.load(Relaxed),
-            upcalls: self.upcalls.load(Relaxed),
-            transmitted: self.transmitted.load(Relaxed),
-            transmitted_bytes: self.transmitted_bytes.load(Relaxed),
-            copied_bytes: [&self.copied_in, &self.copied_out, &self.copied_up]
-                .iter()
-                .map(|copied| copied.load(Relaxed))
-                .sum(),
-            segments: self.segments.load(Relaxed),
-            calls,
-            calls_apart: self.transmit_calls.apart.load(Relaxed) + self.receive_calls.apart.load(Relaxed),
-            calls_suppressed,
-            kicks: self.kicks.load(Relaxed),
-            kick_pauses: self.kick_pauses.load(Relaxed),
-            ..PortCounters::default()
+        let counters = PortCounters::of_numbers(self.numbers(0));
+        let Some(by_reason) = self.by_reason.get() else {
+            return counters;
         };
-        let occurred = self.occurred.load(Relaxed);
-        if occurred != 0 {
-            let of_receivers = &DropReason::ALL[REASONS - OF_RECEIVERS..];
-            add_groups(
-                occurred,
-                DROPS,
-                DropReason::ALL,
-                &self.drops,
-                &mut counters.dropped,
-            );
-            add_groups(
-                occurred,
-                DISCARDS,
-                DropReason::ALL,
-                &self.discards,
-                &mut counters.discarded,
-            );
-            add_groups(
-                occurred,
-                EGRESS_DROPS,
-                of_receivers,
-                &self.egress_drops,
-                &mut counters.egress_dropped,
-            );
+        PortCounters {
+            dropped: counts_of(DropReason::ALL, &by_reason.drops),
+            discarded: counts_of(DropReason::ALL, &by_reason.discards),
+            egress_dropped: counts_of(
+                &DropReason::ALL[REASONS - OF_RECEIVERS..],
+                &by_reason.egress_drops,
+            ),
+            ..counters
         }
-        counters
     }
 
     /// Notifications sent to the driver, and those that it had suppressed.
@@ -234,7 +227,6 @@ impl Counters {
 mod tests {
     use super::*;
 
-    /// No count is left out for a group that seems empty.
     #[test]
     fn each_reason_is_read_where_it_was_counted() {
         for (number, &reason) in DropReason::ALL.iter().enumerate() {
@@ -250,8 +242,70 @@ mod tests {
             assert_eq!(counters.read(), expected, "{reason}");
         }
         let counters = Counters::default();
+        assert!(!counters.has_drops());
         counters.egress_dropped(DropReason::PortRemoved, 4);
+        assert!(counters.has_drops());
         assert_eq!(counters.read().egress_dropped.total(), 4);
         assert_eq!(counters.read().dropped.total(), 0);
+    }
+
+    #[test]
+    fn each_number_is_read_where_it_was_counted() {
+        let counters = Counters::default();
+        let shared = [
+            &counters.received,
+            &counters.received_bytes,
+            &counters.injected,
+            &counters.copies,
+            &counters.delivered,
+            &counters.upcalls,
+            &counters.transmitted,
+            &counters.transmitted_bytes,
+            &counters.copied_out,
+            &counters.segments,
+            &counters.receive_calls.made,
+            &counters.receive_calls.apart,
+            &counters.receive_calls.suppressed,
+            &counters.kicks,
+            &counters.kick_pauses,
+        ];
+        (1..)
+            .zip(shared)
+            .for_each(|(number, counter)| counter.store(number, Relaxed));
+        counters.handed_over.store(100, Relaxed);
+        counters.copied_in.store(200, Relaxed);
+        counters.copied_up.store(1000, Relaxed);
+        counters.transmit_calls.made.store(300, Relaxed);
+        counters.transmit_calls.apart.store(400, Relaxed);
+        counters.transmit_calls.suppressed.store(500, Relaxed);
+        let read = counters.read();
+        let expected = PortCounters {
+            received: 1,
+            received_bytes: 2,
+            injected: 3,
+            copies: 4,
+            delivered: 105,
+            upcalls: 6,
+            transmitted: 7,
+            transmitted_bytes: 8,
+            copied_bytes: 1209,
+            segments: 10,
+            calls: 311,
+            calls_apart: 412,
+            calls_suppressed: 513,
+            kicks: 14,
+            kick_pauses: 15,
+            ..PortCounters::default()
+        };
+        assert_eq!(read, expected);
+        assert_eq!(read.numbers(), counters.numbers(0));
+    }
+
+    /// What is written with each burst is a cache line and more from what a neighbour's thread writes so.
+    #[test]
+    fn neighbours_share_no_cache_line_that_is_written_often() {
+        const HEAD_OF_ARC: usize = 16;
+        let seldom = size_of::<Counters>() - std::mem::offset_of!(Counters, injected);
+        assert!(seldom + HEAD_OF_ARC >= CACHE_LINE, "{seldom}");
     }
 }

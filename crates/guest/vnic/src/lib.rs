@@ -48,7 +48,7 @@ mod vnic;
 
 pub use call::Call;
 pub use call_thread::start as call_apart;
-pub use counters::Counters;
+pub use counters::{Counters, Mark};
 pub use packet::{CopyForm, MAX_FRAME, Packet};
 pub use receive::{Copied, Observer, ReceiveSide, STALL_TIMEOUT_MS, Wait};
 pub use session::{DeviceConfig, Host, Session, SessionError};

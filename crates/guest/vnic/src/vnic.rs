@@ -5,8 +5,7 @@ use crate::pause::{Forgiven, LONG_WORK, Pace};
 use crate::receive::{ReceiveSide, Wait};
 use crate::shortfall::Shortfalls;
 use crate::transmit::{RingSetup, SendLimit, TransmitSide};
-use crate::{Call, Counters, Packet};
-use cpu::{Access, prefetch};
+use crate::{Call, Counters, Mark, Packet};
 use flow::{DropReason, PortCounters, PortId, PortRates, RateClass};
 use guest_memory::{Account, GuestMemory, MapError, Region};
 use lock_free::{Claim, Guard, Queue, Shared};
@@ -145,10 +144,9 @@ impl fmt::Debug for Vnic {
 }
 
 impl Vnic {
-    /// An interface without a guest.
-    pub fn new(port: PortId, mtu: u16) -> Vnic {
+    /// An interface without a guest, which counts in that account.
+    pub fn new(port: PortId, mtu: u16, account: Arc<Counters>) -> Vnic {
         let (inbox, receiver) = Queue::new(INBOX);
-        let account = Arc::new(Counters::default());
         Vnic {
             port,
             transmit: Claim::new(None),
@@ -328,6 +326,9 @@ impl Vnic {
     /// serve the port.
     pub fn set_rates(&self, rates: PortRates) {
         self.account.lender.set_share(rates.share);
+        if rates.from.is_some() || rates.to.is_some() {
+            self.account.mark(Mark::Limited);
+        }
         let (from, waits_to) = self.rare().set_rates(rates);
         self.transmit.claim_blocking().with(|side| {
             if let Some(side) = side {
@@ -352,21 +353,18 @@ impl Vnic {
 
     /// The port's counters now. Not atomic as a whole while packets flow.
     pub fn counters(&self) -> PortCounters {
-        let rare = self.rare();
-        let waits = rare.limits.as_deref().map_or(0, |limits| {
-            let from = limits.from.as_ref().map_or(0, |limit| limit.waits());
-            from + limits.waits_to.load(Ordering::Relaxed)
-        });
         PortCounters {
-            bandwidth_waits: waits,
+            bandwidth_waits: self.bandwidth_waits(),
             ..self.account.read()
         }
     }
 
-    /// Asks the processor for what [`counters`](Self::counters) reads beside the account.
-    pub fn prefetch(&self) {
-        prefetch(&raw const self.account, Access::Read);
-        prefetch(&raw const self.rare, Access::Write);
+    /// How often packets from or to the port began to wait for its bandwidth; 0 without [`Mark::Limited`].
+    pub fn bandwidth_waits(&self) -> u64 {
+        self.rare().limits.as_deref().map_or(0, |limits| {
+            let from = limits.from.as_ref().map_or(0, |limit| limit.waits());
+            from + limits.waits_to.load(Ordering::Relaxed)
+        })
     }
 
     fn rare(&self) -> MutexGuard<'_, Rare> {
@@ -527,7 +525,7 @@ mod tests {
     /// While no worker serves the receive side, so that all packets lie in the internal receive queue.
     #[test]
     fn senders_of_many_packets_leave_room_for_those_of_few() {
-        let vnic = Vnic::new(PortId(9), 1500);
+        let vnic = Vnic::new(PortId(9), 1500, Arc::default());
         vnic.set_open(RECEIVES, true);
         let mut many = Source::new(1);
         many.account.lender.set_under_way(crate::BURST + 1);

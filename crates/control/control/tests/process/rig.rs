@@ -1,6 +1,7 @@
 //! The players around the control process: supervisor, data plane, driver domain, users.
 
 use control_protocol::data_plane::*;
+use control_protocol::port_counts::PortCount;
 use control_protocol::supervisor::{Role, ToChild};
 use control_protocol::work::WorkReport;
 use control_protocol::{Channel, RequestError};

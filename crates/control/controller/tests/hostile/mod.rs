@@ -3,6 +3,7 @@
 
 use control_protocol::Channel;
 use control_protocol::data_plane::*;
+use control_protocol::port_counts::PortCounts;
 use flow::{ControllerId, Filters, FlowKey, PortCounters, PortId, Stage, SwitchId};
 use rustix::net::{SendFlags, send};
 use std::collections::BTreeMap;

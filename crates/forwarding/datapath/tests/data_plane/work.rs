@@ -3,7 +3,8 @@
 use crate::support::control::mode;
 use crate::support::frames::plain;
 use crate::support::{Guest, Switch, eventually};
-use control_protocol::data_plane::{Answer, PortCount, Request};
+use control_protocol::data_plane::{Answer, Request};
+use control_protocol::port_counts::PortCount;
 use control_protocol::work::{WorkReport, WorkerReport};
 use flow::{Action, PortId};
 use placement::Mode;
