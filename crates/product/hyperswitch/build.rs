@@ -15,7 +15,10 @@ fn main() {
         println!("cargo::rustc-link-arg-bins=-Wl,--icf=all");
         // By a flag, or by `mold -run`.
         let names_mold = |name| std::env::var(name).is_ok_and(|value| value.contains("mold"));
-        if !["CARGO_ENCODED_RUSTFLAGS", "LD_PRELOAD"].into_iter().any(names_mold) {
+        if !["CARGO_ENCODED_RUSTFLAGS", "LD_PRELOAD"]
+            .into_iter()
+            .any(names_mold)
+        {
             println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
         }
     }

@@ -17,7 +17,7 @@ pub enum Hosts {
 }
 
 impl Hosts {
-    /// Those of a process that listens at this address.
+    /// The names of a process that listens at this address.
     pub fn at(address: IpAddr) -> Hosts {
         match address.to_canonical().is_loopback() {
             true => Hosts::Loopback,

@@ -1,35 +1,16 @@
-//! The accounts of all ports, for those who read all: side by side in memory, and listed apart from the ports.
+//! The accounts of all ports, for the channel thread, which reads all of them.
 //!
 //! A scrape of many idle ports costs waits for memory, above all for the translation of addresses: an account
-//! that is read by way of its port lies behind three pages that no cache has. Ports so get accounts of which
-//! several were made at a time, and the channel thread, which reads them, keeps a list of its own.
+//! that is read by way of its port lies behind three pages that no cache has. So the thread keeps a list of
+//! its own. Accounts lie side by side (`spare_accounts`).
 
 use crate::state::Datapath;
 use flow::PortId;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use vnic::Counters;
 
-/// Accounts that are made at a time: some two pages.
-const BATCH: usize = 32;
-
 /// So many accounts before it is read, an account's memory is asked for.
 const PREFETCH_AHEAD: usize = 6;
-
-/// Accounts for ports to come.
-#[derive(Default)]
-pub(crate) struct SpareAccounts(Mutex<Vec<Arc<Counters>>>);
-
-impl SpareAccounts {
-    /// An account for a port.
-    pub fn take(&self) -> Arc<Counters> {
-        let mut spare = self.0.lock();
-        if spare.is_empty() {
-            *spare = Counters::of_many(BATCH);
-        }
-        spare.pop().unwrap_or_default()
-    }
-}
 
 /// The accounts of the ports that there were at the last look.
 #[derive(Default)]

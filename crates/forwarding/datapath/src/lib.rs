@@ -13,7 +13,7 @@
 //! | `copies`, `mirror` | copies of a port's packets for `hyperswitch capture`, and for its mirrors |
 //! | `port`, `peer` | a port with its guest interface; the process at its other end |
 //! | `state`, `report` | ports, switches and flow tables, which all threads share; what ports counted and forwarding threads did |
-//! | `accounts` | the accounts of all ports, side by side |
+//! | `accounts`, `spare_accounts` | the accounts of all ports, for those who read all; accounts side by side |
 //! | `channel`, `controller` | the channel thread, which serves controllers in turn; answers and events for one of them |
 //! | `requests`, `refusal`, `injection` | a controller's requests; why one is refused; slots for packets that it sends |
 //! | `rule_requests` | requests about rule lists and sets, and the work on them in pieces |
@@ -73,6 +73,7 @@ mod requests;
 mod rule_records;
 mod rule_requests;
 mod sinks;
+mod spare_accounts;
 mod state;
 mod switches;
 mod trace;

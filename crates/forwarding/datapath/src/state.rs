@@ -5,13 +5,13 @@
 //! neither for the copy nor for the thread that makes it, which may lose its core: the copy is changed while
 //! no other thread sees it, and takes the former table's place by one store.
 
-use crate::accounts::SpareAccounts;
 use crate::grace::GracePeriods;
 use crate::kernel_path::KernelPath;
 use crate::meter::Meters;
 use crate::notices::Notices;
 use crate::p4::P4Table;
 use crate::port::{Port, Switch};
+use crate::spare_accounts::SpareAccounts;
 use classifier::Rules;
 use control_protocol::data_plane::PortSpec;
 use flow::{ControllerId, PortId};

@@ -88,9 +88,9 @@ impl Default for ByReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mark {
-    /// A worker may receive its kicks.
+    /// A worker may receive the port's kicks.
     Served = 1,
-    /// Its bandwidth was limited.
+    /// The port's bandwidth was limited.
     Limited = 2,
 }
 
@@ -110,7 +110,7 @@ fn counts_of(reasons: &[DropReason], counts: &[AtomicU64]) -> DropCounts {
 }
 
 impl Counters {
-    /// Those of as many ports, which lie side by side as far as the allocator puts them there.
+    /// Counters of so many ports, which lie side by side as far as the allocator puts them there.
     pub fn of_many(ports: usize) -> Vec<Arc<Counters>> {
         let mut all: Vec<Arc<Counters>> = (0..ports).map(|_| Arc::default()).collect();
         // By address, as ports are mostly read in the order in which they are made.
