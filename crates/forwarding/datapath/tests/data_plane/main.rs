@@ -62,6 +62,7 @@ mod p4;
 mod p4_clients;
 mod p4_groups;
 mod p4_links;
+mod p4_queues;
 mod p4_scripts;
 mod p4_share;
 mod p4_stage_twin;
