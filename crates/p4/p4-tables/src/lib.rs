@@ -33,6 +33,7 @@
 //! |---|---|
 //! | `tables`, `change` | all tables of a program, and their changes in batches |
 //! | `table`, `rows` | one table, and the contents of its entries |
+//! | `blocks` | arrays that copies of a table share where they do not differ |
 //! | `key` | keys, and the patterns that entries match them with |
 //! | `map`, `hash` | exact keys: a hash table, keyed |
 //! | `lpm`, `tuples`, `ranges` | prefixes; masks with priorities; ranges with priorities |
@@ -48,6 +49,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod change;
 mod error;
 mod hash;
@@ -73,5 +75,5 @@ pub use profile::{MAX_WATCHING, Profile, ProfileSpec};
 pub use ranges::MAX_RANGE_ENTRIES;
 pub use rows::{Found, Target};
 pub use table::{Count, DEFAULT, DEFAULT_MASK_LIMIT, Entry, Handle, Table, TableSpec};
-pub use tables::{MAX_BATCH, Shared, Tables};
+pub use tables::{Author, MAX_BATCH, Shared, Tables};
 pub use value_set::{MAX_VALUE_SET, ValueSet};

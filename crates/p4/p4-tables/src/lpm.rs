@@ -10,9 +10,12 @@
 //! A table may have exact fields besides. They are looked up first, and lead to a trie of their own.
 //!
 //! Children and handles live in arenas of blocks of 1, 2, 4 ... 64 elements. A block that becomes free serves
-//! the next one of its size, so memory is at most the sum of the largest needs per size. It grows by fixed
-//! chunks, never by copying.
+//! the next one of its size, so memory is at most the sum of the largest needs per size. Copies of the tries
+//! share the arenas' chunks in which they do not differ.
 
+use std::sync::Arc;
+
+use crate::blocks::Blocks;
 use crate::error::Error;
 use crate::key::{FieldPlace, KeyLayout, MAX_KEY_WORDS, MatchKind, Pattern, Words, low_bits};
 use crate::map::Map;
@@ -49,7 +52,7 @@ struct Node {
 }
 
 /// Tries, one for each combination of the exact fields.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Lpm {
     /// The field with the prefixes.
     place: FieldPlace,
@@ -57,7 +60,7 @@ pub(crate) struct Lpm {
     exact: Words,
     tries: Map,
     /// Exact fields and root of each trie; maps of long keys compare with them.
-    trie_keys: Vec<(Words, u32)>,
+    trie_keys: Arc<Vec<(Words, u32)>>,
     free_tries: Vec<u32>,
     nodes: Arena<Node>,
     handles: Arena<u32>,
@@ -85,7 +88,7 @@ impl Lpm {
             single: exact.iter().all(|&word| word == 0),
             tries: Map::new(exact.len()),
             exact,
-            trie_keys: Vec::new(),
+            trie_keys: Arc::default(),
             free_tries: Vec::new(),
             nodes,
             handles: Arena::new(),
@@ -282,10 +285,10 @@ impl Lpm {
         self.free_tries.pop();
         let root = self.nodes.take(1);
         *self.nodes.get_mut(root) = Node::default();
-        if trie as usize == self.trie_keys.len() {
-            self.trie_keys.push((masked, root));
-        } else {
-            self.trie_keys[trie as usize] = (masked, root);
+        let keys = Arc::make_mut(&mut self.trie_keys);
+        match keys.get_mut(trie as usize) {
+            Some(key) => *key = (masked, root),
+            None => keys.push((masked, root)),
         }
         Ok(root)
     }
@@ -365,14 +368,14 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// Elements of a chunk.
-const CHUNK: u32 = 4096;
+/// Elements of a chunk. A batch copies the chunks in which it changes elements.
+const CHUNK: usize = 1024;
 
-/// Blocks of 1, 2, 4 ... 64 elements in chunks that never move.
-#[derive(Debug)]
+/// Blocks of 1, 2, 4 ... 64 elements in chunks that copies share.
+#[derive(Clone, Debug)]
 struct Arena<T> {
-    chunks: Vec<Vec<T>>,
-    /// Elements ever taken; the last chunk ends at most a chunk later.
+    chunks: Blocks<T, CHUNK>,
+    /// Elements ever taken.
     end: u32,
     /// Free blocks, by the logarithm of their size.
     free: [Vec<u32>; 7],
@@ -381,7 +384,7 @@ struct Arena<T> {
 impl<T: Copy + Default> Arena<T> {
     fn new() -> Arena<T> {
         Arena {
-            chunks: Vec::new(),
+            chunks: Blocks::new(1),
             end: 0,
             free: Default::default(),
         }
@@ -389,11 +392,11 @@ impl<T: Copy + Default> Arena<T> {
 
     #[inline]
     fn get(&self, at: u32) -> &T {
-        &self.chunks[(at / CHUNK) as usize][(at % CHUNK) as usize]
+        &self.chunks.row(at)[0]
     }
 
     fn get_mut(&mut self, at: u32) -> &mut T {
-        &mut self.chunks[(at / CHUNK) as usize][(at % CHUNK) as usize]
+        &mut self.chunks.row_mut(at)[0]
     }
 
     /// Takes a block of `size` elements, a power of two up to 64. Its content is arbitrary.
@@ -402,24 +405,15 @@ impl<T: Copy + Default> Arena<T> {
             return block;
         }
         // A block does not lie across chunks. The remaining elements of a chunk become free blocks.
-        while self.end % CHUNK + size > CHUNK {
+        while self.end as usize % CHUNK + size as usize > CHUNK {
             let filler = 1u32 << self.end.trailing_zeros().min(6);
             self.free[filler.ilog2() as usize].push(self.end);
-            if let Some(chunk) = self.chunks.last_mut() {
-                chunk.resize(((self.end % CHUNK) + filler) as usize, T::default());
-            }
             self.end += filler;
+            self.chunks.reach(self.end - 1);
         }
         let block = self.end;
         self.end += size;
-        let chunk = (block / CHUNK) as usize;
-        if chunk == self.chunks.len() {
-            // The first chunk grows as it is needed: most tables are small.
-            self.chunks
-                .push(Vec::with_capacity(if chunk == 0 { 0 } else { CHUNK as usize }));
-        }
-        let filled = ((block % CHUNK) + size) as usize;
-        self.chunks[chunk].resize(filled, T::default());
+        self.chunks.reach(self.end - 1);
         block
     }
 
@@ -467,8 +461,7 @@ impl<T: Copy + Default> Arena<T> {
     }
 
     fn memory(&self) -> usize {
-        let elements: usize = self.chunks.iter().map(Vec::capacity).sum();
         let free: usize = self.free.iter().map(Vec::capacity).sum();
-        elements * size_of::<T>() + free * size_of::<u32>() + self.chunks.capacity() * size_of::<Vec<T>>()
+        self.chunks.memory() + free * size_of::<u32>()
     }
 }

@@ -7,9 +7,11 @@
 //!
 //! Buckets are in segments of at most 256 (16 KiB). A full segment is split by one more bit of the hash, and
 //! a directory finds the segment from the hash's first bits (Fagin et al., *Extendible Hashing*, TODS 1979).
-//! So growth costs a segment at a time and never a copy of the whole table, for which readers would have to
-//! wait. A look-up reads two buckets at most, for any set of entries. Segments are not joined again before
-//! the map is empty: memory follows the largest number of entries.
+//! So growth costs a segment at a time and never a copy of the whole table. Copies of a map share the
+//! segments in which they do not differ. A look-up reads two buckets at most, for any set of entries.
+//! Segments are not joined again before the map is empty: memory follows the largest number of entries.
+
+use std::sync::Arc;
 
 use crate::error::Error;
 use crate::hash::hash;
@@ -20,7 +22,7 @@ const SEGMENT: usize = 256;
 const SPARE_DEPTH: u32 = 6;
 
 /// A map from keys of one length to handles.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Map {
     One(Directory<1, 5>),
     Two(Directory<2, 3>),
@@ -180,7 +182,8 @@ fn places(hash: u64, count: usize) -> (usize, usize) {
 
 #[derive(Clone, Debug)]
 struct Segment<const WORDS: usize, const SLOTS: usize> {
-    buckets: Box<[Bucket<WORDS, SLOTS>]>,
+    /// Copies of the map share them until they change.
+    buckets: Arc<[Bucket<WORDS, SLOTS>]>,
     /// Number of first bits of the hash that all its entries share.
     depth: u32,
 }
@@ -188,9 +191,14 @@ struct Segment<const WORDS: usize, const SLOTS: usize> {
 impl<const WORDS: usize, const SLOTS: usize> Segment<WORDS, SLOTS> {
     fn new(count: usize, depth: u32) -> Self {
         Segment {
-            buckets: vec![Bucket::EMPTY; count].into_boxed_slice(),
+            buckets: vec![Bucket::EMPTY; count].into(),
             depth,
         }
+    }
+
+    /// A bucket to change, in a segment that no copy has.
+    fn bucket_mut(&mut self, bucket: usize) -> &mut Bucket<WORDS, SLOTS> {
+        &mut Arc::make_mut(&mut self.buckets)[bucket]
     }
 
     #[inline]
@@ -208,15 +216,15 @@ impl<const WORDS: usize, const SLOTS: usize> Segment<WORDS, SLOTS> {
     fn insert(&mut self, hash: u64, key: [u64; WORDS], handle: u32) -> bool {
         let (first, second) = places(hash, self.buckets.len());
         if let Some(slot) = self.buckets[first].free_slot() {
-            self.buckets[first].put(slot, key, handle);
+            self.bucket_mut(first).put(slot, key, handle);
             return true;
         }
         let slot = self.buckets[second]
             .free_slot()
             .or_else(|| self.make_room(second));
         if let Some(slot) = slot {
-            self.buckets[second].put(slot, key, handle);
-            self.buckets[first].elsewhere += 1;
+            self.bucket_mut(second).put(slot, key, handle);
+            self.bucket_mut(first).elsewhere += 1;
         }
         slot.is_some()
     }
@@ -232,9 +240,9 @@ impl<const WORDS: usize, const SLOTS: usize> Segment<WORDS, SLOTS> {
                 continue;
             }
             if let Some(free) = self.buckets[to].free_slot() {
-                self.buckets[to].put(free, key, handle);
-                self.buckets[from].used &= !(1 << slot);
-                let elsewhere = &mut self.buckets[first].elsewhere;
+                self.bucket_mut(to).put(free, key, handle);
+                self.bucket_mut(from).used &= !(1 << slot);
+                let elsewhere = &mut self.bucket_mut(first).elsewhere;
                 *elsewhere = if from == first {
                     *elsewhere + 1
                 } else {
@@ -279,9 +287,9 @@ impl<const WORDS: usize, const SLOTS: usize> Segment<WORDS, SLOTS> {
         for (at, slot, key, handle) in self.entries() {
             let hash = hash(&key);
             let half = &mut halves[(hash << self.depth >> 63) as usize];
-            half.buckets[at].put(slot, key, handle);
+            half.bucket_mut(at).put(slot, key, handle);
             let (first, _) = places(hash, SEGMENT);
-            half.buckets[first].elsewhere += u16::from(first != at);
+            half.bucket_mut(first).elsewhere += u16::from(first != at);
         }
         let [zero, one] = halves;
         (zero, one)
@@ -289,7 +297,7 @@ impl<const WORDS: usize, const SLOTS: usize> Segment<WORDS, SLOTS> {
 }
 
 /// Segments, and the mapping from hashes to segments.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Directory<const WORDS: usize, const SLOTS: usize> {
     /// Number of the segment, by the first `depth` bits of the hash.
     segments_of: Vec<u32>,
@@ -375,7 +383,7 @@ impl<const WORDS: usize, const SLOTS: usize> Directory<WORDS, SLOTS> {
         let number = self.segment(hash);
         let segment = &mut self.segments[number];
         if let Some((bucket, slot)) = segment.find(hash, key) {
-            segment.buckets[bucket].handles[slot] = handle;
+            segment.bucket_mut(bucket).handles[slot] = handle;
         }
     }
 
@@ -386,8 +394,8 @@ impl<const WORDS: usize, const SLOTS: usize> Directory<WORDS, SLOTS> {
             return;
         };
         let (first, _) = places(hash, segment.buckets.len());
-        segment.buckets[bucket].used &= !(1 << slot);
-        segment.buckets[first].elsewhere -= u16::from(first != bucket);
+        segment.bucket_mut(bucket).used &= !(1 << slot);
+        segment.bucket_mut(first).elsewhere -= u16::from(first != bucket);
         self.len -= 1;
         if self.len == 0 {
             *self = Directory::new();

@@ -29,7 +29,6 @@ pub(crate) struct Member {
 /// Members of which a hash chooses one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    pub(crate) id: u32,
     /// Places of members, each as often as its weight says.
     pub(crate) list: Vec<u32>,
     /// Ports that the list's members watch; `None`: none does.
@@ -53,7 +52,7 @@ pub struct ProfileSpec {
 }
 
 /// An action profile.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Profile {
     spec: ProfileSpec,
     pub(crate) members: Slots<Member>,
@@ -64,7 +63,7 @@ pub struct Profile {
 }
 
 /// Values at places that do not change, found by identifier.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Slots<T> {
     slots: Vec<Option<T>>,
     places: HashMap<u32, u32>,
@@ -176,51 +175,25 @@ impl Profile {
             .collect()
     }
 
-    /// Makes a change; returns the one that undoes it.
-    pub(crate) fn change(&mut self, change: &ProfileChange) -> Result<ProfileChange, Error> {
+    /// Makes a change, or none if it is refused.
+    pub(crate) fn change(&mut self, change: &ProfileChange) -> Result<(), Error> {
         use ProfileChange::{AddGroup, AddMember, ModifyGroup, ModifyMember, RemoveGroup, RemoveMember};
-        Ok(match *change {
+        match *change {
             AddMember {
                 member,
                 action,
                 ref arguments,
-            } => {
-                self.add_member(member, action, arguments)?;
-                RemoveMember { member }
-            }
+            } => self.add_member(member, action, arguments),
             ModifyMember {
                 member,
                 action,
                 ref arguments,
-            } => {
-                let (action, arguments) = self.modify_member(member, action, arguments)?;
-                ModifyMember {
-                    member,
-                    action,
-                    arguments,
-                }
-            }
-            RemoveMember { member } => {
-                let (action, arguments) = self.remove_member(member)?;
-                AddMember {
-                    member,
-                    action,
-                    arguments,
-                }
-            }
-            AddGroup { group, ref members } => {
-                self.add_group(group, members)?;
-                RemoveGroup { group }
-            }
-            ModifyGroup { group, ref members } => {
-                let members = self.modify_group(group, members)?;
-                ModifyGroup { group, members }
-            }
-            RemoveGroup { group } => {
-                let members = self.remove_group(group)?;
-                AddGroup { group, members }
-            }
-        })
+            } => self.modify_member(member, action, arguments),
+            RemoveMember { member } => self.remove_member(member),
+            AddGroup { group, ref members } => self.add_group(group, members),
+            ModifyGroup { group, ref members } => self.modify_group(group, members),
+            RemoveGroup { group } => self.remove_group(group),
+        }
     }
 
     fn add_member(&mut self, id: u32, action: u32, arguments: &Words) -> Result<(), Error> {
@@ -245,20 +218,15 @@ impl Profile {
         Ok(())
     }
 
-    /// Changes a member, and returns its former value.
-    fn modify_member(&mut self, id: u32, action: u32, arguments: &Words) -> Result<(u32, Words), Error> {
+    fn modify_member(&mut self, id: u32, action: u32, arguments: &Words) -> Result<(), Error> {
         self.check_arguments(arguments)?;
         let place = self.members.place(id).ok_or(Error::NotFound)?;
         let member = self.members.get_mut(place).ok_or(Error::NotFound)?;
-        let before = (
-            member.action,
-            std::mem::replace(&mut member.arguments, arguments.clone()),
-        );
-        member.action = action;
-        Ok(before)
+        (member.action, member.arguments) = (action, arguments.clone());
+        Ok(())
     }
 
-    fn remove_member(&mut self, id: u32) -> Result<(u32, Words), Error> {
+    fn remove_member(&mut self, id: u32) -> Result<(), Error> {
         let place = self.members.place(id).ok_or(Error::NotFound)?;
         if self.members.get(place).is_some_and(|member| member.uses > 0) {
             return Err(Error::InUse {
@@ -266,8 +234,7 @@ impl Profile {
                 number: id,
             });
         }
-        let member = self.members.remove(id).ok_or(Error::NotFound)?;
-        Ok((member.action, member.arguments))
+        self.members.remove(id).ok_or(Error::NotFound).map(drop)
     }
 
     fn add_group(&mut self, id: u32, members: &[GroupMember]) -> Result<(), Error> {
@@ -283,7 +250,6 @@ impl Profile {
         self.listed += list.len();
         self.count_uses(&list, true);
         let group = Group {
-            id,
             list,
             watches,
             uses: 0,
@@ -292,36 +258,20 @@ impl Profile {
         Ok(())
     }
 
-    /// Changes a group's members, and returns the former ones.
-    fn modify_group(&mut self, id: u32, members: &[GroupMember]) -> Result<Vec<GroupMember>, Error> {
+    fn modify_group(&mut self, id: u32, members: &[GroupMember]) -> Result<(), Error> {
         let place = self.groups.place(id).ok_or(Error::NotFound)?;
         let old = self.groups.get(place).map_or(0, |group| group.list.len());
         let (list, watches) = self.list(members, old)?;
-        let before = self.members_of(id).ok_or(Error::NotFound)?;
         self.listed = self.listed - old + list.len();
         self.count_uses(&list, true);
         let group = self.groups.get_mut(place).ok_or(Error::NotFound)?;
         let old = std::mem::replace(&mut group.list, list);
         group.watches = watches;
         self.count_uses(&old, false);
-        Ok(before)
+        Ok(())
     }
 
-    /// A group's members, each as often as its weight says, with weight 1.
-    fn members_of(&self, id: u32) -> Option<Vec<GroupMember>> {
-        let group = self.groups.get(self.groups.place(id)?)?;
-        let watch = |at: usize| group.watches.as_ref().and_then(|watches| watches[at]);
-        let member = |(at, place): (usize, &u32)| {
-            Some(GroupMember {
-                member: self.members.get(*place)?.id,
-                weight: 1,
-                watch: watch(at),
-            })
-        };
-        group.list.iter().enumerate().map(member).collect()
-    }
-
-    fn remove_group(&mut self, id: u32) -> Result<Vec<GroupMember>, Error> {
+    fn remove_group(&mut self, id: u32) -> Result<(), Error> {
         let place = self.groups.place(id).ok_or(Error::NotFound)?;
         if self.groups.get(place).is_some_and(|group| group.uses > 0) {
             return Err(Error::InUse {
@@ -329,11 +279,10 @@ impl Profile {
                 number: id,
             });
         }
-        let before = self.members_of(id).ok_or(Error::NotFound)?;
         let group = self.groups.remove(id).ok_or(Error::NotFound)?;
         self.listed -= group.list.len();
         self.count_uses(&group.list, false);
-        Ok(before)
+        Ok(())
     }
 
     /// Bytes in use; maps of the standard library are estimated by their elements.

@@ -11,7 +11,7 @@ use crate::rows::Rows;
 pub const MAX_RANGE_ENTRIES: usize = 2048;
 
 /// All entries of a table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ranges {
     words: usize,
     places: Vec<FieldPlace>,

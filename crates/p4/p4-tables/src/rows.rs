@@ -2,67 +2,26 @@
 //!
 //! Every entry has a handle, the number of its row. A row's parts lie in separate arrays: the parts that
 //! packets need (the target and its arguments), the one that controllers need (the pattern), and counters,
-//! meters and times only in tables that have them. The arrays grow by chunks, so that no growth copies a
-//! whole table while readers wait. Row 0 is the default entry.
+//! meters and times only in tables that have them. The arrays are of blocks that copies of a table share
+//! ([`crate::blocks`]); counts and times of last packets are shared for good. So a row that is free in one
+//! copy may be taken in another one only when no packet meets an entry in it any more. Row 0 is the default
+//! entry.
+//!
+//! Entries have an order, too: a new one is the last, and the last one takes the position of one that is
+//! removed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use smallvec::SmallVec;
-
+use crate::blocks::Blocks;
 use crate::key::{Pattern, Words};
 use crate::meter::Meter;
 
-/// Rows of a chunk.
-const CHUNK: usize = 4096;
+/// Rows of a block. A batch copies the blocks in which it changes rows.
+const ROWS: usize = 256;
 
-/// Rows of `stride` elements, in chunks that do not move. The first chunk grows as it is needed.
-#[derive(Debug)]
-pub(crate) struct Chunked<T> {
-    chunks: Vec<Vec<T>>,
-    stride: usize,
-}
-
-impl<T: Default> Chunked<T> {
-    pub(crate) fn new(stride: usize) -> Chunked<T> {
-        Chunked {
-            chunks: Vec::new(),
-            stride,
-        }
-    }
-
-    #[inline]
-    pub(crate) fn row(&self, row: u32) -> &[T] {
-        let at = row as usize % CHUNK * self.stride;
-        &self.chunks[row as usize / CHUNK][at..at + self.stride]
-    }
-
-    fn row_mut(&mut self, row: u32) -> &mut [T] {
-        let at = row as usize % CHUNK * self.stride;
-        &mut self.chunks[row as usize / CHUNK][at..at + self.stride]
-    }
-
-    /// Adds a row, the next one, unless it exists.
-    fn reach(&mut self, row: u32) {
-        let chunk = row as usize / CHUNK;
-        if chunk == self.chunks.len() {
-            self.chunks.push(Vec::with_capacity(if chunk == 0 {
-                0
-            } else {
-                CHUNK * self.stride
-            }));
-        }
-        let end = (row as usize % CHUNK + 1) * self.stride;
-        if self.chunks[chunk].len() < end {
-            self.chunks[chunk].resize_with(end, T::default);
-        }
-    }
-
-    fn memory(&self) -> usize {
-        self.chunks.iter().map(Vec::capacity).sum::<usize>() * size_of::<T>()
-            + self.chunks.capacity() * size_of::<Vec<T>>()
-    }
-}
+/// Parts of rows.
+type Part<T> = Blocks<T, ROWS>;
 
 /// An entry's counts of packets and bytes. Workers add to them without ordering, so one count may be ahead of
 /// the other.
@@ -72,11 +31,11 @@ pub(crate) struct Counter {
     pub(crate) bytes: AtomicU64,
 }
 
-/// The time of an entry's last use, and the time that it may be unused, in nanoseconds; 0 is for ever.
-#[derive(Debug, Default)]
-pub(crate) struct Idle {
-    pub(crate) last: AtomicU64,
-    pub(crate) timeout_ns: u64,
+impl Counter {
+    fn reset(&self) {
+        self.packets.store(0, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+    }
 }
 
 /// An entry's target.
@@ -123,26 +82,36 @@ const KIND_BITS: u64 = 3;
 const CONSTANT: u64 = 1 << 34;
 const LIVE: u64 = 1 << 35;
 
-/// The words of a row that packets need.
-pub(crate) type Stored = SmallVec<[u64; 3]>;
-
 /// The rows of a table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Rows {
     /// First word: number, kind, marks. Then the arguments.
-    targets: Chunked<u64>,
+    targets: Part<u64>,
     /// Value, then mask and high bounds in tables that have them.
-    patterns: Chunked<u64>,
+    patterns: Part<u64>,
     words: usize,
     /// Value only; value and mask; and high bounds.
     parts: usize,
-    ranks: Option<Chunked<u64>>,
-    counters: Option<Chunked<Counter>>,
+    ranks: Option<Part<u64>>,
+    counters: Option<Part<Counter>>,
     /// Of versions of a table, the same entries share a meter.
-    meters: Option<Chunked<Arc<Meter>>>,
-    idle: Option<Chunked<Idle>>,
+    meters: Option<Part<Arc<Meter>>>,
+    idle: Option<Idle>,
+    /// Rows in the order of their entries.
+    order: Part<u32>,
+    /// Positions of rows in the order.
+    positions: Part<u32>,
     free: Vec<u32>,
     end: u32,
+}
+
+/// Idle times of rows, in nanoseconds.
+#[derive(Clone, Debug)]
+struct Idle {
+    /// Times of last packets.
+    last: Part<AtomicU64>,
+    /// How long rows may be unused; 0 is for ever.
+    timeouts: Part<u64>,
 }
 
 /// The parts that the rows of a table have.
@@ -165,14 +134,19 @@ impl Rows {
             2 - usize::from(shape.exact)
         };
         let mut rows = Rows {
-            targets: Chunked::new(1 + shape.arguments),
-            patterns: Chunked::new(shape.words * parts),
+            targets: Part::new(1 + shape.arguments),
+            patterns: Part::new(shape.words * parts),
             words: shape.words,
             parts,
-            ranks: shape.priorities.then(|| Chunked::new(1)),
-            counters: shape.counters.then(|| Chunked::new(1)),
-            meters: shape.meters.then(|| Chunked::new(1)),
-            idle: shape.idle.then(|| Chunked::new(1)),
+            ranks: shape.priorities.then(|| Part::new(1)),
+            counters: shape.counters.then(|| Part::new(1)),
+            meters: shape.meters.then(|| Part::new(1)),
+            idle: shape.idle.then(|| Idle {
+                last: Part::new(1),
+                timeouts: Part::new(1),
+            }),
+            order: Part::new(1),
+            positions: Part::new(1),
             free: Vec::new(),
             end: 0,
         };
@@ -185,21 +159,24 @@ impl Rows {
         let row = self.free.pop().unwrap_or(self.end);
         self.end = self.end.max(row + 1);
         self.targets.reach(row);
+        // The mark of the program's entries, too, goes with the entry.
+        self.targets.row_mut(row)[0] = 0;
         self.patterns.reach(row);
         if let Some(ranks) = &mut self.ranks {
             ranks.reach(row);
         }
+        self.positions.reach(row);
         if let Some(counters) = &mut self.counters {
-            counters.reach(row);
-            counters.row_mut(row)[0] = Counter::default();
+            counters.reach_block(row);
+            counters.row(row)[0].reset();
         }
         if let Some(meters) = &mut self.meters {
             meters.reach(row);
             meters.row_mut(row)[0] = Arc::default();
         }
         if let Some(idle) = &mut self.idle {
-            idle.reach(row);
-            idle.row_mut(row)[0] = Idle::default();
+            idle.last.reach_block(row);
+            idle.timeouts.reach(row);
         }
         row
     }
@@ -246,10 +223,9 @@ impl Rows {
         }
     }
 
-    /// Gives a row a target, and returns the words it had.
-    pub(crate) fn set_found(&mut self, row: u32, found: Found<'_>) -> Stored {
+    /// Gives a row a target.
+    pub(crate) fn set_found(&mut self, row: u32, found: Found<'_>) {
         let words = self.targets.row_mut(row);
-        let before = Stored::from_slice(words);
         let (kind, number, arguments) = match found {
             Found::Nothing => (NOTHING, 0, &[][..]),
             Found::Action { action, arguments } => (ACTION, action, arguments),
@@ -259,12 +235,26 @@ impl Rows {
         words[0] = words[0] & (CONSTANT | LIVE) | kind << KIND | u64::from(number);
         words[1..].fill(0);
         words[1..=arguments.len()].copy_from_slice(arguments);
-        before
     }
 
-    /// Gives a row back the words that [`Rows::set_found`] returned.
-    pub(crate) fn restore(&mut self, row: u32, stored: &Stored) {
-        self.targets.row_mut(row).copy_from_slice(stored);
+    /// Makes a row the last one of so many entries.
+    pub(crate) fn append(&mut self, row: u32, len: u32) {
+        self.order.reach(len);
+        self.order.row_mut(len)[0] = row;
+        self.positions.row_mut(row)[0] = len;
+    }
+
+    /// Takes a row out of the order of so many entries. The last one takes its position.
+    pub(crate) fn take_out(&mut self, row: u32, len: u32) {
+        let position = self.positions.row(row)[0];
+        let last = self.order.row(len - 1)[0];
+        self.order.row_mut(position)[0] = last;
+        self.positions.row_mut(last)[0] = position;
+    }
+
+    /// The row of the entry at a position, which is less than the number of entries.
+    pub(crate) fn at(&self, position: u32) -> u32 {
+        self.order.row(position)[0]
     }
 
     pub(crate) fn set_pattern(&mut self, row: u32, pattern: &Pattern) {
@@ -335,28 +325,39 @@ impl Rows {
         meters.map(|meters| meters.row_mut(row)[0] = meter).is_some()
     }
 
+    /// The time of a row's last packet.
     #[inline]
-    pub(crate) fn idle(&self, row: u32) -> Option<&Idle> {
-        Some(&self.idle.as_ref()?.row(row)[0])
+    pub(crate) fn last_use(&self, row: u32) -> Option<&AtomicU64> {
+        Some(&self.idle.as_ref()?.last.row(row)[0])
     }
 
-    /// Sets an entry's idle time, and returns the one it had. `now` counts as its last use.
-    pub(crate) fn set_idle(&mut self, row: u32, timeout_ns: u64, now: u64) -> u64 {
-        let Some(idle) = &mut self.idle else { return 0 };
-        let idle = &mut idle.row_mut(row)[0];
-        idle.last.store(now, Ordering::Relaxed);
-        std::mem::replace(&mut idle.timeout_ns, timeout_ns)
+    /// How long a row may be unused; 0 is for ever.
+    pub(crate) fn timeout(&self, row: u32) -> u64 {
+        self.idle.as_ref().map_or(0, |idle| idle.timeouts.row(row)[0])
+    }
+
+    /// Sets an entry's idle time. `now` counts as its last use.
+    pub(crate) fn set_idle(&mut self, row: u32, timeout_ns: u64, now: u64) {
+        if let Some(idle) = &mut self.idle {
+            idle.last.row(row)[0].store(now, Ordering::Relaxed);
+            idle.timeouts.row_mut(row)[0] = timeout_ns;
+        }
     }
 
     pub(crate) fn memory(&self) -> usize {
         self.targets.memory()
             + self.patterns.memory()
-            + self.ranks.as_ref().map_or(0, Chunked::memory)
-            + self.counters.as_ref().map_or(0, Chunked::memory)
+            + self.ranks.as_ref().map_or(0, Part::memory)
+            + self.counters.as_ref().map_or(0, Part::memory)
             + self.meters.as_ref().map_or(0, |meters| {
                 meters.memory() + self.end as usize * (size_of::<Meter>() + 2 * size_of::<usize>())
             })
-            + self.idle.as_ref().map_or(0, Chunked::memory)
+            + self
+                .idle
+                .as_ref()
+                .map_or(0, |idle| idle.last.memory() + idle.timeouts.memory())
+            + self.order.memory()
+            + self.positions.memory()
             + self.free.capacity() * size_of::<u32>()
     }
 }

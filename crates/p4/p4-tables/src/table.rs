@@ -14,7 +14,7 @@ use crate::lpm::Lpm;
 use crate::map::Map;
 use crate::meter::Meter;
 use crate::ranges::{MAX_RANGE_ENTRIES, Ranges};
-use crate::rows::{Found, RowShape, Rows, Stored, Target};
+use crate::rows::{Found, RowShape, Rows, Target};
 use crate::tuples::{Tuples, rank};
 
 /// Number of an entry within its table. It stays the same until the entry is removed, and may then be
@@ -96,7 +96,7 @@ pub struct Count {
     pub bytes: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Finder {
     Keyless,
     Exact(Map),
@@ -107,7 +107,7 @@ enum Finder {
 
 /// A table. Any number of threads may look up at once; changes go through
 /// [`Tables`](crate::Tables).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Table {
     spec: TableSpec,
     finder: Finder,
@@ -272,20 +272,20 @@ impl Table {
     /// Notes that an entry was used at a time in nanoseconds, if the table has idle times.
     #[inline]
     pub fn note_use(&self, handle: Handle, now: u64) {
-        if let Some(idle) = self.rows.idle(handle) {
-            idle.last.store(now, Ordering::Relaxed);
+        if let Some(last) = self.rows.last_use(handle) {
+            last.store(now, Ordering::Relaxed);
         }
     }
 
     /// When an entry was last used, in nanoseconds, if the table has idle times.
     pub fn last_use(&self, handle: Handle) -> Option<u64> {
-        Some(self.rows.idle(handle)?.last.load(Ordering::Relaxed))
+        Some(self.rows.last_use(handle)?.load(Ordering::Relaxed))
     }
 
     /// Notes a use of an entry, unless a later one is known.
     pub fn note_earlier_use(&self, handle: Handle, at: u64) {
-        if let Some(idle) = self.rows.idle(handle) {
-            idle.last.fetch_max(at, Ordering::Relaxed);
+        if let Some(last) = self.rows.last_use(handle) {
+            last.fetch_max(at, Ordering::Relaxed);
         }
     }
 
@@ -295,11 +295,14 @@ impl Table {
     pub fn idle(&self, now: u64, from: Handle, count: u32, idle: &mut Vec<Handle>) -> Option<Handle> {
         let end = from.saturating_add(count).min(self.rows.end());
         let is_idle = |&handle: &Handle| {
-            let Some(state) = self.rows.idle(handle) else {
+            let Some(last) = self.rows.last_use(handle) else {
                 return false;
             };
-            let unused = now.saturating_sub(state.last.load(Ordering::Relaxed));
-            self.rows.is_live(handle) && state.timeout_ns > 0 && unused >= state.timeout_ns
+            let (unused, timeout) = (
+                now.saturating_sub(last.load(Ordering::Relaxed)),
+                self.rows.timeout(handle),
+            );
+            self.rows.is_live(handle) && timeout > 0 && unused >= timeout
         };
         idle.extend((from..end).filter(is_idle));
         (end < self.rows.end()).then_some(end)
@@ -324,6 +327,12 @@ impl Table {
     /// Handles of all entries, in no order.
     pub fn handles(&self) -> impl Iterator<Item = Handle> + '_ {
         (1..self.rows.end()).filter(|&handle| self.rows.is_live(handle))
+    }
+
+    /// The entry at a position. A new entry is the last one, and the last one takes the position of one that
+    /// is removed.
+    pub fn at(&self, position: usize) -> Option<Handle> {
+        (position < self.len).then(|| self.rows.at(position as u32))
     }
 
     /// Pattern and priority of an entry.
@@ -408,7 +417,7 @@ impl Table {
     }
 
     /// Makes a row one that look-ups find.
-    pub(crate) fn link(&mut self, handle: Handle, pattern: &Pattern) -> Result<(), Error> {
+    fn link(&mut self, handle: Handle, pattern: &Pattern) -> Result<(), Error> {
         match &mut self.finder {
             Finder::Keyless => return Err(Error::ForeignPattern),
             Finder::Exact(map) => map.insert(&pattern.value, handle)?,
@@ -417,6 +426,7 @@ impl Table {
             Finder::Ranges(ranges) => ranges.insert(pattern, handle, &self.rows),
         }
         self.rows.set_live(handle, true);
+        self.rows.append(handle, self.len as u32);
         self.len += 1;
         Ok(())
     }
@@ -432,13 +442,8 @@ impl Table {
             Finder::Ranges(ranges) => ranges.remove(handle),
         }
         self.rows.set_live(handle, false);
+        self.rows.take_out(handle, self.len as u32);
         self.len -= 1;
-    }
-
-    /// Links a row again that was unlinked in the same batch.
-    pub(crate) fn relink(&mut self, handle: Handle) -> Result<(), Error> {
-        let pattern = self.rows.pattern(handle, &self.exact_mask);
-        self.link(handle, &pattern)
     }
 
     /// Frees an unlinked row.
@@ -446,24 +451,20 @@ impl Table {
         self.rows.give(handle);
     }
 
-    pub(crate) fn set_found(&mut self, handle: Handle, found: Found<'_>) -> Stored {
-        self.rows.set_found(handle, found)
+    pub(crate) fn set_found(&mut self, handle: Handle, found: Found<'_>) {
+        self.rows.set_found(handle, found);
     }
 
-    pub(crate) fn set_idle(&mut self, handle: Handle, timeout_ns: u64, now: u64) -> u64 {
-        self.rows.set_idle(handle, timeout_ns, now)
-    }
-
-    pub(crate) fn restore(&mut self, handle: Handle, stored: &Stored) {
-        self.rows.restore(handle, stored);
+    pub(crate) fn set_idle(&mut self, handle: Handle, timeout_ns: u64, now: u64) {
+        self.rows.set_idle(handle, timeout_ns, now);
     }
 
     pub(crate) fn set_constant(&mut self, handle: Handle) {
         self.rows.set_constant(handle);
     }
 
-    /// Sets the target if no entry matches, and returns the former row.
-    pub(crate) fn write_default(&mut self, target: Option<&Target>) -> Result<Stored, Error> {
+    /// Sets the target if no entry matches.
+    pub(crate) fn write_default(&mut self, target: Option<&Target>) -> Result<(), Error> {
         let found = match target {
             None => Found::Nothing,
             Some(Target::Action { action, arguments }) => {
@@ -479,7 +480,8 @@ impl Table {
                 });
             }
         };
-        Ok(self.rows.set_found(DEFAULT, found))
+        self.rows.set_found(DEFAULT, found);
+        Ok(())
     }
 }
 

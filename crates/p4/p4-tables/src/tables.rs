@@ -1,64 +1,46 @@
 //! All tables of a program, and their changes in batches.
 //!
-//! A batch is done as a whole or not at all: when one change is refused, those before it are undone.
-//! [`Shared`] holds the tables for many readers and one writer at a time. A reader takes its lock once per
-//! burst of packets; the writer takes it once per batch, so all of a batch appears between two bursts. Before
-//! that, while readers go on, the writer reads the memory that the batch will change, so that it is in the
-//! cache and readers wait for little more than the stores. No structure copies itself when it grows.
+//! A batch is done as a whole or not at all. It is made in a copy of the tables, which shares with them
+//! whatever the batch does not change, so that it costs what it changes and not what there is. [`Shared`]
+//! holds the tables for many readers and one writer at a time: a reader takes its lock once per burst of
+//! packets, and the writer holds it for the moment in which the copy takes the tables' place. So all of a
+//! batch appears between two bursts, and no reader waits for the work on it.
+//!
+//! Copies share what entries count and when they were last used. A row that a batch has freed may be taken by
+//! the next one, so whoever keeps a copy for readers makes the next one only when none reads the tables from
+//! before the last batch any more.
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 
-use crate::change::{Change, ProfileChange};
+use crate::change::Change;
 use crate::error::{BatchError, Error};
 use crate::key::{KeyLayout, Pattern};
 use crate::meter::Meter;
 use crate::ports::PortStates;
 use crate::profile::{Profile, ProfileSpec};
-use crate::rows::{Found, Stored, Target};
+use crate::rows::{Found, Target};
 use crate::table::{DEFAULT, Entry, Handle, Table, TableSpec};
 use crate::value_set::ValueSet;
 
-/// Most changes of a batch. It bounds how long readers may have to wait.
+/// Most changes of a batch.
 pub const MAX_BATCH: usize = 65_536;
 
-/// How to undo a change.
-enum Undo {
-    Unlink {
-        table: u32,
-        handle: Handle,
-    },
-    Relink {
-        table: u32,
-        handle: Handle,
-    },
-    Restore {
-        table: u32,
-        handle: Handle,
-        stored: Stored,
-        idle: Option<u64>,
-    },
-    Profile {
-        profile: u32,
-        change: ProfileChange,
-    },
-    RemoveValue {
-        set: u32,
-        pattern: Pattern,
-    },
-    InsertValue {
-        set: u32,
-        at: usize,
-        pattern: Pattern,
-    },
+/// The author of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Author {
+    /// A controller, which cannot change entries of the program.
+    Controller,
+    /// The program, another version of which has other entries.
+    Program,
 }
 
 /// Tables, action profiles and value sets of a program.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Tables {
     tables: Vec<Table>,
-    profiles: Vec<Profile>,
-    sets: Vec<ValueSet>,
+    profiles: Vec<Arc<Profile>>,
+    sets: Vec<Arc<ValueSet>>,
     ports: Arc<PortStates>,
 }
 
@@ -83,13 +65,14 @@ impl Tables {
 
     /// Adds an action profile, and returns its number.
     pub fn add_profile(&mut self, spec: ProfileSpec) -> u32 {
-        self.profiles.push(Profile::new(spec, self.ports.clone()));
+        self.profiles
+            .push(Arc::new(Profile::new(spec, self.ports.clone())));
         self.profiles.len() as u32 - 1
     }
 
     /// Adds a value set with at most `limit` patterns (and [`crate::MAX_VALUE_SET`]), and returns its number.
     pub fn add_value_set(&mut self, layout: KeyLayout, limit: usize) -> u32 {
-        self.sets.push(ValueSet::new(layout, limit));
+        self.sets.push(Arc::new(ValueSet::new(layout, limit)));
         self.sets.len() as u32 - 1
     }
 
@@ -124,7 +107,8 @@ impl Tables {
     /// [`Error::Unknown`].
     #[inline]
     pub fn profile(&self, number: u32) -> Result<&Profile, Error> {
-        self.profiles.get(number as usize).ok_or(Error::Unknown {
+        let profile = self.profiles.get(number as usize).map(|profile| &**profile);
+        profile.ok_or(Error::Unknown {
             what: "action profile",
             number,
         })
@@ -136,7 +120,8 @@ impl Tables {
     ///
     /// [`Error::Unknown`].
     pub fn value_set(&self, number: u32) -> Result<&ValueSet, Error> {
-        self.sets.get(number as usize).ok_or(Error::Unknown {
+        let set = self.sets.get(number as usize).map(|set| &**set);
+        set.ok_or(Error::Unknown {
             what: "value set",
             number,
         })
@@ -179,8 +164,12 @@ impl Tables {
     /// Bytes of all tables and profiles.
     pub fn memory(&self) -> usize {
         self.tables.iter().map(Table::memory).sum::<usize>()
-            + self.profiles.iter().map(Profile::memory).sum::<usize>()
-            + self.sets.iter().map(ValueSet::memory).sum::<usize>()
+            + self
+                .profiles
+                .iter()
+                .map(|profile| profile.memory())
+                .sum::<usize>()
+            + self.sets.iter().map(|set| set.memory()).sum::<usize>()
     }
 
     /// Makes all changes or none. `now` is in nanoseconds, for idle times.
@@ -189,61 +178,37 @@ impl Tables {
     ///
     /// The first change that was refused.
     pub fn apply(&mut self, changes: &[Change], now: u64) -> Result<(), BatchError> {
+        *self = self.changed(changes, Author::Controller, now)?;
+        Ok(())
+    }
+
+    /// The tables with all changes made. See the module's description for what the two share. `now` is in
+    /// nanoseconds, for idle times.
+    ///
+    /// # Errors
+    ///
+    /// The first change that was refused.
+    pub fn changed(&self, changes: &[Change], author: Author, now: u64) -> Result<Tables, BatchError> {
         if changes.len() > MAX_BATCH {
             return Err(BatchError {
                 index: MAX_BATCH,
                 error: Error::BatchTooLarge { limit: MAX_BATCH },
             });
         }
-        let mut undo = Vec::with_capacity(changes.len());
+        let mut next = self.clone();
+        let mut freed = Vec::new();
         for (index, change) in changes.iter().enumerate() {
-            match self.change(change, now) {
-                Ok(back) => undo.push(back),
-                Err(error) => {
-                    for back in undo.into_iter().rev() {
-                        self.undo(back, now);
-                    }
-                    return Err(BatchError { index, error });
-                }
-            }
+            let made = next.change(change, author, now);
+            freed.extend(made.map_err(|error| BatchError { index, error })?);
         }
-        // Rows of removed entries become free only now: to undo a removal, their counters were needed until
-        // here.
-        for back in undo {
-            if let Undo::Relink { table, handle } = back
-                && let Ok(table) = self.table_mut(table)
-            {
+        // Packets may still meet the entries in these rows by the tables from before: they are no new entry's
+        // of this batch.
+        for (table, handle) in freed {
+            if let Ok(table) = next.table_mut(table) {
                 table.free(handle);
             }
         }
-        Ok(())
-    }
-
-    /// Reads the memory that the changes will touch.
-    fn walk(&self, changes: &[Change]) -> u64 {
-        let touched = changes.iter().map(|change| match change {
-            Change::Insert { table, entry } => self
-                .table(*table)
-                .map_or(0, |table| table.touch(entry.pattern.value())),
-            Change::Modify { table, entry } => self.near(*table, &entry.pattern, entry.priority),
-            Change::Remove {
-                table,
-                pattern,
-                priority,
-            } => self.near(*table, pattern, *priority),
-            Change::SetDefault { .. }
-            | Change::Profile { .. }
-            | Change::AddValue { .. }
-            | Change::RemoveValue { .. } => 0,
-        });
-        touched.fold(0, |sum, touched| sum ^ touched)
-    }
-
-    fn near(&self, table: u32, pattern: &Pattern, priority: u32) -> u64 {
-        self.table(table)
-            .ok()
-            .and_then(|table| table.find(pattern, priority))
-            .map_or(0, u64::from)
+        Ok(next)
     }
 
     fn table_mut(&mut self, number: u32) -> Result<&mut Table, Error> {
@@ -254,7 +219,8 @@ impl Tables {
     }
 
     fn profile_mut(&mut self, number: u32) -> Result<&mut Profile, Error> {
-        self.profiles.get_mut(number as usize).ok_or(Error::Unknown {
+        let profile = self.profiles.get_mut(number as usize).map(Arc::make_mut);
+        profile.ok_or(Error::Unknown {
             what: "action profile",
             number,
         })
@@ -268,130 +234,66 @@ impl Tables {
         }
     }
 
-    fn change(&mut self, change: &Change, now: u64) -> Result<Undo, Error> {
+    /// Makes a change. Returns the row of an entry that was removed.
+    fn change(&mut self, change: &Change, author: Author, now: u64) -> Result<Option<(u32, Handle)>, Error> {
         match change {
             Change::Insert { table, entry } => {
-                self.open(*table)?;
+                self.open(*table, author)?;
                 let handle = self.insert(*table, entry, now)?;
-                Ok(Undo::Unlink {
-                    table: *table,
-                    handle,
-                })
+                if author == Author::Program {
+                    self.table_mut(*table)?.set_constant(handle);
+                }
             }
-            Change::Modify { table, entry } => self.modify(*table, entry, now),
+            Change::Modify { table, entry } => self.modify((*table, author), entry, now)?,
             Change::Remove {
                 table,
                 pattern,
                 priority,
-            } => self.remove(*table, pattern, *priority),
-            Change::SetDefault { table, target } => self.set_default(*table, target.as_ref()),
-            Change::AddValue { set, pattern } => {
-                self.value_set_mut(*set)?.add(pattern)?;
-                Ok(Undo::RemoveValue {
-                    set: *set,
-                    pattern: pattern.clone(),
-                })
+            } => {
+                let handle = self.changeable((*table, author), pattern, *priority)?;
+                self.use_target(*table, handle, false);
+                self.table_mut(*table)?.unlink(handle);
+                return Ok(Some((*table, handle)));
             }
-            Change::RemoveValue { set, pattern } => {
-                let at = self.value_set_mut(*set)?.remove(pattern)?;
-                Ok(Undo::InsertValue {
-                    set: *set,
-                    at,
-                    pattern: pattern.clone(),
-                })
-            }
-            Change::Profile { profile, change } => {
-                let change = self.profile_mut(*profile)?.change(change)?;
-                Ok(Undo::Profile {
-                    profile: *profile,
-                    change,
-                })
-            }
+            Change::SetDefault { table, target } => self.set_default(*table, target.as_ref())?,
+            Change::AddValue { set, pattern } => self.value_set_mut(*set)?.add(pattern)?,
+            Change::RemoveValue { set, pattern } => self.value_set_mut(*set)?.remove(pattern)?,
+            Change::Profile { profile, change } => self.profile_mut(*profile)?.change(change)?,
         }
+        Ok(None)
     }
 
-    fn remove(&mut self, table: u32, pattern: &Pattern, priority: u32) -> Result<Undo, Error> {
-        let handle = self.changeable(table, pattern, priority)?;
-        self.use_target(table, handle, false);
-        self.table_mut(table)?.unlink(handle);
-        Ok(Undo::Relink { table, handle })
-    }
-
-    fn set_default(&mut self, number: u32, target: Option<&Target>) -> Result<Undo, Error> {
+    fn set_default(&mut self, number: u32, target: Option<&Target>) -> Result<(), Error> {
         let table = self.table_mut(number)?;
         if table.spec().constant_default {
             return Err(Error::Constant);
         }
         let program = table.spec().default.clone();
-        let stored = table.write_default(target.or(program.as_ref()))?;
-        Ok(Undo::Restore {
-            table: number,
-            handle: DEFAULT,
-            stored,
-            idle: None,
-        })
-    }
-
-    fn undo(&mut self, undo: Undo, now: u64) {
-        let done = match undo {
-            Undo::Unlink { table, handle } => {
-                self.use_target(table, handle, false);
-                self.table_mut(table).map(|table| {
-                    table.unlink(handle);
-                    table.free(handle);
-                })
-            }
-            Undo::Relink { table, handle } => {
-                self.use_target(table, handle, true);
-                self.table_mut(table).and_then(|table| table.relink(handle))
-            }
-            Undo::Restore {
-                table,
-                handle,
-                stored,
-                idle,
-            } => {
-                self.use_target(table, handle, false);
-                let done = self.table_mut(table).map(|table| {
-                    table.restore(handle, &stored);
-                    if let Some(idle) = idle {
-                        table.set_idle(handle, idle, now);
-                    }
-                });
-                self.use_target(table, handle, true);
-                done
-            }
-            Undo::Profile { profile, change } => self
-                .profile_mut(profile)
-                .and_then(|profile| profile.change(&change).map(|_| ())),
-            Undo::RemoveValue { set, pattern } => self
-                .value_set_mut(set)
-                .and_then(|set| set.remove(&pattern))
-                .map(|_| ()),
-            Undo::InsertValue { set, at, pattern } => {
-                self.value_set_mut(set).map(|set| set.insert_at(at, pattern))
-            }
-        };
-        debug_assert!(done.is_ok(), "what was there can be there again: {done:?}");
+        table.write_default(target.or(program.as_ref()))
     }
 
     /// Refuses changes of entries of a table that only the program fills.
-    fn open(&self, table: u32) -> Result<(), Error> {
-        if self.table(table)?.spec().constant {
+    fn open(&self, table: u32, author: Author) -> Result<(), Error> {
+        if self.table(table)?.spec().constant && author == Author::Controller {
             Err(Error::Constant)
         } else {
             Ok(())
         }
     }
 
-    fn changeable(&self, number: u32, pattern: &Pattern, priority: u32) -> Result<Handle, Error> {
-        self.open(number)?;
+    fn changeable(
+        &self,
+        (number, author): (u32, Author),
+        pattern: &Pattern,
+        priority: u32,
+    ) -> Result<Handle, Error> {
+        self.open(number, author)?;
         let table = self.table(number)?;
         if !pattern.belongs_to(table.layout()) {
             return Err(Error::ForeignPattern);
         }
         let handle = table.find(pattern, priority).ok_or(Error::NotFound)?;
-        if table.is_constant(handle) {
+        if table.is_constant(handle) && author == Author::Controller {
             Err(Error::Constant)
         } else {
             Ok(handle)
@@ -408,21 +310,16 @@ impl Tables {
         Ok(handle)
     }
 
-    fn modify(&mut self, number: u32, entry: &Entry, now: u64) -> Result<Undo, Error> {
+    fn modify(&mut self, (number, author): (u32, Author), entry: &Entry, now: u64) -> Result<(), Error> {
         self.table(number)?.check(entry)?;
-        let handle = self.changeable(number, &entry.pattern, entry.priority)?;
+        let handle = self.changeable((number, author), &entry.pattern, entry.priority)?;
         let place = self.resolve(number, &entry.target)?;
         self.use_target(number, handle, false);
         let table = self.table_mut(number)?;
-        let stored = table.set_found(handle, found(&entry.target, place));
-        let idle = Some(table.set_idle(handle, entry.idle_timeout_ns, now));
+        table.set_found(handle, found(&entry.target, place));
+        table.set_idle(handle, entry.idle_timeout_ns, now);
         self.use_target(number, handle, true);
-        Ok(Undo::Restore {
-            table: number,
-            handle,
-            stored,
-            idle,
-        })
+        Ok(())
     }
 
     /// Checks a target, and finds the place of a member or group.
@@ -464,6 +361,7 @@ impl Tables {
             .spec()
             .profile
             .and_then(|profile| self.profiles.get_mut(profile as usize))
+            .map(Arc::make_mut)
         else {
             return;
         };
@@ -481,7 +379,8 @@ impl Tables {
             what: "value set",
             number,
         };
-        self.sets.get_mut(number as usize).ok_or(unknown)
+        let set = self.sets.get_mut(number as usize).map(Arc::make_mut);
+        set.ok_or(unknown)
     }
 }
 
@@ -531,7 +430,10 @@ impl Shared {
     /// The first change that was refused.
     pub fn apply(&self, changes: &[Change], now: u64) -> Result<(), BatchError> {
         let _writer = self.writer.lock();
-        std::hint::black_box(self.tables.read().walk(changes));
-        self.tables.write().apply(changes, now)
+        let next = self.tables.read().changed(changes, Author::Controller, now)?;
+        let former = std::mem::replace(&mut *self.tables.write(), next);
+        // Freed when readers have the tables again.
+        drop(former);
+        Ok(())
     }
 }

@@ -6,10 +6,13 @@
 //! number of masks, so that number is limited: a controller chooses masks, and could otherwise slow every
 //! packet down.
 //!
+//! A copy of the table shares the maps of masked keys; what else a subtable has is copied when it changes.
+//!
 //! The rank of an entry is its priority and then its age: of two that match with one priority, the older
 //! wins.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use crate::error::Error;
 use crate::key::{MAX_KEY_WORDS, Pattern, Words};
@@ -21,21 +24,21 @@ pub(crate) fn rank(priority: u32, sequence: u32) -> u64 {
     u64::from(priority) << 32 | u64::from(!sequence)
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Subtable {
     mask: Words,
     /// For each masked key, its best entry.
     best: Map,
     /// For each masked key with more than one entry, all of them, best first.
-    several: HashMap<Words, Vec<u32>>,
-    ranks: BTreeSet<u64>,
+    several: Arc<HashMap<Words, Vec<u32>>>,
+    ranks: Arc<BTreeSet<u64>>,
 }
 
 /// Most words of a mask that is kept in the list of visits.
 const SHORT: usize = 2;
 
 /// The properties of a subtable that a look-up reads before the subtable itself.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Visit {
     /// Rank of its best entry.
     top: u64,
@@ -45,7 +48,7 @@ struct Visit {
 }
 
 /// All masks of a table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Tuples {
     subtables: Vec<Option<Subtable>>,
     numbers: HashMap<Words, u32>,
@@ -169,8 +172,8 @@ impl Tuples {
         let subtable = Subtable {
             mask: pattern.mask.clone(),
             best: Map::new(pattern.mask.len()),
-            several: HashMap::new(),
-            ranks: BTreeSet::new(),
+            several: Arc::default(),
+            ranks: Arc::default(),
         };
         let free = self.subtables.iter().position(Option::is_none);
         let number = free.unwrap_or_else(|| {
@@ -223,8 +226,7 @@ impl Subtable {
         {
             None => self.best.insert(&pattern.value, handle)?,
             Some(other) => {
-                let handles = self
-                    .several
+                let handles = Arc::make_mut(&mut self.several)
                     .entry(pattern.value.clone())
                     .or_insert_with(|| vec![other]);
                 let at = handles.partition_point(|&other| rows.rank(other) > rows.rank(handle));
@@ -234,20 +236,24 @@ impl Subtable {
                 }
             }
         }
-        self.ranks.insert(rows.rank(handle));
+        Arc::make_mut(&mut self.ranks).insert(rows.rank(handle));
         Ok(())
     }
 
     fn remove(&mut self, pattern: &Pattern, handle: u32, rows: &Rows) {
-        self.ranks.remove(&rows.rank(handle));
-        let Some(handles) = self.several.get_mut(&pattern.value) else {
+        Arc::make_mut(&mut self.ranks).remove(&rows.rank(handle));
+        if !self.several.contains_key(&pattern.value) {
             self.best.remove(&pattern.value);
+            return;
+        }
+        let several = Arc::make_mut(&mut self.several);
+        let Some(handles) = several.get_mut(&pattern.value) else {
             return;
         };
         handles.retain(|&other| other != handle);
         self.best.replace(&pattern.value, handles[0]);
         if handles.len() == 1 {
-            self.several.remove(&pattern.value);
+            several.remove(&pattern.value);
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::key::{KeyLayout, Pattern};
 
 /// A set of patterns that a parser looks values up in (P4-16, 12.14: parser value sets).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ValueSet {
     layout: KeyLayout,
     limit: usize,
@@ -52,20 +52,14 @@ impl ValueSet {
         Ok(())
     }
 
-    /// Removes a pattern, and returns its position.
-    pub(crate) fn remove(&mut self, pattern: &Pattern) -> Result<usize, Error> {
+    pub(crate) fn remove(&mut self, pattern: &Pattern) -> Result<(), Error> {
         let at = self
             .patterns
             .iter()
             .position(|other| other == pattern)
             .ok_or(Error::NotFound)?;
         self.patterns.remove(at);
-        Ok(at)
-    }
-
-    /// Puts a pattern back at its position.
-    pub(crate) fn insert_at(&mut self, at: usize, pattern: Pattern) {
-        self.patterns.insert(at.min(self.patterns.len()), pattern);
+        Ok(())
     }
 
     /// Bytes in use.

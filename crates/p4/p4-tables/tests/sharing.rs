@@ -8,7 +8,7 @@ use common::{action, entry, exact, layout};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use p4_tables::{
-    Change, Count, DEFAULT, Entry, Error, GroupMember, KeyLayout, Match, MatchKind, ProfileChange,
+    Author, Change, Count, DEFAULT, Entry, Error, GroupMember, KeyLayout, Match, MatchKind, ProfileChange,
     ProfileSpec, Shared, TableSpec, Tables, Target, Words,
 };
 
@@ -69,6 +69,69 @@ fn batches_appear_at_once() {
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+/// Packets that still meet the tables from before a batch count for the tables behind it, and rows that the
+/// batch has freed are no new entry's yet.
+#[test]
+fn tables_before_and_behind_a_batch_have_one_count_for_each_entry() {
+    let key = layout(&[(MatchKind::Exact, 32)]);
+    let mut tables = Tables::new();
+    let spec = TableSpec {
+        counters: true,
+        idle: true,
+        ..TableSpec::new(key.clone(), 10_000, 1)
+    };
+    let table = tables.add_table(spec).unwrap();
+    let insert = |value| Change::Insert {
+        table,
+        entry: entry(exact(&key, value), action(1, value)),
+    };
+    let first: Vec<Change> = (0..1000).map(insert).collect();
+    tables.apply(&first, 0).unwrap();
+    let handle = |tables: &Tables, value| tables.table(table).unwrap().lookup(&[value]).unwrap();
+    let counted = |tables: &Tables, value| {
+        let handle = handle(tables, value);
+        tables.table(table).unwrap().counted(handle).unwrap().packets
+    };
+    let removed = handle(&tables, 500);
+    let remove = Change::Remove {
+        table,
+        pattern: exact(&key, 500),
+        priority: 0,
+    };
+    let batch: Vec<Change> = [remove].into_iter().chain((1000..3000).map(insert)).collect();
+    let next = tables.changed(&batch, Author::Program, 5).unwrap();
+    // The tables from before are as they were.
+    assert_eq!(
+        (handle(&tables, 500), tables.table(table).unwrap().len()),
+        (removed, 1000)
+    );
+    assert_eq!(next.table(table).unwrap().lookup(&[500]), None);
+    tables.table(table).unwrap().count(removed, 64);
+    tables.table(table).unwrap().count(handle(&tables, 7), 64);
+    next.table(table).unwrap().count(handle(&next, 7), 64);
+    assert_eq!((counted(&tables, 7), counted(&next, 7)), (2, 2));
+    assert!((1000..3000).all(|value| counted(&next, value) == 0));
+    // The next batch takes the row, with fresh counts.
+    let last = next.changed(&[insert(3000)], Author::Program, 6).unwrap();
+    assert_eq!(handle(&last, 3000), removed);
+    assert_eq!(counted(&last, 3000), 0);
+    // Entries that the program had cannot be changed by controllers.
+    let by_controller = last.changed(
+        &[Change::SetDefault { table, target: None }],
+        Author::Controller,
+        0,
+    );
+    assert!(by_controller.is_ok());
+    let remove = Change::Remove {
+        table,
+        pattern: exact(&key, 3000),
+        priority: 0,
+    };
+    let refused = last.changed(std::slice::from_ref(&remove), Author::Controller, 0);
+    assert_eq!(refused.unwrap_err().error, Error::Constant);
+    assert!(last.changed(&[remove], Author::Program, 0).is_ok());
 }
 
 /// Masks that lose their last entry make room for others.

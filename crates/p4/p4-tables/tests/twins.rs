@@ -153,6 +153,54 @@ fn best<'a>(twins: &'a [Twin], key: &[u128]) -> Option<&'a Twin> {
 
 const LIMIT: usize = 24;
 
+/// Compares what some keys find with a linear scan.
+fn compare(
+    (tables, table): (&Tables, u32),
+    fields: &[KeyField],
+    twins: &[Twin],
+    draw: &mut Draw,
+) -> Result<(), TestCaseError> {
+    let found = tables.table(table).unwrap();
+    prop_assert_eq!(found.len(), twins.len());
+    for _ in 0..4 {
+        let key: Vec<u128> = fields.iter().map(|field| draw.value(field.width)).collect();
+        let values: Vec<[u64; 2]> = key.iter().map(|&value| words(value)).collect();
+        let values: Vec<&[u64]> = values.iter().map(|value| &value[..]).collect();
+        let packed = found.layout().key(&values).unwrap();
+        let handle = found.lookup(&packed).unwrap_or(DEFAULT);
+        let action = tables.action(found, handle, || 0).map(|(action, _)| action);
+        let expected = best(twins, &key).map(|twin| twin.action);
+        prop_assert_eq!(action, expected, "key {:x?}", key);
+    }
+    Ok(())
+}
+
+/// Compares the order of entries with a vector's, in which the last one takes a removed one's place.
+fn compare_order(
+    table: &p4_tables::Table,
+    fields: &[KeyField],
+    order: &[(Vec<Plain>, u32)],
+) -> Result<(), TestCaseError> {
+    for (at, (plain, priority)) in order.iter().enumerate() {
+        let expected = table.find(&pattern(table.layout(), fields, plain), *priority);
+        prop_assert_eq!(table.at(at), expected);
+    }
+    prop_assert_eq!(table.at(order.len()), None);
+    Ok(())
+}
+
+/// Makes a change of the order.
+fn reorder(order: &mut Vec<(Vec<Plain>, u32)>, plain: &[Plain], priority: u32, is_new: bool) {
+    if is_new {
+        order.push((plain.to_vec(), priority));
+    } else if let Some(at) = order
+        .iter()
+        .position(|(own, rank)| own == plain && *rank == priority)
+    {
+        order.swap_remove(at);
+    }
+}
+
 fn run(fields: &[KeyField], history: &[u64]) -> Result<(), TestCaseError> {
     let layout = KeyLayout::new(fields).unwrap();
     let prioritised = layout.has_priorities();
@@ -161,6 +209,9 @@ fn run(fields: &[KeyField], history: &[u64]) -> Result<(), TestCaseError> {
         .add_table(TableSpec::new(layout.clone(), LIMIT, 1))
         .unwrap();
     let mut twins: Vec<Twin> = Vec::new();
+    let mut order = Vec::new();
+    // Copies from before share whatever has not changed, and are as they were.
+    let mut copies: Vec<(Tables, Vec<Twin>)> = Vec::new();
     for (age, &word) in history.iter().enumerate() {
         let mut draw = Draw(word);
         let plain: Vec<Plain> = fields.iter().map(|&field| draw.plain(field)).collect();
@@ -187,6 +238,7 @@ fn run(fields: &[KeyField], history: &[u64]) -> Result<(), TestCaseError> {
                     None => Ok(()),
                 };
                 if expected.is_ok() {
+                    reorder(&mut order, &plain, priority, true);
                     twins.push(Twin {
                         fields: plain,
                         priority,
@@ -207,6 +259,7 @@ fn run(fields: &[KeyField], history: &[u64]) -> Result<(), TestCaseError> {
             }
             _ if draw.below(2) == 0 && !twins.is_empty() => {
                 let twin = twins.remove(draw.below(twins.len() as u64) as usize);
+                reorder(&mut order, &twin.fields, twin.priority, false);
                 let pattern = pattern(&layout, fields, &twin.fields);
                 (
                     Change::Remove {
@@ -220,6 +273,7 @@ fn run(fields: &[KeyField], history: &[u64]) -> Result<(), TestCaseError> {
             _ => {
                 if let Some(at) = same {
                     twins.remove(at);
+                    reorder(&mut order, &plain, priority, false);
                 }
                 let change = Change::Remove {
                     table,
@@ -231,21 +285,15 @@ fn run(fields: &[KeyField], history: &[u64]) -> Result<(), TestCaseError> {
         };
         let result = tables.apply(&[change], 0).map_err(|refused| refused.error);
         prop_assert_eq!(result, expected);
-        prop_assert_eq!(tables.table(table).unwrap().len(), twins.len());
-        for _ in 0..4 {
-            let key: Vec<u128> = fields.iter().map(|field| draw.value(field.width)).collect();
-            let values: Vec<[u64; 2]> = key.iter().map(|&value| words(value)).collect();
-            let values: Vec<&[u64]> = values.iter().map(|value| &value[..]).collect();
-            let packed = layout.key(&values).unwrap();
-            let found = tables.table(table).unwrap();
-            let handle = found.lookup(&packed).unwrap_or(DEFAULT);
-            let action = tables.action(found, handle, || 0).map(|(action, _)| action);
-            prop_assert_eq!(
-                action,
-                best(&twins, &key).map(|twin| twin.action),
-                "key {:x?}",
-                key
-            );
+        compare((&tables, table), fields, &twins, &mut draw)?;
+        compare_order(tables.table(table).unwrap(), fields, &order)?;
+        if !copies.is_empty() {
+            let (former, own) = &copies[draw.below(copies.len() as u64) as usize];
+            compare((former, table), fields, own, &mut draw)?;
+        }
+        if copies.len() < 8 || draw.below(2) == 0 {
+            copies.truncate(7);
+            copies.insert(0, (tables.clone(), twins.clone()));
         }
     }
     Ok(())
