@@ -339,6 +339,8 @@ pub enum Answer {
     Flows {
         /// A page.
         flows: Vec<(Flow, FlowStats)>,
+        /// The ways of those whose packets come from a veth pair.
+        ways: Vec<(FlowId, Way)>,
         /// There are more, after the last of these.
         more: bool,
     },
@@ -484,6 +486,17 @@ pub struct KernelPathState {
     pub waiting: u32,
     /// Why it forwards none, for users.
     pub obstacle: Option<String>,
+    /// The longest that a change of how the port's packets go has waited for programs in the kernel.
+    pub longest_wait_ns: u64,
+}
+
+/// By which way packets from a veth pair go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Way {
+    /// The kernel forwards them by itself.
+    Kernel,
+    /// Through the data plane, for this reason, for users.
+    DataPlane(String),
 }
 
 /// Work for a port that is done by threads of its own or seldom, since the port's front end makes it costly.
@@ -608,6 +621,8 @@ pub enum TraceStep {
         /// Why.
         reason: DropReason,
     },
+    /// By which way such packets go, if they come from a veth pair.
+    Way(Way),
 }
 
 /// What a rule list says about a traced packet.

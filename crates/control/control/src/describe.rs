@@ -9,7 +9,7 @@ use crate::tell::state_name;
 use control_protocol::data_plane::{self, Costly, FoundRule, GuestState, PortState};
 use control_protocol::driver::InterfaceKind;
 use flow::{Action, FIELDS, Flow, FlowKey, FlowMask, FlowStats, ListId, PortId, Stage, SwitchId};
-use management::{DeviceInfo, FlowInfo, KernelPathInfo, PortInUse, PortInfo, PortKind, TraceStep};
+use management::{DeviceInfo, FlowInfo, KernelPathInfo, PortInUse, PortInfo, PortKind, TraceStep, Way};
 use std::net::IpAddr;
 
 impl Control {
@@ -59,7 +59,7 @@ impl Control {
         }
     }
 
-    pub fn flow_info(&self, flow: &Flow, stats: &FlowStats) -> FlowInfo {
+    pub fn flow_info(&self, flow: &Flow, stats: &FlowStats, way: Option<Way>) -> FlowInfo {
         FlowInfo {
             id: format!("{:032x}", flow.id.0),
             switch: self.switch_name(flow.switch),
@@ -71,6 +71,7 @@ impl Control {
             packets: stats.packets,
             bytes: stats.bytes,
             idle_ms: stats.idle_ms,
+            way,
         }
     }
 
@@ -177,7 +178,7 @@ impl Control {
                 hit: *hit,
             },
             From::Matched(flow) => TraceStep::Matched {
-                flow: self.flow_info(flow, &FlowStats::default()),
+                flow: self.flow_info(flow, &FlowStats::default(), None),
             },
             From::Rule { stage, list, found } => self.rule_step(*stage, *list, found),
             From::Miss { .. } => TraceStep::Miss,
@@ -192,6 +193,7 @@ impl Control {
                 reason: reason.name().into(),
                 description: reason.description().into(),
             },
+            From::Way(way) => TraceStep::Way { way: self::way(way) },
         }
     }
 
@@ -325,10 +327,23 @@ const IPV4: u16 = 0x0800;
 
 /// What the kernel forwards of a port's packets, for users.
 fn kernel_path(state: data_plane::KernelPathState) -> KernelPathInfo {
-    let clean = |text: String| text.chars().filter(|char| !char.is_control()).take(200).collect();
     KernelPathInfo {
         flows: state.flows,
         waiting: state.waiting,
-        obstacle: state.obstacle.map(clean),
+        obstacle: state.obstacle.map(|text| clean(&text)),
+        longest_wait_ns: state.longest_wait_ns,
     }
+}
+
+/// By which way packets go, for users.
+pub(crate) fn way(way: &data_plane::Way) -> Way {
+    match way {
+        data_plane::Way::Kernel => Way::KernelPath,
+        data_plane::Way::DataPlane(reason) => Way::DataPlane(clean(reason)),
+    }
+}
+
+/// What a data plane says, fit for a terminal.
+fn clean(text: &str) -> String {
+    text.chars().filter(|char| !char.is_control()).take(200).collect()
 }

@@ -1,6 +1,7 @@
 //! The purposes of requests to the data plane that have not been answered.
 
 use crate::users::Token;
+use control_protocol::data_plane::Way;
 use flow::{Flow, FlowId, FlowStats, ListId, PortId, SwitchId};
 use management::{PolicyRules, Reply, Snapshot, TraceStep};
 use std::collections::HashMap;
@@ -62,7 +63,7 @@ pub(crate) enum Question {
 pub(crate) struct Gathered {
     /// Switches whose flows have not arrived.
     pub left: usize,
-    pub flows: Vec<(Flow, FlowStats)>,
+    pub flows: Vec<(Flow, FlowStats, Option<Way>)>,
 }
 
 /// Flows of users who wait for them.

@@ -4,6 +4,7 @@
 //! request. Requests that change something are done completely or not at all.
 
 use crate::control::Control;
+use crate::describe;
 use crate::order::natural;
 use crate::pending::{Gathered, Listing, Question};
 use crate::port::PortRun;
@@ -20,7 +21,7 @@ use control_protocol::p4::P4Answer;
 use control_protocol::port_counts::{PortCount, PortCounts};
 use control_protocol::rules::RuleAnswer;
 use controller::Welcome;
-use flow::{Flow, FlowStats, PortId, Stage};
+use flow::{Flow, FlowId, FlowStats, PortId, Stage};
 use management::Request::{
     P4Connect, P4Devices, P4List, P4Load, P4Ports, P4Program, P4Read, P4Rollback, P4Stages, P4Unload,
     P4Write, P4WriteAll,
@@ -483,9 +484,19 @@ impl Control {
     }
 
     /// The data plane has listed the flows of one switch for a user.
-    fn flows_reply(&mut self, token: Token, flows: Vec<(Flow, FlowStats)>) -> Option<Reply> {
+    fn flows_reply(
+        &mut self,
+        token: Token,
+        flows: Vec<(Flow, FlowStats)>,
+        ways: Vec<(FlowId, data_plane::Way)>,
+    ) -> Option<Reply> {
         let gathered = self.gathered.get_mut(&token)?;
-        gathered.flows.extend(flows);
+        let mut ways: HashMap<_, _> = ways.into_iter().collect();
+        let with_ways = flows.into_iter().map(|(flow, stats)| {
+            let way = ways.remove(&flow.id);
+            (flow, stats, way)
+        });
+        gathered.flows.extend(with_ways);
         gathered.left -= 1;
         if gathered.left > 0 {
             return None;
@@ -493,7 +504,7 @@ impl Control {
         let all = self.gathered.remove(&token).unwrap_or_default().flows;
         let mut flows: Vec<_> = all
             .iter()
-            .map(|(flow, stats)| self.flow_info(flow, stats))
+            .map(|(flow, stats, way)| self.flow_info(flow, stats, way.as_ref().map(describe::way)))
             .collect();
         flows.sort_by(|a, b| (&a.switch, &a.matches).cmp(&(&b.switch, &b.matches)));
         Some(Reply::Flows(flows))
@@ -547,7 +558,7 @@ impl Control {
             (Question::Stats(names), Answer::Counters { ports, .. }) => {
                 counted(&ports).map(|ports| Some(self.stats_reply(&names, &ports)))
             }
-            (Question::Flows, Answer::Flows { flows, .. }) => Ok(self.flows_reply(token, flows)),
+            (Question::Flows, Answer::Flows { flows, ways, .. }) => Ok(self.flows_reply(token, flows, ways)),
             (Question::Policy(shown), Answer::Rules(page)) => self.policy_page(token, *shown, page),
             (
                 Question::Judged(list),

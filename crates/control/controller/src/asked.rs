@@ -4,7 +4,7 @@
 //! once, and no answer that was not asked for. An answer of another kind than the request's is none. Lists
 //! come in parts, which are gathered here.
 
-use control_protocol::data_plane::{Answer, Detail, PortInfo, Request};
+use control_protocol::data_plane::{Answer, Detail, PortInfo, Request, Way};
 use control_protocol::p4::P4Request;
 use control_protocol::port_counts::PortCounts;
 use control_protocol::rules::RuleRequest;
@@ -161,6 +161,7 @@ pub(crate) struct List {
     ports: Vec<PortInfo>,
     counters: PortCounts,
     flows: Vec<(Flow, FlowStats)>,
+    ways: Vec<(FlowId, Way)>,
     stats: Vec<(FlowId, FlowStats)>,
     /// The pages that are asked for, one after the other. `None`: the list is not one of pages, or only one
     /// is wanted.
@@ -202,7 +203,7 @@ impl List {
     /// Takes in an answer, which is a part of the list if it is a list at all.
     pub fn take(&mut self, answer: Answer) -> Next {
         let (last, more) = match &answer {
-            Answer::Flows { flows, more } => (self.last(flows.iter().map(|(flow, _)| flow.id)), *more),
+            Answer::Flows { flows, more, .. } => (self.last(flows.iter().map(|(flow, _)| flow.id)), *more),
             Answer::FlowStats { flows, more } => (self.last(flows.iter().map(|(id, _)| *id)), *more),
             _ => (Ok(None), false),
         };
@@ -226,7 +227,7 @@ impl List {
                 let ports = std::mem::take(&mut self.counters);
                 return Next::Whole(Answer::Counters { ports, more });
             }
-            Answer::Flows { flows, .. } if self.has_pages() => self.flows.extend(flows),
+            Answer::Flows { flows, ways, .. } if self.has_pages() => self.take_flows(flows, ways),
             Answer::FlowStats { flows, .. } if self.has_pages() => self.stats.extend(flows),
             answer => return Next::Whole(answer),
         }
@@ -235,6 +236,7 @@ impl List {
             Some(_) if more => Next::Page,
             Some((_, Detail::Full)) => Next::Whole(Answer::Flows {
                 flows: std::mem::take(&mut self.flows),
+                ways: std::mem::take(&mut self.ways),
                 more,
             }),
             _ => Next::Whole(Answer::FlowStats {
@@ -242,6 +244,11 @@ impl List {
                 more,
             }),
         }
+    }
+
+    fn take_flows(&mut self, flows: Vec<(Flow, FlowStats)>, ways: Vec<(FlowId, Way)>) {
+        self.flows.extend(flows);
+        self.ways.extend(ways);
     }
 
     /// The request for the flows that have not arrived, if the list is one of pages.
@@ -268,15 +275,16 @@ pub(crate) fn is_plausible(answer: &Answer, arrived: usize, ports: usize) -> boo
     let (entries, more) = match answer {
         Answer::Ports { ports, more } => (ports.len(), *more),
         Answer::Counters { ports, more } => (ports.most(), *more),
-        Answer::Flows { flows, more } => (flows.len(), *more),
+        Answer::Flows { flows, more, .. } => (flows.len(), *more),
         Answer::FlowStats { flows, more } => (flows.len(), *more),
         _ => return true,
     };
     let most = (MAX_FLOWS + FLOWS_PER_PORT * ports) * (1 + MAX_LISTS);
     let has_few_actions = match answer {
-        Answer::Flows { flows, .. } => flows
-            .iter()
-            .all(|(flow, _)| flow.actions.len() <= ports + FURTHER_ACTIONS),
+        Answer::Flows { flows, ways, .. } => {
+            let mut flows_actions = flows.iter().map(|(flow, _)| flow.actions.len());
+            ways.len() <= flows.len() && flows_actions.all(|actions| actions <= ports + FURTHER_ACTIONS)
+        }
         _ => true,
     };
     arrived + entries <= most && (entries > 0 || !more) && has_few_actions

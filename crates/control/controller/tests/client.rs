@@ -263,6 +263,7 @@ fn lists_arrive_whole_and_pages_one_by_one() {
     );
 
     let full = |id| (flow(id), FlowStats::default());
+    let ways = |id| vec![(FlowId(id), Way::Kernel)];
     world.client.ask_for_flows(SWITCH, Detail::Full, "flows").unwrap();
     for id in 1..=3 {
         let asked = world.hear();
@@ -273,13 +274,16 @@ fn lists_arrive_whole_and_pages_one_by_one() {
         };
         assert_eq!(asked.request, wanted);
         let (flows, more) = (vec![full(id)], id < 3);
-        world.answer(&asked, Answer::Flows { flows, more });
+        let ways = ways(id);
+        world.answer(&asked, Answer::Flows { flows, ways, more });
         if more {
             assert!(world.next().is_none());
         }
     }
     let flows = (1..=3).map(full).collect();
-    let whole = Answer::Flows { flows, more: false };
+    let ways = (1..=3).flat_map(ways).collect();
+    let more = false;
+    let whole = Answer::Flows { flows, ways, more };
     assert_eq!(world.answered(), ("flows", Ok(whole)));
 
     let page = Request::FlowList {
@@ -379,7 +383,8 @@ fn a_flow_with_more_actions_than_there_are_ports_is_not_taken() {
     let mut flow = flow(1);
     flow.actions = vec![Action::Output(PORT); 11];
     let (flows, more) = (vec![(flow, FlowStats::default())], false);
-    world.answer(&world.hear(), Answer::Flows { flows, more });
+    let ways = Vec::new();
+    world.answer(&world.hear(), Answer::Flows { flows, ways, more });
     assert_eq!(world.client.receive(2).err(), Some(Lost::Malformed));
 }
 

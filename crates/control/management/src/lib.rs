@@ -24,7 +24,7 @@ pub use reply::{
     KernelPathInfo, MacInfo, Origin, P4Cells, P4Clients, P4Device, P4Piece, P4Switch, PolicyInfo,
     PolicyJudged, PolicyLog, PolicyRecord, PolicyRule, PolicyRules, PortInUse, PortInfo, PortStats,
     PriorityStatus, Process, ReloadSummary, Replacement, Reply, Response, Stats, Status, Supervision,
-    SwitchInfo, TraceReport, TraceStep, Unconfirmed, VersionInfo, VmStateStatus,
+    SwitchInfo, TraceReport, TraceStep, Unconfirmed, VersionInfo, VmStateStatus, Way,
 };
 pub use request::{AclChange, Hex, MAX_CONFIGURATION, MAX_REQUEST, P4Place, PortChanges, Request};
 pub use sealed::sealed;

@@ -488,6 +488,9 @@ pub struct KernelPathInfo {
     pub waiting: u32,
     /// Why it forwards none.
     pub obstacle: Option<String>,
+    /// Longest time that a change of how the port's packets go has waited for the kernel, in nanoseconds.
+    #[serde(default)]
+    pub longest_wait_ns: u64,
 }
 
 /// A device of the host that is an uplink, as the kernel has it.
@@ -592,6 +595,28 @@ pub struct FlowInfo {
     pub bytes: u64,
     /// Milliseconds since the last match; `None` when nothing ever matched.
     pub idle_ms: Option<u64>,
+    /// Of a port of type `veth`: by which way the packets go.
+    #[serde(default)]
+    pub way: Option<Way>,
+}
+
+/// By which way packets from a port of type `veth` go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// The kernel forwards them by itself.
+    KernelPath,
+    /// Through the data plane, for this reason.
+    DataPlane(String),
+}
+
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Way::KernelPath => f.write_str("kernel path"),
+            Way::DataPlane(reason) => write!(f, "data plane: {reason}"),
+        }
+    }
 }
 
 /// A rule list that ports have.
@@ -828,7 +853,21 @@ counters! {
     /// Times a ring's kicks were not received for a millisecond, since too many of them had led to nothing.
     kick_pauses,
     /// Times packets from or to this port began to wait for its bandwidth.
-    bandwidth_waits;
+    bandwidth_waits,
+    /// Packets from the port that the kernel forwarded by itself.
+    kernel_path,
+    /// Bytes of those.
+    kernel_path_bytes,
+    /// Times a kind of the port's packets was taken off the kernel path.
+    kernel_path_withdrawn,
+    /// Times a kind did not come on the kernel path because the port has its share there.
+    kernel_path_over_share,
+    /// Times a kind did not come on the kernel path because the kernel's table had no room for it.
+    kernel_path_no_room,
+    /// Times a kind left the kernel path for one of a port that has fewer there.
+    kernel_path_displaced,
+    /// Times a kind came on the kernel path without a gap between packets.
+    kernel_path_without_gap;
     /// Packets from the port that were dropped, wherever that was.
     dropped,
     /// Packets the control process decided to drop.
@@ -925,6 +964,11 @@ pub enum TraceStep {
         reason: String,
         /// The reason in a sentence.
         description: String,
+    },
+    /// By which way such packets go, if they come from a port of type `veth`.
+    Way {
+        /// The way.
+        way: Way,
     },
 }
 

@@ -59,6 +59,7 @@ mod tests {
             packets,
             bytes: packets * 100,
             idle_ms: None,
+            way: None,
         }
     }
 

@@ -219,6 +219,7 @@ fn flows() -> Response {
         packets: 7,
         bytes: 700,
         idle_ms: None,
+        way: None,
     }]))
 }
 

@@ -14,6 +14,9 @@ pub(crate) const CORES: usize = 64;
 /// Entries that may be in one bucket: places that a look-up compares.
 pub(crate) const WAYS: usize = 8;
 
+/// Sets of counters, a power of two.
+pub(crate) const SETS: usize = 2;
+
 /// Buckets, as a power of two.
 pub(crate) const BUCKET_BITS: u32 = 9;
 
@@ -60,7 +63,9 @@ pub(crate) struct Entry {
 pub(crate) struct Area {
     /// Of the hash; nobody but switch and kernel knows it.
     pub seed: AtomicU64,
-    pub grace: [Grace; CORES],
+    /// Which of the sets of counters programs use, in the lowest bit: another one for each data plane.
+    pub set: AtomicU64,
+    pub grace: [[Grace; CORES]; SETS],
     pub entries: [Entry; ENTRIES],
 }
 

@@ -21,7 +21,8 @@
 //!
 //! Grace: the program raises a counter of its core before it looks, and another one when it has decided. Who
 //! withdraws an entry then waits until no program that may have seen it is under way, some 100 ns. So nobody
-//! uses an entry after [`Table::withdraw`], and its counts are final.
+//! uses an entry after [`Table::withdraw`], and its counts are final. A data plane that was taken over can
+//! make these counters wrong, so its successor has programs count in another set of them.
 //!
 //! An entry is armed first so that frames do not overtake others that are on their way through the data
 //! plane: it becomes live in a gap between frames.

@@ -4,10 +4,14 @@
 //! container. At an end, a frame of a live entry goes into the other container, and every other one to the
 //! TAP. The program never lets a frame go on to the network stack, and never drops one itself.
 //!
+//! Frames go into a container as a pair sends them (`bpf_redirect`). The shorter way, `bpf_redirect_peer`,
+//! makes the container's stack believe that each frame is for its own address, or that none is, depending on
+//! the kernel: a container that forwards packets would forward those that were flooded or mirrored to it.
+//!
 //! Frames with VLAN tags have no entry. A frame that is to be segmented has the length of its segments, if it
 //! is TCP behind a plain header of IP; others go to the TAP.
 
-use crate::layout::{ARMED, Area, BUCKET_BITS, CORES, Entry, FACTOR, FIRST, Grace, LIVE, PORTS, WAYS};
+use crate::layout::{ARMED, Area, BUCKET_BITS, CORES, Entry, FACTOR, FIRST, Grace, LIVE, PORTS, SETS, WAYS};
 use ebpf::assembler::{Assembler, Constant, If, Label, Op, Reg, Size};
 use std::mem::offset_of;
 
@@ -22,7 +26,6 @@ const GSO_SIZE: usize = 176;
 // Helpers of the kernel (`linux/bpf.h`).
 const GET_SMP_PROCESSOR_ID: i32 = 8;
 const REDIRECT: i32 = 23;
-const REDIRECT_PEER: i32 = 155;
 
 // Types of Ethernet frames, as a little-endian processor reads them.
 const VLAN: i32 = 0x0081;
@@ -52,10 +55,10 @@ pub fn program(map: i32) -> Vec<u64> {
         uncounted: code.label(),
         counted: code.label(),
     };
-    let (of_tap, live) = (code.label(), code.label());
+    let live = code.label();
     code.register(Op::Move, CONTEXT, Reg::R1);
     code.load(Size::Word, DEVICE, CONTEXT, IFINDEX);
-    code.jump_if(If::AnyOf, DEVICE, 1, of_tap);
+    code.jump_if(If::AnyOf, DEVICE, 1, slow.uncounted);
     begin(&mut code, map, slow);
     key(&mut code, slow);
     find(&mut code, map, live, slow);
@@ -64,18 +67,17 @@ pub fn program(map: i32) -> Vec<u64> {
     code.place(slow.counted);
     count(&mut code, CORE, offset_of!(Grace, decided));
     code.place(slow.uncounted);
-    redirect(&mut code, REDIRECT);
-    code.place(of_tap);
-    redirect(&mut code, REDIRECT_PEER);
+    // From the pair's end to the TAP, and from the TAP by the pair's end into the container.
+    code.register(Op::Move, Reg::R1, DEVICE);
+    code.constant(Op::Xor, Reg::R1, 1);
+    redirect(&mut code);
     code.finish()
 }
 
-/// Sends the frame to the device with the other index of the pair, and ends.
-fn redirect(code: &mut Assembler, helper: i32) {
-    code.register(Op::Move, Reg::R1, DEVICE);
-    code.constant(Op::Xor, Reg::R1, 1);
+/// Sends the frame by the device with the index in R1, and ends.
+fn redirect(code: &mut Assembler) {
     code.constant(Op::Move, Reg::R2, 0);
-    code.call(helper);
+    code.call(REDIRECT);
     code.exit_with_result();
 }
 
@@ -97,6 +99,13 @@ fn begin(code: &mut Assembler, map: i32, slow: Slow) {
     let offset = offset_of!(Area, grace) as u32;
     code.wide(CORE, Constant::MapValue { map, offset });
     code.register(Op::Add, CORE, Reg::R0);
+    let offset = offset_of!(Area, set) as u32;
+    code.wide(Reg::R5, Constant::MapValue { map, offset });
+    code.load(Size::Double, Reg::R5, Reg::R5, 0);
+    code.constant(Op::And, Reg::R5, SETS as i32 - 1);
+    let size = size_of::<[Grace; CORES]>();
+    code.constant(Op::LeftShift, Reg::R5, size.trailing_zeros().cast_signed());
+    code.register(Op::Add, CORE, Reg::R5);
     count(code, CORE, offset_of!(Grace, begun));
 }
 
@@ -198,10 +207,9 @@ fn deliver(code: &mut Assembler) {
     code.constant(Op::And, Reg::R1, PORTS as i32 - 1);
     code.constant(Op::LeftShift, Reg::R1, 1);
     code.constant(Op::Add, Reg::R1, FIRST as i32);
+    // Loses R2 alone.
     count(code, CORE, offset_of!(Grace, decided));
-    code.constant(Op::Move, Reg::R2, 0);
-    code.call(REDIRECT_PEER);
-    code.exit_with_result();
+    redirect(code);
 }
 
 /// Length of the longest segment of a frame that is to be segmented, its headers included, in R0. Loses R2,

@@ -1,6 +1,6 @@
 //! The table in the data plane, and its making and wiping in the supervisor.
 
-use crate::layout::{ARMED, Area, ENTRIES, Entry, LIVE, WAYS, bucket, end_index};
+use crate::layout::{ARMED, Area, Entry, LIVE, SETS, WAYS, bucket, end_index};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::ffi::c_void;
@@ -59,9 +59,13 @@ pub enum State {
 pub fn create() -> io::Result<OwnedFd> {
     use rustix::fd::AsFd;
     let map = ebpf::create_mappable("hs_kernel_path", size_of::<Area>())?;
-    let seed = RandomState::new().build_hasher().finish();
-    Mapping::new(map.as_fd())?.seed.store(seed, Relaxed);
+    Mapping::new(map.as_fd())?.seed.store(secret(), Relaxed);
     Ok(map)
+}
+
+/// A number that nobody else knows.
+fn secret() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// Withdraws all entries of the map of a data plane that has ended. No grace period is waited for.
@@ -129,7 +133,11 @@ fn wait_for_kernel() {
 }
 
 /// The table, to be changed by one thread at a time.
-pub struct Table(Mapping);
+pub struct Table {
+    area: Mapping,
+    /// The set of counters that programs use.
+    set: usize,
+}
 
 impl std::fmt::Debug for Table {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -138,35 +146,48 @@ impl std::fmt::Debug for Table {
 }
 
 impl Table {
-    /// Maps the table of a map, and withdraws what an earlier data plane has left.
+    /// Maps the table of a map whose earlier data plane has ended. Whatever that one has left is withdrawn,
+    /// programs count where it has written nothing, and seed and entries are new ones. Takes some 20 ms.
     ///
     /// # Errors
     ///
     /// The descriptor is none of such a map.
     pub fn map(map: BorrowedFd<'_>) -> io::Result<Table> {
-        let table = Table(Mapping::new(map)?);
-        (0..ENTRIES).for_each(|at| table.0.entries[at].state.store(0, Relaxed));
-        table.wait();
-        for entry in &table.0.entries {
+        wipe(map)?;
+        let area = Mapping::new(map)?;
+        // No program is left that began before the earlier data plane's end, so all use the present set.
+        wait_for_kernel();
+        let set = (area.set.load(SeqCst) as usize & (SETS - 1)) ^ 1;
+        for core in &area.grace[set] {
+            core.begun.store(0, Relaxed);
+            core.decided.store(0, Relaxed);
+        }
+        area.seed.store(secret(), Relaxed);
+        area.set.store(set as u64, SeqCst);
+        wait_for_kernel();
+        for entry in &area.entries {
             entry.state.store(0, Relaxed);
             entry.first.store(0, Relaxed);
             entry.second.store(0, Relaxed);
         }
-        Ok(table)
+        Ok(Table { area, set })
     }
 
     fn entry(&self, place: Place) -> &Entry {
-        &self.0.entries[place.0]
+        &self.area.entries[place.0]
     }
 
-    /// Takes a place for a key, withdrawn, for which frames go to the port `to` if they have `longest` bytes
-    /// at most. `None` if the bucket is full. `is_taken` says which places are.
-    pub fn take(&self, key: &Key, to: u32, longest: u32, is_taken: impl Fn(Place) -> bool) -> Option<Place> {
+    /// The places where a key may be.
+    pub fn places(&self, key: &Key) -> [Place; WAYS] {
         let [first, second] = key.words();
-        let bucket = bucket(self.0.seed.load(Relaxed), first, second) * WAYS;
-        let place = (bucket..bucket + WAYS)
-            .map(Place)
-            .find(|place| !is_taken(*place))?;
+        let bucket = bucket(self.area.seed.load(Relaxed), first, second) * WAYS;
+        std::array::from_fn(|way| Place(bucket + way))
+    }
+
+    /// Has a withdrawn entry be one for a key, of which it is one of the [places](Self::places): frames go to
+    /// the port `to` if they have `longest` bytes at most.
+    pub fn fill(&self, place: Place, key: &Key, to: u32, longest: u32) {
+        let [first, second] = key.words();
         let entry = self.entry(place);
         entry.first.store(first, Relaxed);
         entry.second.store(second, Relaxed);
@@ -174,7 +195,6 @@ impl Table {
         entry.longest.store(longest, Relaxed);
         entry.packets.store(0, Relaxed);
         entry.bytes.store(0, Relaxed);
-        Some(place)
     }
 
     /// Sets the longest frame of an entry that is withdrawn.
@@ -214,19 +234,22 @@ impl Table {
         [&entry.packets, &entry.bytes].map(|count| count.load(Acquire))
     }
 
-    /// Withdraws an entry: when this returns, no program uses it, and its counts are final.
-    pub fn withdraw(&self, place: Place) {
-        let state = &self.entry(place).state;
+    /// Withdraws entries: when this returns, no program uses them, and their counts are final. Returns how
+    /// long that took.
+    pub fn withdraw(&self, places: &[Place]) -> Duration {
+        let since = Instant::now();
         // An armed entry may be counted once more, and be armed again, by a program that is under way.
-        while state.swap(0, SeqCst) != 0 {
+        let end = |place: &Place| self.entry(*place).state.swap(0, SeqCst) != 0;
+        while places.iter().fold(false, |was, place| end(place) || was) {
             self.wait();
         }
+        since.elapsed()
     }
 
     /// Waits until no program is under way that was before.
     fn wait(&self) {
         fence(SeqCst);
-        let cores = &self.0.grace;
+        let cores = &self.area.grace[self.set];
         let begun: Vec<u64> = cores.iter().map(|core| core.begun.load(SeqCst)).collect();
         let is_over = || {
             let mut all = cores.iter().zip(&begun);
@@ -265,6 +288,12 @@ mod tests {
         file
     }
 
+    fn filled(table: &Table) -> Place {
+        let place = table.places(&KEY)[0];
+        table.fill(place, &KEY, 4, 1514);
+        place
+    }
+
     #[test]
     fn a_key_has_the_bytes_of_the_frame() {
         let frame = [KEY.destination, KEY.source].concat();
@@ -275,24 +304,23 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_has_as_many_entries_as_are_compared_and_no_more() {
+    fn places_of_a_key_are_those_that_are_compared() {
         let file = memory();
         let table = Table::map(file.as_fd()).unwrap();
-        let mut taken = Vec::new();
-        for number in 0..WAYS {
-            let place = table.take(&KEY, number as u32, 1514, |place| taken.contains(&place));
-            taken.push(place.unwrap());
+        let places = table.places(&KEY);
+        for (number, place) in places.iter().enumerate() {
+            assert_eq!(place.0, places[0].0 + number);
+            table.fill(*place, &KEY, number as u32, 1514);
         }
-        let full = table.take(&KEY, 9, 1514, |place| taken.contains(&place));
-        assert_eq!(full, None);
-        assert_eq!(table.entry(taken[5]).to.load(Relaxed), 5);
+        assert_eq!(places[0].0 % WAYS, 0);
+        assert_eq!(table.entry(places[5]).to.load(Relaxed), 5);
     }
 
     #[test]
     fn an_entry_becomes_live_only_if_no_frame_has_come() {
         let file = memory();
         let table = Table::map(file.as_fd()).unwrap();
-        let place = table.take(&KEY, 4, 1514, |_| false).unwrap();
+        let place = filled(&table);
         assert!(!table.make_live(place, 0), "it is not armed");
         table.arm(place);
         assert_eq!(table.state(place), State::Armed(0));
@@ -301,7 +329,7 @@ mod tests {
         assert_eq!(table.state(place), State::Armed(1));
         assert!(table.make_live(place, 1));
         assert_eq!(table.state(place), State::Live);
-        table.withdraw(place);
+        table.withdraw(&[place]);
         assert_eq!(table.state(place), State::Withdrawn);
         // The next data plane, or the supervisor, finds nothing.
         table.arm(place);
@@ -312,18 +340,45 @@ mod tests {
         assert_eq!(next.state(place), State::Withdrawn);
     }
 
+    /// Counters say that programs are under way on all cores, and always will be.
+    #[test]
+    fn a_data_plane_that_leaves_garbage_holds_up_no_later_one() {
+        let file = memory();
+        let mut seeds = Vec::new();
+        for _ in 0..4 {
+            let earlier = Table::map(file.as_fd()).unwrap();
+            let place = filled(&earlier);
+            seeds.push(earlier.area.seed.load(Relaxed));
+            earlier.arm(place);
+            for core in earlier.area.grace.iter().flatten() {
+                core.begun.store(u64::MAX / 2, Relaxed);
+                core.decided.store(0, Relaxed);
+            }
+            earlier.area.set.store(u64::MAX, Relaxed);
+            drop(earlier);
+            let next = Table::map(file.as_fd()).unwrap();
+            assert_eq!(next.area.set.load(Relaxed), next.set as u64);
+            let place = filled(&next);
+            next.arm(place);
+            assert!(next.withdraw(&[place]) < Duration::from_secs(1));
+        }
+        seeds.sort_unstable();
+        seeds.dedup();
+        assert_eq!(seeds.len(), 4, "what one knows of the hash is of no use later");
+    }
+
     /// A thread does what the program does, with a long time between its look and its count.
     #[test]
     fn nobody_uses_an_entry_after_it_was_withdrawn() {
         let file = memory();
         let table = Arc::new(Table::map(file.as_fd()).unwrap());
-        let place = table.take(&KEY, 4, 1514, |_| false).unwrap();
+        let place = filled(&table);
         let (ends, turns) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let program = {
             let (table, ends, turns) = (table.clone(), ends.clone(), turns.clone());
             std::thread::spawn(move || {
                 while !ends.load(Relaxed) {
-                    let core = &table.0.grace[7];
+                    let core = &table.area.grace[table.set][7];
                     core.begun.fetch_add(1, SeqCst);
                     if table.entry(place).state.load(Acquire) == LIVE {
                         (0..2_000).for_each(|_| std::hint::spin_loop());
@@ -341,7 +396,7 @@ mod tests {
             while turns.load(Relaxed) == before {
                 std::thread::yield_now();
             }
-            table.withdraw(place);
+            table.withdraw(&[place]);
             let last = table.counts(place);
             let since = Instant::now();
             while since.elapsed() < Duration::from_micros(200) {

@@ -327,6 +327,9 @@ impl Server {
                 owner.note_miss(id);
             }
         }
+        for id in notices.uncopied {
+            datapath.look_at_kernel_path(id);
+        }
         let now_ms = datapath.now_ms();
         for id in notices.changed {
             for (number, controller) in &mut self.controllers {

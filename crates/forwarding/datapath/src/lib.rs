@@ -8,7 +8,7 @@
 //! | `actions`, `sinks` | what a decision does to a packet; where packets end |
 //! | `reject` | what the senders of rejected packets are told |
 //! | `deliver` | how packets reach receivers |
-//! | `kernel_path` | decisions that the kernel carries out between containers |
+//! | `kernel_path`, `kernel_requests` | decisions that the kernel carries out between containers, and requests that concern them |
 //! | `kept` | claims that a thread keeps from look to look |
 //! | `copies`, `mirror` | copies of a port's packets for `hyperswitch capture`, and for its mirrors |
 //! | `port`, `peer` | a port with its guest interface; the process at its other end |
@@ -55,6 +55,7 @@ mod grace;
 mod injection;
 mod kept;
 mod kernel_path;
+mod kernel_requests;
 mod look_up;
 mod meter;
 mod mirror;

@@ -13,7 +13,7 @@
 //! its key is to be walked by itself ([`Verdict::Walk`]).
 
 use crate::burst::{Burst, Verdict};
-use crate::kernel_path::{KernelPath, Offer};
+use crate::kernel_path::{KernelPath, Offer, key_of};
 use crate::meter::{KnownMeters, Meters};
 use crate::police::{AtMeter, police};
 use crate::port::Port;
@@ -354,14 +354,9 @@ impl LookUp {
         if key.is_none() || flow_key.vlan_tci() != 0 || !compares_addresses_alone(key, port) {
             return;
         }
-        let mac = |number: u64| {
-            let [_, _, mac @ ..] = number.to_be_bytes();
-            mac
-        };
         let key = Key {
             from: port.id().0,
-            source: mac(flow_key.eth_src()),
-            destination: mac(flow_key.eth_dst()),
+            ..key_of(flow_key)
         };
         let decision = Arc::clone(decision);
         if path.offer(Offer { key, to, decision }) {

@@ -21,6 +21,8 @@ pub(crate) struct NoticeLists {
     pub changed: Vec<PortId>,
     /// Ports whose miss queue became non-empty.
     pub missing: Vec<PortId>,
+    /// Ports whose packets nobody captures or mirrors any more.
+    pub uncopied: Vec<PortId>,
     /// Ports whose change was noticed and whose state was not [read](Notices::on_read) since.
     marked: HashSet<PortId>,
 }
@@ -57,6 +59,12 @@ impl Notices {
         self.ring();
     }
 
+    /// Nobody captures or mirrors the port's packets any more.
+    pub fn uncopied(&self, port: PortId) {
+        self.lists.lock().uncopied.push(port);
+        self.ring();
+    }
+
     /// Has the channel thread take another turn.
     pub fn again(&self) {
         self.ring();
@@ -81,6 +89,7 @@ impl Notices {
         NoticeLists {
             changed: std::mem::take(&mut lists.changed),
             missing: std::mem::take(&mut lists.missing),
+            uncopied: std::mem::take(&mut lists.uncopied),
             marked: HashSet::new(),
         }
     }

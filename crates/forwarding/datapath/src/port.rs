@@ -350,8 +350,12 @@ impl Port {
     /// Sends a copy of a packet to all captures.
     #[cold]
     pub fn record(&self, packet: &Packet, direction: CaptureDirection, dropped: Option<DropReason>) {
-        self.copies()
-            .record(packet, direction, dropped, |are_made| self.set_copied(are_made));
+        self.copies().record(packet, direction, dropped, |are_made| {
+            self.set_copied(are_made);
+            if self.is_veth() && !are_made {
+                self.notices.uncopied(self.id());
+            }
+        });
     }
 
     /// Whether the headers of one more packet may be copied from behind its head.

@@ -10,15 +10,21 @@ pub(crate) fn count_ports(engine: &mut Engine, controller: ControllerId) -> Vec<
     let ports = engine.datapath.ports();
     let mut full = Vec::new();
     let mut part = PortCounts::default();
+    let by_kernel = engine.datapath.kernel_path.get();
+    let by_kernel = by_kernel.map(|path| path.all_counts()).unwrap_or_default();
     let all = engine.accounts.look(&engine.datapath);
     for (id, account) in all.filter(|(id, _)| controller.owns(*id)) {
         let port = account.is_marked().then(|| ports.get(id)).flatten();
         let (core, waits) = port.map_or((None, 0), |port| port.core_and_waits());
-        if account.has_drops() {
-            let counters = PortCounters {
+        let of_kernel = by_kernel.get(&id.0);
+        if account.has_drops() || of_kernel.is_some() {
+            let mut counters = PortCounters {
                 bandwidth_waits: waits,
                 ..account.read()
             };
+            if let Some(counts) = of_kernel {
+                counts.tell(&mut counters);
+            }
             let port = id;
             part.push(&PortCount { port, core, counters });
         } else {

@@ -3,6 +3,7 @@
 
 use crate::accounts::Accounts;
 use crate::controller::{Controller, Received};
+use crate::kernel_requests::changed_port;
 use crate::meter::Meters;
 use crate::ownership::foreign_port;
 use crate::p4::{Clients, P4Key, P4Refused};
@@ -15,8 +16,8 @@ use crate::state::Datapath;
 use crate::trace::trace;
 use classifier::FlowEntry;
 use control_protocol::data_plane::{
-    Answer, Connection, Detail, Execute, FromDataPlane, KernelPathState, PortInfo, PortSpec, Request,
-    ToDataPlane, UpcallId, VERSION,
+    Answer, Connection, Detail, Execute, FromDataPlane, PortInfo, PortSpec, Request, ToDataPlane, UpcallId,
+    VERSION,
 };
 use control_protocol::p4::{P4Attachment, P4Request};
 use control_protocol::work::Misses;
@@ -130,7 +131,8 @@ impl Serving<'_> {
 
     fn serve(&mut self, serial: u32, request: Request, fds: Vec<OwnedFd>) {
         let controller = self.controller.id;
-        let changes_ports = self.flush_kernel_path(&request);
+        self.flush_kernel_path(&request);
+        let changed = changed_port(&request);
         let result = match request {
             Request::Execute(execute) => return self.execute(execute),
             Request::Discard { upcall, reason } => return self.discard(upcall, reason),
@@ -233,43 +235,14 @@ impl Serving<'_> {
                 self.capture(port, snap_length, fds).map(|()| Answer::Done)
             }
         };
-        if changes_ports {
+        if let Some(port) = changed {
             // The kernel obeys what was changed before that is answered.
-            self.engine.datapath.look_at_kernel_path();
+            self.engine.datapath.look_at_kernel_path(port);
         }
         self.send(FromDataPlane::Answer {
             serial,
             result: result.map_err(Refusal::into),
         });
-    }
-
-    /// Has counters be complete before they are told. Whether the request may change how packets of a port
-    /// go.
-    fn flush_kernel_path(&self, request: &Request) -> bool {
-        let tells = matches!(
-            request,
-            Request::PortList
-                | Request::Counters
-                | Request::PortGet { .. }
-                | Request::FlowGet { .. }
-                | Request::FlowList { .. }
-        );
-        if let Some(path) = self.engine.datapath.kernel_path.get().filter(|_| tells) {
-            path.flush();
-            // Captures end without a request.
-            self.engine.datapath.look_at_kernel_path();
-        }
-        matches!(
-            request,
-            Request::PortDel { .. }
-                | Request::PortSet { .. }
-                | Request::PortRates { .. }
-                | Request::PortClasses { .. }
-                | Request::PortEnable { .. }
-                | Request::PortMirrors { .. }
-                | Request::PortFilters { .. }
-                | Request::Capture { .. }
-        )
     }
 
     fn hello(&mut self, version: u32) -> Result<Answer, Refusal> {
@@ -300,27 +273,10 @@ impl Serving<'_> {
     /// A port as it is.
     fn info(&self, port: &Port) -> PortInfo {
         let mut info = port.info();
+        self.tell_kernel_path(port, &mut info.counters);
         info.spec.p4 = self.p4_attachment(port.id());
         info.kernel_path = port.is_veth().then(|| self.kernel_path_of(port));
         info
-    }
-
-    fn kernel_path_of(&self, port: &Port) -> KernelPathState {
-        let Some(path) = self.engine.datapath.kernel_path.get() else {
-            let obstacle = Some("the kernel cannot (Linux 6.6)".into());
-            return KernelPathState {
-                obstacle,
-                ..KernelPathState::default()
-            };
-        };
-        let filters = port.switch.flows.lock().filters(port.id());
-        let policies = (filters != Filters::default()).then_some("it has policies");
-        let (flows, waiting) = path.copies_from(port.id());
-        KernelPathState {
-            flows,
-            waiting,
-            obstacle: policies.or_else(|| port.obstacle()).map(String::from),
-        }
     }
 
     fn set_filters(&self, port: PortId, filters: Filters) -> Result<Answer, Refusal> {
@@ -370,7 +326,7 @@ impl Serving<'_> {
         datapath.change_p4(|table| table.attach(port.id(), attachment))?;
         port.vnic.set_programmed(attachment.forwarder.is_some());
         port.vnic.set_staged(!attachment.stages.is_empty());
-        datapath.look_at_kernel_path();
+        datapath.look_at_kernel_path(port.id());
         Ok(())
     }
 
@@ -563,8 +519,7 @@ impl Serving<'_> {
     }
 
     fn get_flow(&self, switch: SwitchId, id: FlowId) -> Answer {
-        let switch = self.controller.switches.get(switch);
-        let found = switch.and_then(|switch| switch.flows.lock().get(id).cloned());
+        let found = self.flow_entry(switch, id);
         let flow = found.map(|entry| (id, entry.stats(self.engine.datapath.now_ms())));
         Answer::FlowStats {
             flows: flow.into_iter().collect(),
@@ -598,6 +553,7 @@ impl Serving<'_> {
             return Answer::FlowStats { flows, more };
         }
         let (mut flows, mut bytes) = (Vec::with_capacity(page.len()), 0);
+        let (mut ways, ports) = (Vec::new(), self.engine.datapath.ports());
         for entry in page {
             let flow = (entry.flow.clone(), entry.stats(now_ms));
             bytes += encoded_len(&flow);
@@ -607,8 +563,9 @@ impl Serving<'_> {
                 break;
             }
             flows.push(flow);
+            ways.extend(self.way(&entry, &ports).map(|way| (entry.flow.id, way)));
         }
-        Answer::Flows { flows, more }
+        Answer::Flows { flows, ways, more }
     }
 
     fn execute(&mut self, execute: Execute) {
@@ -684,7 +641,12 @@ impl Serving<'_> {
         if self.is_bound(in_port) {
             return Err(P4Refused::Trace(in_port).into());
         }
-        trace(&self.engine.datapath, &self.port(in_port)?, frame, actions).map(Answer::Trace)
+        let (port, len) = (self.port(in_port)?, frame.len());
+        let mut steps = trace(&self.engine.datapath, &port, frame, actions)?;
+        if actions.is_none() {
+            steps.extend(self.way_of_packet(&port, len, &steps));
+        }
+        Ok(Answer::Trace(steps))
     }
 
     fn capture(&mut self, port: PortId, snap_length: u32, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
@@ -719,6 +681,7 @@ fn no_flows(detail: Detail) -> Answer {
         },
         Detail::Full => Answer::Flows {
             flows: Vec::new(),
+            ways: Vec::new(),
             more,
         },
     }

@@ -174,10 +174,10 @@ impl Datapath {
         self.kernel_path.get()?.step(&self.ports())
     }
 
-    /// Has all copies of decisions in the kernel be as ports are now.
-    pub fn look_at_kernel_path(&self) {
+    /// Has copies of decisions in the kernel be as a port is now.
+    pub fn look_at_kernel_path(&self, port: PortId) {
         if let Some(path) = self.kernel_path.get() {
-            path.look_at_all(&self.ports());
+            path.look_at(port, &self.ports());
         }
     }
 

@@ -55,13 +55,34 @@ pub struct PortCounters {
     pub kick_pauses: u64,
     /// Times packets from or to this port began to wait for its bandwidth (`max-rate-from`, `max-rate-to`).
     pub bandwidth_waits: u64,
+
+    /// Packets of this port, a veth pair, that the kernel forwarded by itself; `received` and `delivered`
+    /// have them, too.
+    pub kernel_path: u64,
+    /// Bytes of those.
+    pub kernel_path_bytes: u64,
+    /// Times a kind of this port's packets was taken off the kernel path: its decision ended, or something
+    /// had to see the packets.
+    pub kernel_path_withdrawn: u64,
+    /// Times a kind of this port's packets did not come on the kernel path because the port has as many kinds
+    /// there as a port may have.
+    pub kernel_path_over_share: u64,
+    /// Times a kind of this port's packets did not come on the kernel path because the kernel's table had no
+    /// room at the kind's place.
+    pub kernel_path_no_room: u64,
+    /// Times a kind of this port's packets gave its place up for one of a port that has fewer.
+    pub kernel_path_displaced: u64,
+    /// Times a kind of this port's packets came on the kernel path without a gap between packets, which may
+    /// have overtaken others.
+    pub kernel_path_without_gap: u64,
 }
 
 impl PortCounters {
     /// Counters besides those by reason.
-    pub const NUMBERS: usize = 16;
+    pub const NUMBERS: usize = 23;
 
     /// The counters besides those by reason, in the order of [`of_numbers`](Self::of_numbers).
+    #[rustfmt::skip] // A list, in few lines.
     pub fn numbers(&self) -> [u64; PortCounters::NUMBERS] {
         let PortCounters {
             received,
@@ -77,12 +98,10 @@ impl PortCounters {
             copied_bytes,
             egress_dropped: _,
             segments,
-            calls,
-            calls_apart,
-            calls_suppressed,
-            kicks,
-            kick_pauses,
+            calls, calls_apart, calls_suppressed, kicks, kick_pauses,
             bandwidth_waits,
+            kernel_path, kernel_path_bytes, kernel_path_withdrawn, kernel_path_over_share,
+            kernel_path_no_room, kernel_path_displaced, kernel_path_without_gap,
         } = self;
         [
             received,
@@ -95,17 +114,16 @@ impl PortCounters {
             transmitted_bytes,
             copied_bytes,
             segments,
-            calls,
-            calls_apart,
-            calls_suppressed,
-            kicks,
-            kick_pauses,
+            calls, calls_apart, calls_suppressed, kicks, kick_pauses,
             bandwidth_waits,
+            kernel_path, kernel_path_bytes, kernel_path_withdrawn, kernel_path_over_share,
+            kernel_path_no_room, kernel_path_displaced, kernel_path_without_gap,
         ]
         .map(|number| *number)
     }
 
     /// Counters without drops.
+    #[rustfmt::skip] // A list, in few lines.
     pub fn of_numbers(numbers: [u64; PortCounters::NUMBERS]) -> PortCounters {
         let [
             received,
@@ -118,12 +136,10 @@ impl PortCounters {
             transmitted_bytes,
             copied_bytes,
             segments,
-            calls,
-            calls_apart,
-            calls_suppressed,
-            kicks,
-            kick_pauses,
+            calls, calls_apart, calls_suppressed, kicks, kick_pauses,
             bandwidth_waits,
+            kernel_path, kernel_path_bytes, kernel_path_withdrawn, kernel_path_over_share,
+            kernel_path_no_room, kernel_path_displaced, kernel_path_without_gap,
         ] = numbers;
         PortCounters {
             received,
@@ -139,12 +155,10 @@ impl PortCounters {
             copied_bytes,
             egress_dropped: DropCounts::default(),
             segments,
-            calls,
-            calls_apart,
-            calls_suppressed,
-            kicks,
-            kick_pauses,
+            calls, calls_apart, calls_suppressed, kicks, kick_pauses,
             bandwidth_waits,
+            kernel_path, kernel_path_bytes, kernel_path_withdrawn, kernel_path_over_share,
+            kernel_path_no_room, kernel_path_displaced, kernel_path_without_gap,
         }
     }
 

@@ -188,6 +188,14 @@ impl Counters {
             self.kicks.load(Relaxed),
             self.kick_pauses.load(Relaxed),
             bandwidth_waits,
+            // The kernel path counts apart.
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
         ]
     }
 

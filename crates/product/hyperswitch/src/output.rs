@@ -148,9 +148,10 @@ impl Table {
     }
 
     /// Adds a row; it has a cell for each heading.
-    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        debug_assert_eq!(N, self.headings.len());
-        self.rows.push(cells.into());
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        let cells: Vec<_> = cells.into_iter().collect();
+        debug_assert_eq!(cells.len(), self.headings.len());
+        self.rows.push(cells);
     }
 }
 

@@ -4,65 +4,12 @@
 
 mod containers;
 
-use containers::{Instance, Namespace, eventually};
-
-/// An instance with two containers, in a host of its own.
-struct Site {
-    instance: Instance,
-    spaces: [Namespace; 2],
-    host: Namespace,
-    _directory: tempfile::TempDir,
-}
-
-impl Site {
-    fn start() -> Site {
-        let (directory, host) = (tempfile::tempdir().unwrap(), Namespace::new("veth"));
-        let spaces = [Namespace::new("veth"), Namespace::new("veth")];
-        let config = format!(
-            "[[switch]]\nname = \"lan\"\ntype = \"private\"\n[[switch.port]]\nname = \"c0\"\ntype = \"veth\"\n\
-             interface = \"eth0\"\nnetns = \"{}\"\naddresses = [\"10.66.0.1/24\"]\n",
-            spaces[0].0
-        );
-        // Nothing is sent that no test sends.
-        let quiet = |space: &Namespace| space.run("sysctl -qw net.ipv6.conf.default.disable_ipv6=1").0;
-        assert!(spaces.iter().all(quiet));
-        let (file, run_dir) = (directory.path().join("x.toml"), directory.path().join("run"));
-        std::fs::write(&file, config).unwrap();
-        let instance = Instance::start_in(&host, &run_dir, &file);
-        eventually("it is running", || instance.is_running("c0"));
-        let site = Site {
-            instance,
-            spaces,
-            host,
-            _directory: directory,
-        };
-        site.add("veth");
-        site
-    }
-
-    /// Adds the second container's port.
-    fn add(&self, kind: &str) {
-        let line = format!(
-            "port add lan c1 --type {kind} --netns {} --interface eth0 --address 10.66.0.2/24",
-            self.spaces[1].0
-        );
-        let words: Vec<&str> = line.split(' ').collect();
-        self.instance.verb(&words).unwrap();
-        eventually("the port is running", || self.instance.is_running("c1"));
-    }
-
-    fn pings(&self) -> bool {
-        self.spaces[0].pings("10.66.0.2") && self.spaces[1].pings("10.66.0.1")
-    }
-
-    fn has(&self, space: usize) -> bool {
-        self.spaces[space].run("ip link show eth0").0
-    }
-}
+use containers::eventually;
+use containers::pairs::Site;
 
 #[test]
 fn containers_reach_each_other_through_every_death() {
-    let site = Site::start();
+    let site = Site::start(2);
     eventually("they reach each other", || site.pings());
     let shown = site.instance.verb(&["port", "show", "c0"]).unwrap();
     assert_eq!(
@@ -85,7 +32,7 @@ fn containers_reach_each_other_through_every_death() {
 
 #[test]
 fn pairs_go_with_the_switch_however_it_ends() {
-    let mut site = Site::start();
+    let mut site = Site::start(2);
     eventually("they reach each other", || site.pings());
     site.instance.die();
     eventually("nothing is left", || !site.has(0) && !site.has(1));
@@ -93,10 +40,10 @@ fn pairs_go_with_the_switch_however_it_ends() {
 
 #[test]
 fn a_port_becomes_a_pair_and_a_tap_again() {
-    let site = Site::start();
+    let site = Site::start(2);
     for kind in ["tap", "veth"] {
         site.instance.verb(&["port", "del", "c1"]).unwrap();
-        site.add(kind);
+        site.add(1, kind);
         eventually("they reach each other", || site.pings());
         let is_pair = site.spaces[1].run("ip -d link show eth0").1.contains("veth");
         assert_eq!(is_pair, kind == "veth");
@@ -105,53 +52,28 @@ fn a_port_becomes_a_pair_and_a_tap_again() {
     assert_eq!(shown[0]["type"], "veth");
 }
 
-impl Site {
-    /// What the kernel forwards of a port's packets: flows, and why none.
-    fn kernel_path(&self, port: &str) -> (u64, String) {
-        let shown = self.instance.verb(&["port", "show", port]).unwrap_or_default();
-        let path = &shown[0]["kernel-path"];
-        let obstacle = path["obstacle"].as_str().unwrap_or_default();
-        (path["flows"].as_u64().unwrap_or(0), obstacle.into())
-    }
-
-    /// Waits until the kernel forwards pings both ways.
-    fn on_kernel_path(&self) {
-        eventually("the kernel forwards", || {
-            self.pings() && self.kernel_path("c0").0 > 0 && self.kernel_path("c1").0 > 0
-        });
-    }
-
-    fn count(&self, port: &str) -> [u64; 5] {
-        let names = [
-            "received",
-            "received-bytes",
-            "delivered",
-            "transmitted",
-            "transmitted-bytes",
-        ];
-        names.map(|name| self.instance.counter(port, name))
-    }
-}
-
-/// Pings of one container to the other that are answered, of so many.
-fn answered(site: &Site, count: u32, options: &str) -> u64 {
-    let line = format!("ping -q -i 0.01 -c {count} -W 1{options} 10.66.0.2");
-    let said = site.spaces[0].run(&line).1;
-    let received = said.split(", ").find(|part| part.ends_with(" received"));
-    let number = received.and_then(|part| part.split(' ').next());
-    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+/// What a port has counted.
+fn count(site: &Site, port: &str) -> [u64; 5] {
+    let names = [
+        "received",
+        "received-bytes",
+        "delivered",
+        "transmitted",
+        "transmitted-bytes",
+    ];
+    names.map(|name| site.instance.counter(port, name))
 }
 
 #[test]
 fn the_kernel_forwards_and_counts_as_the_data_plane_does() {
-    let site = Site::start();
+    let site = Site::start(2);
     site.on_kernel_path();
-    let (before, other) = (site.count("c0"), site.count("c1"));
-    assert_eq!(answered(&site, 200, " -s 100"), 200);
+    let (before, other) = (count(&site, "c0"), count(&site, "c1"));
+    assert_eq!(site.answered(200, " -s 100"), 200);
     let differences = |now: [u64; 5], before: [u64; 5]| [0, 1, 2, 3, 4].map(|at| now[at] - before[at]);
     let (now, other) = (
-        differences(site.count("c0"), before),
-        differences(site.count("c1"), other),
+        differences(count(&site, "c0"), before),
+        differences(count(&site, "c1"), other),
     );
     // 200 requests or answers of 142 bytes, and a few of ARP.
     for [
@@ -186,7 +108,7 @@ fn the_kernel_forwards_and_counts_as_the_data_plane_does() {
 
 #[test]
 fn frames_of_the_kernel_path_do_not_reach_the_data_plane() {
-    let site = Site::start();
+    let site = Site::start(2);
     site.on_kernel_path();
     let status = site.instance.verb(&["status"]).unwrap();
     let processes = status["processes"].as_array().unwrap().clone();
@@ -196,7 +118,7 @@ fn frames_of_the_kernel_path_do_not_reach_the_data_plane() {
     };
     // Neighbours are known, so no ARP has to pass.
     containers::run(&format!("kill -STOP {}", pid("forwarder-0")));
-    let answers = answered(&site, 20, "");
+    let answers = site.answered(20, "");
     containers::run(&format!("kill -CONT {}", pid("forwarder-0")));
     assert_eq!(answers, 20);
     assert!(site.kernel_path("c0").0 > 0);
@@ -204,7 +126,7 @@ fn frames_of_the_kernel_path_do_not_reach_the_data_plane() {
 
 #[test]
 fn a_change_is_obeyed_by_the_first_packet_after_its_answer() {
-    let site = Site::start();
+    let site = Site::start(2);
     for round in 0..10 {
         site.on_kernel_path();
         let (space, instance) = (&site.spaces[0], &site.instance);
@@ -241,13 +163,9 @@ fn a_change_is_obeyed_by_the_first_packet_after_its_answer() {
 
 #[test]
 fn what_has_to_be_seen_goes_through_the_data_plane() {
-    let site = Site::start();
+    let site = Site::start(2);
     site.on_kernel_path();
-    let set = |words: &str| {
-        let words: Vec<&str> = words.split(' ').collect();
-        site.instance.verb(&words).unwrap();
-    };
-    set("port set c1 --max-rate-to 100M");
+    site.say("port set c1 --max-rate-to 100M");
     assert_eq!(site.kernel_path("c0").0, 0, "at once");
     assert!(site.pings());
     assert!(
@@ -255,9 +173,9 @@ fn what_has_to_be_seen_goes_through_the_data_plane() {
         "{:?}",
         site.kernel_path("c1")
     );
-    set("port set c1 --max-rate-to none");
+    site.say("port set c1 --max-rate-to none");
     site.on_kernel_path();
-    set("port set c0 --guards dhcp");
+    site.say("port set c0 --guards dhcp");
     assert_eq!(site.kernel_path("c0").0, 0, "at once");
     assert!(site.pings());
     assert!(site.kernel_path("c0").1.contains("policies"));
@@ -265,7 +183,7 @@ fn what_has_to_be_seen_goes_through_the_data_plane() {
 
 #[test]
 fn entries_do_not_outlive_their_data_plane() {
-    let site = Site::start();
+    let site = Site::start(2);
     for _ in 0..3 {
         site.on_kernel_path();
         site.instance.kill("data-plane");
@@ -273,21 +191,17 @@ fn entries_do_not_outlive_their_data_plane() {
         site.on_kernel_path();
     }
     site.instance.kill("driver");
-    assert_eq!(answered(&site, 50, ""), 50, "the broker's death costs nothing");
+    assert_eq!(site.answered(50, ""), 50, "the broker's death costs nothing");
     site.instance.kill("control");
-    assert_eq!(answered(&site, 50, ""), 50, "nor that of the control process");
+    assert_eq!(site.answered(50, ""), 50, "nor that of the control process");
     site.on_kernel_path();
 }
 
 #[test]
 fn odd_frames_take_the_way_through_the_data_plane() {
-    let site = Site::start();
+    let site = Site::start(2);
     site.on_kernel_path();
-    let mac = |space: usize| {
-        let said = site.spaces[space].run("cat /sys/class/net/eth0/address").1;
-        said.trim().replace(':', "")
-    };
-    let (from, to) = (mac(0), mac(1));
+    let (from, to) = (site.mac(0), site.mac(1));
     let payload = "5a".repeat(50);
     let dropped = |reason: &str| site.instance.counter("c0", &format!("dropped/{reason}"));
     // A tag is no business of an untagged port; a source of another is learned, not forwarded by the entry.
@@ -322,7 +236,7 @@ fn odd_frames_take_the_way_through_the_data_plane() {
 
 #[test]
 fn large_segments_and_mtus_are_as_before() {
-    let site = Site::start();
+    let site = Site::start(2);
     site.on_kernel_path();
     site.instance
         .verb(&["port", "set", "c1", "--mtu", "1400"])
@@ -333,13 +247,9 @@ fn large_segments_and_mtus_are_as_before() {
     site.on_kernel_path();
     let before = site.instance.counter("c0", "dropped/exceeds-mtu")
         + site.instance.counter("c1", "egress-dropped/exceeds-mtu");
-    assert_eq!(
-        answered(&site, 5, " -s 1450 -M do"),
-        0,
-        "too long for the receiver"
-    );
+    assert_eq!(site.answered(5, " -s 1450 -M do"), 0, "too long for the receiver");
     let after = site.instance.counter("c0", "dropped/exceeds-mtu")
         + site.instance.counter("c1", "egress-dropped/exceeds-mtu");
     assert!(after > before, "{before} {after}");
-    assert_eq!(answered(&site, 5, " -s 1300"), 5);
+    assert_eq!(site.answered(5, " -s 1300"), 5);
 }

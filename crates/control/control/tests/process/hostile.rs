@@ -262,6 +262,7 @@ fn lists_without_end_are_not_waited_for() {
     );
     let flows = |count| Answer::Flows {
         flows: vec![(flow.clone(), flow::FlowStats::default()); count],
+        ways: Vec::new(),
         more: true,
     };
     let nothing = Answer::Ports {
@@ -312,6 +313,7 @@ fn packets_without_end_are_not_kept() {
                     Request::PortList => Answer::Ports { ports, more },
                     Request::FlowList { .. } => Answer::Flows {
                         flows: Vec::new(),
+                        ways: Vec::new(),
                         more,
                     },
                     _ => continue,

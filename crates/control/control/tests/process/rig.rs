@@ -182,6 +182,7 @@ impl Plane {
                 match detail {
                     Detail::Full => Answer::Flows {
                         flows: page.map(|flow| (flow.clone(), stats)).into_iter().collect(),
+                        ways: Vec::new(),
                         more,
                     },
                     Detail::Terse => Answer::FlowStats {

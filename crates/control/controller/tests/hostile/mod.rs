@@ -99,6 +99,7 @@ fn honest(victim: &impl Victim, request: &Request) -> Option<Answer> {
             detail: Detail::Full, ..
         } => Answer::Flows {
             flows: Vec::new(),
+            ways: Vec::new(),
             more,
         },
         Request::FlowList { .. } | Request::FlowGet { .. } => Answer::FlowStats {

@@ -154,7 +154,7 @@ fn dump(switch: &mut Switch, detail: Detail) -> Vec<u128> {
             Ok(Answer::FlowStats { flows, more }) if detail == Detail::Terse => {
                 (flows.iter().map(|(id, _)| *id).collect(), more)
             }
-            Ok(Answer::Flows { flows, more }) if detail == Detail::Full => {
+            Ok(Answer::Flows { flows, more, .. }) if detail == Detail::Full => {
                 (flows.iter().map(|(flow, _)| flow.id).collect(), more)
             }
             other => panic!("{other:?}"),

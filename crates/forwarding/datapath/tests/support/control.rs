@@ -524,7 +524,10 @@ impl Controller {
             after: None,
             detail: Detail::Full,
         };
-        let Ok(Answer::Flows { flows, more: false }) = self.ask(request) else {
+        let Ok(Answer::Flows {
+            flows, more: false, ..
+        }) = self.ask(request)
+        else {
             panic!("no list of flows")
         };
         flows

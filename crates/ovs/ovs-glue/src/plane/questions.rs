@@ -367,7 +367,9 @@ impl Plane {
     /// A step of a trace, if it is one that is told.
     fn step(&self, step: Step) -> Option<TraceStep> {
         Some(match step {
-            Step::Parsed(_) | Step::Subtable { .. } | Step::Rule { .. } | Step::Action(_) => return None,
+            Step::Parsed(_) | Step::Subtable { .. } | Step::Rule { .. } | Step::Action(_) | Step::Way(_) => {
+                return None;
+            }
             // Of a filter, which is none of ovs-vswitchd's flows.
             Step::Matched(flow) if flow.stage != Stage::Forward => return None,
             Step::Matched(flow) => {

@@ -214,7 +214,7 @@ fn port_config(
     port.insert("addresses".into(), json!(ipam::addresses(assigned)?));
     match &network.vhost_user {
         None => {
-            port.insert("type".into(), json!("tap"));
+            port.insert("type".into(), json!(network.interface.unwrap_or_default()));
             port.insert("interface".into(), json!(call.ifname));
             port.insert("netns".into(), json!(Namespace::of(&call.netns, name).name));
         }

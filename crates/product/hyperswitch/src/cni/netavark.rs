@@ -124,6 +124,7 @@ fn port(network: &NetworkOf, port_name: Option<&Name>) -> Result<(Name, PortConf
             "switch" => switch.clone_from(value),
             "vlan" => port["vlan"] = json!({ "access": number()? }),
             "mtu" => port["mtu"] = json!(number()?),
+            "interface" if ["tap", "veth"].contains(&value.as_str()) => port["type"] = json!(value),
             "isolated" | "isolate" if value == "true" => port["isolated"] = json!(true),
             "isolated" | "isolate" if value == "false" => {}
             "guards" | "security-groups" => port[key] = value.split(',').collect(),

@@ -5,7 +5,7 @@
 
 use super::result::{CniError, Code};
 use management::{MacAddr, Mtu, Name, VlanId};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
@@ -51,6 +51,8 @@ pub struct Network {
     /// Whether containers of the network reach only ports that are not isolated.
     #[serde(default)]
     pub isolated: bool,
+    /// What containers' interfaces are; absent: TAPs.
+    pub interface: Option<InterfaceKind>,
     /// Further keys of the ports.
     #[serde(default)]
     pub port: Map<String, Value>,
@@ -70,6 +72,17 @@ pub struct Network {
     pub valid_attachments: Option<Vec<Valid>>,
     #[serde(flatten)]
     rest: Map<String, Value>,
+}
+
+/// What a container's interface is.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InterfaceKind {
+    /// A TAP.
+    #[default]
+    Tap,
+    /// One end of a veth pair.
+    Veth,
 }
 
 /// How containers reach their vhost-user sockets.
@@ -134,6 +147,10 @@ impl Network {
         if let Some(key) = self.port.keys().find(is_decided) {
             let text = format!("port.{key}: the plugin decides that");
             return Err(CniError::new(Code::UnknownKey, text));
+        }
+        if self.interface.is_some() && self.vhost_user.is_some() {
+            let text = "interface: containers with vhostUser have none";
+            return Err(CniError::new(Code::Configuration, text));
         }
         if self.name.is_empty() {
             return Err(CniError::new(Code::Configuration, "the network has no name"));

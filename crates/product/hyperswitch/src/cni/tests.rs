@@ -65,6 +65,14 @@ fn each_wrong_request_has_the_code_of_the_specification() {
         ),
         ("ADD", &[], &with("\"vlan\": 4095"), 7, "1 to 4094"),
         ("ADD", &[], &with("\"mtu\": 67"), 7, "68 to 65535"),
+        ("ADD", &[], &with("\"interface\": \"tun\""), 7, "`tap` or `veth`"),
+        (
+            "ADD",
+            &[],
+            &with("\"interface\": \"veth\", \"vhostUser\": {}"),
+            7,
+            "vhostUser have none",
+        ),
         (
             "ADD",
             &[],

@@ -317,9 +317,13 @@ fn macs(macs: &[MacInfo]) -> String {
 }
 
 fn flows(flows: &[FlowInfo]) -> String {
-    let mut table = Table::new(&["SWITCH", ">PACKETS", ">BYTES", ">IDLE", "MATCH", "ACTIONS"]);
+    let mut titles = vec!["SWITCH", ">PACKETS", ">BYTES", ">IDLE", "MATCH", "ACTIONS"];
+    let has_ways = flows.iter().any(|flow| flow.way.is_some());
+    titles.extend(has_ways.then_some("WAY"));
+    let mut table = Table::new(&titles);
     for flow in flows {
-        table.row([
+        let way = flow.way.as_ref().map(ToString::to_string);
+        let row = [
             flow.switch.clone(),
             flow.packets.to_string(),
             flow.bytes.to_string(),
@@ -333,7 +337,8 @@ fn flows(flows: &[FlowInfo]) -> String {
             } else {
                 flow.actions.join(",")
             },
-        ]);
+        ];
+        table.row(row.into_iter().chain(has_ways.then(|| or_dash(way))));
     }
     table.to_string()
 }

@@ -129,6 +129,7 @@ fn write_step(text: &mut String, step: &TraceStep) {
                 .map_or(String::new(), |port| format!("at port {port}: "));
             writeln!(text, "dropped     {place}{reason}: {description}")
         }
+        TraceStep::Way { way } => writeln!(text, "way         {way}"),
     };
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "shared by several test programs")]
 
+pub mod pairs;
+
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -152,6 +154,11 @@ impl Instance {
             process,
             run_dir: run_dir.into(),
         }
+    }
+
+    /// Where its sockets are.
+    pub fn run_dir(&self) -> &Path {
+        &self.run_dir
     }
 
     pub fn verb(&self, arguments: &[&str]) -> Result<Value, String> {
