@@ -48,8 +48,8 @@ const LONG: u64 = 4;
 /// nanoseconds.
 const CREDIT_NS: u64 = 1_000_000;
 
-/// What a packet of a usual program takes at most, delivery included, times one without a program; and how
-/// many bytes of it are copied in a nanosecond at least.
+/// What a packet of a usual program takes at most, delivery and copying included, times one without a
+/// program; and how many bytes of it are copied in a nanosecond while nobody else uses caches and memory.
 const USUAL_TIMES: u64 = 3;
 const USUAL_BYTES_PER_NS: u64 = 4;
 
@@ -131,7 +131,8 @@ impl Turn {
     /// What a turn of so many packets may take without being held against a P4 switch, in nanoseconds, if
     /// packets without a program cost so much each.
     fn usual_ns(self, each_ns: u64) -> u64 {
-        self.packets.saturating_mul(USUAL_TIMES * each_ns) + self.bytes / USUAL_BYTES_PER_NS
+        let copying_ns = self.bytes / USUAL_BYTES_PER_NS;
+        USUAL_TIMES.saturating_mul(self.packets.saturating_mul(each_ns).saturating_add(copying_ns))
     }
 }
 
