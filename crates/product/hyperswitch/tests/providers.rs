@@ -178,7 +178,9 @@ impl World {
             detail: Detail::Full,
         };
         match self.ask(request) {
-            Answer::Flows { flows, more: false } => flows,
+            Answer::Flows {
+                flows, more: false, ..
+            } => flows,
             other => panic!("{other:?}"),
         }
     }
