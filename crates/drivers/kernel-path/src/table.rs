@@ -239,8 +239,8 @@ impl Table {
     pub fn withdraw(&self, places: &[Place]) -> Duration {
         let since = Instant::now();
         // An armed entry may be counted once more, and be armed again, by a program that is under way.
-        let end = |place: &Place| self.entry(*place).state.swap(0, SeqCst) != 0;
-        while places.iter().fold(false, |was, place| end(place) || was) {
+        let end = |place: &&Place| self.entry(**place).state.swap(0, SeqCst) != 0;
+        while places.iter().filter(end).count() > 0 {
             self.wait();
         }
         since.elapsed()

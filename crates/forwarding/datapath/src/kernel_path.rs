@@ -157,12 +157,12 @@ impl KernelPath {
 
     /// The copies of decisions about packets from a port.
     pub fn copies_from(&self, port: PortId) -> Number {
-        self.copies.lock().from_port(port)
+        self.copies.lock().number_from(port)
     }
 
     /// The copies of a decision.
     pub fn copies_of(&self, decision: &Decision) -> Number {
-        self.copies.lock().of_decision(decision)
+        self.copies.lock().number_of(decision)
     }
 
     /// Whether the copy for such packets is in force, and the length of the longest ones; `None` without a

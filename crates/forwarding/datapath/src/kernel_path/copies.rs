@@ -333,12 +333,12 @@ impl Copies {
         all.into_iter().for_each(|place| self.tell(place, now_ms));
     }
 
-    pub fn from_port(&self, port: PortId) -> Number {
+    pub fn number_from(&self, port: PortId) -> Number {
         let own = self.of_ports.get(&port.0).into_iter();
         self.number(own.flat_map(|own| &own.from))
     }
 
-    pub fn of_decision(&self, decision: &Decision) -> Number {
+    pub fn number_of(&self, decision: &Decision) -> Number {
         let all = self.of_decisions.get(&std::ptr::from_ref(decision).addr());
         self.number(all.into_iter().flatten())
     }
