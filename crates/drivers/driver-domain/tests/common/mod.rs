@@ -15,6 +15,7 @@ use flow::{ControllerId, PortId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -151,10 +152,14 @@ pub fn tap(name: &str, netns: &Namespace, addresses: &[&str]) -> InterfaceSpec {
     }
 }
 
-/// As [`tap`], of a veth pair.
+/// As [`tap`], of a veth pair, which keeps its hardware address when it is made again, as in the product.
 pub fn veth(name: &str, netns: &Namespace, addresses: &[&str]) -> InterfaceSpec {
     let mut spec = tap(name, netns, addresses);
-    if let InterfaceKind::Tap(stack) = spec.kind {
+    if let InterfaceKind::Tap(mut stack) = spec.kind {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        let [a, b, c, d, e, ..] = hasher.finish().to_be_bytes();
+        stack.initial_mac = Some([2, a, b, c, d, e]);
         spec.kind = InterfaceKind::Veth(stack);
     }
     spec
