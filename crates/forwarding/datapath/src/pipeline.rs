@@ -328,10 +328,7 @@ impl Walk {
                     Ok(Diverted::Fetched(end)) => Ok(end),
                     Ok(Diverted::PassedOn) => break,
                     Ok(Diverted::Waits) => {
-                        let give_back = |side: &mut Option<TransmitSide>| {
-                            finish_round(side.as_mut(), Fetched::Empty, port, step)
-                        };
-                        more = !sender.transmit.with(give_back);
+                        more = false;
                         break;
                     }
                     Err(error) => Err(error),

@@ -166,9 +166,12 @@ impl Walk {
         let Due::After(wait_ns) = due else {
             return Some(Diverted::PassedOn);
         };
-        sender
-            .transmit
-            .with(|side| side.iter_mut().for_each(TransmitSide::wait));
+        sender.transmit.with(|side| {
+            if let Some(side) = side {
+                give_back(side);
+                side.wait();
+            }
+        });
         let at_ns = step.schedule.now_ns() + wait_ns;
         step.schedule
             .set_timer(at_ns, sender.port.transmit_ring(), scheduler::Due::Bandwidth);
@@ -365,6 +368,15 @@ impl Walk {
                 .min(left.saturating_mul(version.operations.max(1)));
             common
         })
+    }
+}
+
+/// Gives back what is done of a ring whose packets wait.
+fn give_back(side: &mut TransmitSide) {
+    side.reclaim();
+    side.publish();
+    if side.owes_call() {
+        side.call();
     }
 }
 
