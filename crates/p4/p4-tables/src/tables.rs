@@ -3,8 +3,8 @@
 //! A batch is done as a whole or not at all. It is made in a copy of the tables, which shares with them
 //! whatever the batch does not change, so that it costs what it changes and not what there is. [`Shared`]
 //! holds the tables for many readers and one writer at a time: a reader takes its lock once per burst of
-//! packets, and the writer holds it for the moment in which the copy takes the tables' place. So all of a
-//! batch appears between two bursts, and no reader waits for the work on it.
+//! packets, and the writer holds it for the moment in which the copy takes the tables' place, or in which it
+//! makes a single change. So all of a batch appears between two bursts, and no reader waits for the work on it.
 //!
 //! Copies share what entries count and when they were last used. A row that a batch has freed may be taken by
 //! the next one, so whoever keeps a copy for readers makes the next one only when none reads the tables from
@@ -172,13 +172,20 @@ impl Tables {
             + self.sets.iter().map(|set| set.memory()).sum::<usize>()
     }
 
-    /// Makes all changes or none. `now` is in nanoseconds, for idle times.
+    /// Makes all changes or none. `now` is in nanoseconds, for idle times. A single change, which is whole or
+    /// refused by itself, is made in place, so that tables can be filled one by one.
     ///
     /// # Errors
     ///
     /// The first change that was refused.
     pub fn apply(&mut self, changes: &[Change], now: u64) -> Result<(), BatchError> {
-        *self = self.changed(changes, Author::Controller, now)?;
+        let [change] = changes else {
+            *self = self.changed(changes, Author::Controller, now)?;
+            return Ok(());
+        };
+        let freed = self.change(change, Author::Controller, now);
+        let freed = freed.map_err(|error| BatchError { index: 0, error })?;
+        self.free(freed);
         Ok(())
     }
 
@@ -203,12 +210,17 @@ impl Tables {
         }
         // Packets may still meet the entries in these rows by the tables from before: they are no new entry's
         // of this batch.
-        for (table, handle) in freed {
-            if let Ok(table) = next.table_mut(table) {
+        next.free(freed);
+        Ok(next)
+    }
+
+    /// Frees rows of entries that were removed.
+    fn free(&mut self, rows: impl IntoIterator<Item = (u32, Handle)>) {
+        for (table, handle) in rows {
+            if let Ok(table) = self.table_mut(table) {
                 table.free(handle);
             }
         }
-        Ok(next)
     }
 
     fn table_mut(&mut self, number: u32) -> Result<&mut Table, Error> {
@@ -430,10 +442,47 @@ impl Shared {
     /// The first change that was refused.
     pub fn apply(&self, changes: &[Change], now: u64) -> Result<(), BatchError> {
         let _writer = self.writer.lock();
+        if changes.len() == 1 {
+            return self.tables.write().apply(changes, now);
+        }
         let next = self.tables.read().changed(changes, Author::Controller, now)?;
         let former = std::mem::replace(&mut *self.tables.write(), next);
         // Freed when readers have the tables again.
         drop(former);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::change::ProfileChange;
+    use crate::profile::ProfileSpec;
+
+    /// A program with many members has them added one by one.
+    #[test]
+    fn a_single_change_copies_no_profile() {
+        let mut tables = Tables::new();
+        let profile = tables.add_profile(ProfileSpec {
+            limit: 4,
+            group_limit: 4,
+            argument_words: 1,
+        });
+        let add = |member| Change::Profile {
+            profile,
+            change: ProfileChange::AddMember {
+                member,
+                action: 1,
+                arguments: [7].into_iter().collect(),
+            },
+        };
+        let place = |tables: &Tables| Arc::as_ptr(&tables.profiles[0]);
+        let before = place(&tables);
+        tables.apply(&[add(1)], 0).unwrap();
+        assert_eq!(tables.apply(&[add(1)], 0).unwrap_err().error, Error::Duplicate);
+        assert_eq!(place(&tables), before);
+        tables.apply(&[add(2), add(3)], 0).unwrap();
+        assert_ne!(place(&tables), before, "a batch may be refused in the middle");
+        assert_eq!(tables.profile(profile).unwrap().members(), 3);
     }
 }
