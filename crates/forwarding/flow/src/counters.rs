@@ -77,91 +77,41 @@ pub struct PortCounters {
     pub kernel_path_without_gap: u64,
 }
 
-impl PortCounters {
-    /// Counters besides those by reason.
-    pub const NUMBERS: usize = 23;
+/// Makes the functions that have counters as a list of numbers, of which there are all but those by reason.
+macro_rules! numbers {
+    ($($name:ident),* $(,)?) => {
+        impl PortCounters {
+            /// Counters besides those by reason.
+            pub const NUMBERS: usize = [$(stringify!($name)),*].len();
 
-    /// The counters besides those by reason, in the order of [`of_numbers`](Self::of_numbers).
-    #[rustfmt::skip] // A list, in few lines.
-    pub fn numbers(&self) -> [u64; PortCounters::NUMBERS] {
-        let PortCounters {
-            received,
-            received_bytes,
-            injected,
-            copies,
-            delivered,
-            dropped: _,
-            upcalls,
-            discarded: _,
-            transmitted,
-            transmitted_bytes,
-            copied_bytes,
-            egress_dropped: _,
-            segments,
-            calls, calls_apart, calls_suppressed, kicks, kick_pauses,
-            bandwidth_waits,
-            kernel_path, kernel_path_bytes, kernel_path_withdrawn, kernel_path_over_share,
-            kernel_path_no_room, kernel_path_displaced, kernel_path_without_gap,
-        } = self;
-        [
-            received,
-            received_bytes,
-            injected,
-            copies,
-            delivered,
-            upcalls,
-            transmitted,
-            transmitted_bytes,
-            copied_bytes,
-            segments,
-            calls, calls_apart, calls_suppressed, kicks, kick_pauses,
-            bandwidth_waits,
-            kernel_path, kernel_path_bytes, kernel_path_withdrawn, kernel_path_over_share,
-            kernel_path_no_room, kernel_path_displaced, kernel_path_without_gap,
-        ]
-        .map(|number| *number)
-    }
+            /// The counters besides those by reason, in the order of [`of_numbers`](Self::of_numbers).
+            pub fn numbers(&self) -> [u64; PortCounters::NUMBERS] {
+                [$(self.$name),*]
+            }
 
-    /// Counters without drops.
-    #[rustfmt::skip] // A list, in few lines.
-    pub fn of_numbers(numbers: [u64; PortCounters::NUMBERS]) -> PortCounters {
-        let [
-            received,
-            received_bytes,
-            injected,
-            copies,
-            delivered,
-            upcalls,
-            transmitted,
-            transmitted_bytes,
-            copied_bytes,
-            segments,
-            calls, calls_apart, calls_suppressed, kicks, kick_pauses,
-            bandwidth_waits,
-            kernel_path, kernel_path_bytes, kernel_path_withdrawn, kernel_path_over_share,
-            kernel_path_no_room, kernel_path_displaced, kernel_path_without_gap,
-        ] = numbers;
-        PortCounters {
-            received,
-            received_bytes,
-            injected,
-            copies,
-            delivered,
-            dropped: DropCounts::default(),
-            upcalls,
-            discarded: DropCounts::default(),
-            transmitted,
-            transmitted_bytes,
-            copied_bytes,
-            egress_dropped: DropCounts::default(),
-            segments,
-            calls, calls_apart, calls_suppressed, kicks, kick_pauses,
-            bandwidth_waits,
-            kernel_path, kernel_path_bytes, kernel_path_withdrawn, kernel_path_over_share,
-            kernel_path_no_room, kernel_path_displaced, kernel_path_without_gap,
+            /// Counters without drops.
+            pub fn of_numbers(numbers: [u64; PortCounters::NUMBERS]) -> PortCounters {
+                let [$($name),*] = numbers;
+                PortCounters {
+                    dropped: DropCounts::default(),
+                    discarded: DropCounts::default(),
+                    egress_dropped: DropCounts::default(),
+                    $($name),*
+                }
+            }
         }
-    }
+    };
+}
 
+numbers! {
+    received, received_bytes, injected, copies, delivered, upcalls,
+    transmitted, transmitted_bytes, copied_bytes, segments,
+    calls, calls_apart, calls_suppressed, kicks, kick_pauses, bandwidth_waits,
+    kernel_path, kernel_path_bytes, kernel_path_withdrawn, kernel_path_over_share,
+    kernel_path_no_room, kernel_path_displaced, kernel_path_without_gap,
+}
+
+impl PortCounters {
     /// Packets that have come in and not yet been accounted for. Zero whenever nothing is under way.
     pub fn in_flight(&self) -> i64 {
         let come = self.received + self.injected + self.copies;

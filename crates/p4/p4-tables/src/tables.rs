@@ -4,7 +4,8 @@
 //! whatever the batch does not change, so that it costs what it changes and not what there is. [`Shared`]
 //! holds the tables for many readers and one writer at a time: a reader takes its lock once per burst of
 //! packets, and the writer holds it for the moment in which the copy takes the tables' place, or in which it
-//! makes a single change. So all of a batch appears between two bursts, and no reader waits for the work on it.
+//! makes a single change. So all of a batch appears between two bursts, and no reader waits for the work
+//! on it.
 //!
 //! Copies share what entries count and when they were last used. A row that a batch has freed may be taken by
 //! the next one, so whoever keeps a copy for readers makes the next one only when none reads the tables from

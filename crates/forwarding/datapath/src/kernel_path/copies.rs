@@ -197,6 +197,11 @@ impl Copies {
         own.flat_map(|own| own.from.union(&own.to).copied()).collect()
     }
 
+    fn of_decision(&self, decision: &Decision) -> impl Iterator<Item = Place> {
+        let all = self.of_decisions.get(&std::ptr::from_ref(decision).addr());
+        all.into_iter().flatten().copied()
+    }
+
     /// Has a copy be as its ports are now.
     fn adjust(&mut self, place: Place, find: Find<'_>, now_ms: u64) {
         let Some(held) = self.held.get_mut(&place) else {
@@ -278,8 +283,7 @@ impl Copies {
 
     /// Ends the copies of a decision: nobody uses them when this returns.
     pub fn withdraw(&mut self, decision: &Decision, now_ms: u64) {
-        let address = std::ptr::from_ref(decision).addr();
-        let all = self.of_decisions.get(&address).cloned().unwrap_or_default();
+        let all: Vec<Place> = self.of_decision(decision).collect();
         self.release(&all, now_ms);
     }
 
@@ -318,43 +322,40 @@ impl Copies {
 /// What is asked.
 impl Copies {
     pub fn flush_all(&mut self, now_ms: u64) {
-        let all: Vec<Place> = self.held.keys().copied().collect();
-        all.into_iter().for_each(|place| self.tell(place, now_ms));
+        self.tell_all(self.held.keys().copied().collect(), now_ms);
     }
 
     pub fn flush_port(&mut self, port: PortId, now_ms: u64) {
-        let all = self.of_port(port);
-        all.into_iter().for_each(|place| self.tell(place, now_ms));
+        self.tell_all(self.of_port(port), now_ms);
     }
 
     pub fn flush_decision(&mut self, decision: &Decision, now_ms: u64) {
-        let address = std::ptr::from_ref(decision).addr();
-        let all = self.of_decisions.get(&address).cloned().unwrap_or_default();
-        all.into_iter().for_each(|place| self.tell(place, now_ms));
+        self.tell_all(self.of_decision(decision).collect(), now_ms);
+    }
+
+    fn tell_all(&mut self, places: Vec<Place>, now_ms: u64) {
+        places.into_iter().for_each(|place| self.tell(place, now_ms));
     }
 
     pub fn number_from(&self, port: PortId) -> Number {
         let own = self.of_ports.get(&port.0).into_iter();
-        self.number(own.flat_map(|own| &own.from))
+        self.number(own.flat_map(|own| own.from.iter().copied()))
     }
 
     pub fn number_of(&self, decision: &Decision) -> Number {
-        let all = self.of_decisions.get(&std::ptr::from_ref(decision).addr());
-        self.number(all.into_iter().flatten())
+        self.number(self.of_decision(decision))
     }
 
-    fn number<'a>(&self, places: impl Iterator<Item = &'a Place>) -> Number {
-        places.fold(Number::default(), |number, place| {
-            match self.table.state(*place) {
-                State::Live => Number {
-                    in_force: number.in_force + 1,
-                    ..number
-                },
-                State::Withdrawn | State::Armed(_) => Number {
-                    waiting: number.waiting + 1,
-                    ..number
-                },
-            }
+    fn number(&self, places: impl Iterator<Item = Place>) -> Number {
+        places.fold(Number::default(), |number, place| match self.table.state(place) {
+            State::Live => Number {
+                in_force: number.in_force + 1,
+                ..number
+            },
+            State::Withdrawn | State::Armed(_) => Number {
+                waiting: number.waiting + 1,
+                ..number
+            },
         })
     }
 
