@@ -24,7 +24,7 @@ use rule_list::{LogRecord, Verdict};
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 26;
+pub const VERSION: u32 = 27;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,6 +13,9 @@
 //! it is refused; no packet is lost, and each packet meets one version. Commits are made ready beside
 //! forwarding, one at a time, and may be answered later than requests that were made behind them.
 //!
+//! Or the draft is a batch of changes of entries, from which the version is made with the former one
+//! ([`CommitChanges`](P4Request::CommitChanges)).
+//!
 //! A version goes on with the registers, counters and meters of the former one where names and types agree,
 //! and with the counts of entries that have the same keys and priority. Nothing that is counted is lost.
 //!
@@ -25,7 +28,7 @@
 //! | `E2BIG` | more bytes than a request, or a version, may have |
 //! | `ENOSPC` | too many P4 switches or drafts, or the program is beyond a limit; the text names it |
 //! | `EINVAL` | the version cannot be read, or the program is not sound; the text says why |
-//! | `ESTALE` | arrays are asked for by numbers of another version |
+//! | `ESTALE` | arrays are asked for by numbers of another version, or changes are those of another version |
 
 use flow::P4Id;
 use serde::{Deserialize, Serialize};
@@ -126,6 +129,15 @@ pub enum P4Request {
         /// [`MAX_OPERATIONS`] at most.
         operations: u32,
     },
+    /// Says which cells get values in the moment in which the draft's version comes into force: each packet
+    /// meets the former version with cells as they were, or this one with cells as they are to be. Packets
+    /// wait in their rings meanwhile. If a cell cannot be set, the commit is refused. Answer: `Done`.
+    Set {
+        /// The P4 switch.
+        switch: P4Id,
+        /// As with [`WriteAll`](Self::WriteAll), in arrays of the draft's version.
+        writes: Vec<P4CellWrite>,
+    },
     /// Makes a version from the draft, and puts it in the former one's place; the draft is gone. Answer:
     /// `Done`, when no packet meets the former one any more.
     Commit {
@@ -133,6 +145,17 @@ pub enum P4Request {
         switch: P4Id,
         /// Any number, for instance a hash of the bytes, by which a later process of the controller knows
         /// the version ([`P4Info`]).
+        tag: u64,
+    },
+    /// Makes a version of the present one and the draft, which is a batch of changes of its entries, as
+    /// `p4_ir::changes` encodes it; the draft is gone. It costs what it changes. The rest is as with
+    /// [`Commit`](Self::Commit); it is refused if the present version is another one.
+    CommitChanges {
+        /// The P4 switch.
+        switch: P4Id,
+        /// The present version's.
+        from: u64,
+        /// As with [`Commit`](Self::Commit).
         tag: u64,
     },
     /// Removes a P4 switch; no error if there is none. Packets of ports that are bound to it are dropped

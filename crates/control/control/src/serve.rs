@@ -138,7 +138,15 @@ impl Control {
                 ports,
                 operations,
                 replaces,
-            } => self.p4_load(token, name.as_str(), (ports, operations, replaces), fds),
+                changes,
+                writes,
+            } => self.p4_load(
+                token,
+                name.as_str(),
+                (ports, operations),
+                (replaces, changes),
+                (writes, fds),
+            ),
             Request::P4Program { name, offset } => self.p4_program(&name, offset).map(Some),
             Request::P4Read {
                 name,

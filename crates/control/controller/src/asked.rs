@@ -107,9 +107,11 @@ impl Kind {
                 | P4Request::Add { .. }
                 | P4Request::Allow { .. }
                 | P4Request::Commit { .. }
+                | P4Request::CommitChanges { .. }
                 | P4Request::Connect { .. }
                 | P4Request::Delete { .. }
                 | P4Request::Link { .. }
+                | P4Request::Set { .. }
                 | P4Request::Write { .. }
                 | P4Request::WriteAll { .. },
             ) => Kind::Done,

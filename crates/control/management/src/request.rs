@@ -170,6 +170,13 @@ pub enum Request {
         /// The tag of the program in whose place this one is put; if it is another one by now, the request is
         /// refused. Absent: whichever there is.
         replaces: Option<u64>,
+        /// Whether the descriptor has no program, but a batch of changes of the entries of the one that is
+        /// replaced, as `p4_ir::changes` encodes it.
+        #[serde(default)]
+        changes: bool,
+        /// Cells that get values in the moment in which the version comes into force.
+        #[serde(default)]
+        writes: Vec<P4CellWrite>,
     },
     /// Bytes of a P4 switch's program with its entries, as they were loaded. Answer:
     /// [`Reply::P4Program`](crate::Reply::P4Program).

@@ -276,6 +276,11 @@ impl Engine {
         &self.checked
     }
 
+    /// Forgets the program's entries, when its only state has them in tables.
+    pub fn forget_entries(&mut self) {
+        self.checked.forget_entries();
+    }
+
     /// The layout of a table's key.
     pub fn layout(&self, table: p4_ir::TableId) -> &KeyLayout {
         &self.layouts[table.index()]

@@ -59,6 +59,9 @@ pub enum Error {
         /// What it must be.
         expected: String,
     },
+    /// An entry that the program cannot have.
+    #[error("{0}")]
+    WrongEntry(String),
     /// A table's own error.
     #[error(transparent)]
     Table(#[from] p4_tables::Error),

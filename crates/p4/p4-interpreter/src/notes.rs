@@ -65,6 +65,23 @@ impl KeyMasks {
         let tables = 0..engine.program().tables.len() as u16;
         KeyMasks(tables.map(|table| mask(engine, state, TableId(table))).collect())
     }
+
+    /// The masks when the entries of some tables have changed.
+    #[must_use]
+    pub fn changed(
+        &self,
+        engine: &Engine,
+        state: &State,
+        changed: impl IntoIterator<Item = TableId>,
+    ) -> Self {
+        let mut masks = self.0.clone();
+        for table in changed {
+            if let Some(own) = masks.get_mut(table.index()) {
+                *own = mask(engine, state, table);
+            }
+        }
+        KeyMasks(masks)
+    }
 }
 
 /// Notes on one packet. See the module's description.

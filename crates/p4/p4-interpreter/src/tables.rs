@@ -6,15 +6,18 @@
 
 use crate::engine::{Engine, match_kind};
 use crate::error::Error;
+use p4_ir::changes::EntryChange;
+use p4_ir::limits::CONSTANT_ENTRIES;
 use p4_ir::{
     ActionProfile, Bits, Choice, EntryAction, EntryTarget, Implementation, KeyMatch, MatchKind, ProfileId,
     Program, Rates, TableId, ValueSetId,
 };
 use p4_tables::{
-    BatchError, Change, Colour, DEFAULT, Entry, GroupMember, Handle, KeyField, KeyLayout, Match, MeterRates,
-    Pattern, ProfileChange, ProfileSpec, Shared, TableSpec, Target, Words,
+    Author, BatchError, Change, Colour, DEFAULT, Entry, GroupMember, Handle, KeyField, KeyLayout, Match,
+    MeterRates, Pattern, ProfileChange, ProfileSpec, Shared, TableSpec, Target, Words,
 };
 use parking_lot::RwLockReadGuard;
+use std::sync::Arc;
 
 /// A program's tables. See the module's description.
 #[derive(Debug)]
@@ -85,6 +88,33 @@ impl Tables {
         Ok(Tables {
             metered: metered.collect(),
             shared: Shared::new(tables),
+        })
+    }
+
+    /// The tables with changes of the program's entries, which shares with them what does not change. `now`
+    /// is in nanoseconds.
+    pub(crate) fn changed(
+        &self,
+        engine: &Engine,
+        changes: &[EntryChange],
+        now: u64,
+    ) -> Result<Tables, Error> {
+        let all = changes.iter().map(|change| table_change(engine, change));
+        let all = all.collect::<Result<Vec<_>, Error>>()?;
+        let changed = self.look().changed(&all, Author::Program, now);
+        let mut tables = changed.map_err(|refused| refused.error)?;
+        for change in changes {
+            if let EntryChange::Insert(table, entry) | EntryChange::Modify(table, entry) = change {
+                rate(&mut tables, engine, *table, entry)?;
+            }
+            if tables.table(u32::from(change.table().0))?.len() > CONSTANT_ENTRIES {
+                let limit = CONSTANT_ENTRIES;
+                return Err(p4_tables::Error::Full { limit }.into());
+            }
+        }
+        Ok(Tables {
+            shared: Shared::new(tables),
+            metered: self.metered.clone(),
         })
     }
 
@@ -199,6 +229,62 @@ pub fn meter_rates(rates: Rates) -> MeterRates {
         pir: rates.peak.per_second,
         pbs: rates.peak.burst,
     }
+}
+
+/// A change of the program's entries in the terms of `p4-tables`.
+fn table_change(engine: &Engine, change: &EntryChange) -> Result<Change, Error> {
+    let of_entry = |id: TableId, entry: &p4_ir::Entry| {
+        let checked = engine.checked().check_entry(id, entry);
+        checked.map_err(|error| Error::WrongEntry(error.to_string()))?;
+        if matches!(entry.target, EntryTarget::Choices(_)) {
+            let text = "an entry with actions of its own is no change of entries alone";
+            return Err(Error::WrongEntry(text.into()));
+        }
+        constant(engine.layout(id), entry, entry_target(&entry.target))
+    };
+    Ok(match change {
+        EntryChange::Insert(id, entry) => Change::Insert {
+            table: u32::from(id.0),
+            entry: of_entry(*id, entry)?,
+        },
+        EntryChange::Modify(id, entry) => Change::Modify {
+            table: u32::from(id.0),
+            entry: of_entry(*id, entry)?,
+        },
+        EntryChange::Remove(id, key) => {
+            let layout = engine.layouts.get(id.index());
+            let layout = layout.ok_or_else(|| Error::WrongEntry(format!("there is no table {}", id.0)))?;
+            Change::Remove {
+                table: u32::from(id.0),
+                pattern: key_pattern(layout, &key.keys)?,
+                priority: if layout.has_priorities() { key.priority } else { 0 },
+            }
+        }
+    })
+}
+
+/// Gives an entry that has changed a meter of its rates, unless it has one already.
+fn rate(
+    tables: &mut p4_tables::Tables,
+    engine: &Engine,
+    table: TableId,
+    entry: &p4_ir::Entry,
+) -> Result<(), Error> {
+    let number = u32::from(table.0);
+    let (pattern, priority) = pattern(engine.layout(table), entry)?;
+    let own = tables.table(number)?;
+    // A later change may have removed it.
+    let Some(handle) = own.find(&pattern, priority) else {
+        return Ok(());
+    };
+    let Some(meter) = own.meter(handle) else {
+        return Ok(());
+    };
+    if meter.rates() != entry.rates.map(meter_rates) {
+        tables.share_meter(number, handle, Arc::default())?;
+        set_rates(tables.table(number)?, handle, entry.rates)?;
+    }
+    Ok(())
 }
 
 /// Gives a table its entries, and rates to their meters.
@@ -371,7 +457,7 @@ fn constant(layout: &KeyLayout, entry: &p4_ir::Entry, target: Target) -> Result<
 }
 
 /// The pattern and the priority of an entry of the program.
-pub(crate) fn pattern(layout: &KeyLayout, entry: &p4_ir::Entry) -> Result<(Pattern, u32), Error> {
+fn pattern(layout: &KeyLayout, entry: &p4_ir::Entry) -> Result<(Pattern, u32), Error> {
     let pattern = key_pattern(layout, &entry.keys)?;
     let priority = if layout.has_priorities() {
         entry.priority

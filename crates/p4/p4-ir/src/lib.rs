@@ -31,6 +31,7 @@
 //! | `undirected` | a path on which nothing says where the packet goes |
 //! | [`serial`] | the form in files and between processes |
 //! | [`setup`] | what a program is given before its first packet, and the form of both |
+//! | [`changes`] | changes of entries, which stand behind that |
 //!
 //! Engines take only programs that have passed the checker: a [`Checked`].
 
@@ -40,6 +41,7 @@ pub mod action;
 pub mod analysis;
 pub mod bits;
 mod bounds;
+pub mod changes;
 pub mod check;
 pub mod control;
 pub mod expr;

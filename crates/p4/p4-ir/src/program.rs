@@ -203,6 +203,12 @@ impl Checked {
         self.program
     }
 
+    /// Forgets all entries, which are in tables by now.
+    pub fn forget_entries(&mut self) {
+        let tables = self.program.tables.iter_mut();
+        tables.for_each(|table| table.entries = Vec::new());
+    }
+
     /// The program.
     #[inline]
     #[must_use]

@@ -48,6 +48,14 @@ pub fn encode(program: &Checked) -> Vec<u8> {
 ///
 /// The bytes are no program, of another version, damaged, or the program is not sound.
 pub fn decode(bytes: &[u8]) -> Result<Checked, DecodeError> {
+    match take(bytes)? {
+        (program, []) => Ok(Checked::new(program)?),
+        _ => Err(DecodeError::Damaged),
+    }
+}
+
+/// Reads a program, which is not checked, and returns the bytes behind it.
+pub(crate) fn take(bytes: &[u8]) -> Result<(Program, &[u8]), DecodeError> {
     if bytes.len() > limits::SERIALISED {
         return Err(DecodeError::TooLong(bytes.len()));
     }
@@ -57,9 +65,5 @@ pub fn decode(bytes: &[u8]) -> Result<Checked, DecodeError> {
     if version != VERSION {
         return Err(DecodeError::Version(version));
     }
-    let (program, rest) = postcard::take_from_bytes::<Program>(body).map_err(|_| DecodeError::Damaged)?;
-    if !rest.is_empty() {
-        return Err(DecodeError::Damaged);
-    }
-    Ok(Checked::new(program)?)
+    postcard::take_from_bytes::<Program>(body).map_err(|_| DecodeError::Damaged)
 }

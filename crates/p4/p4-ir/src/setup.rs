@@ -3,9 +3,10 @@
 //!
 //! Entries and defaults of tables are in the program itself ([`crate::Table::entries`]), so that the checker
 //! proves them together; multicast groups, clone sessions and rates of meters are no part of a program and
-//! stand beside it. Whoever reads the form trusts none of it: the program is checked again, the rest is
-//! bounded.
+//! stand beside it. Behind them may stand batches of changes of entries ([`crate::changes`]). Whoever reads
+//! the form trusts none of it: the program with its changes is checked again, the rest is bounded.
 
+use crate::changes;
 use crate::ids::MeterId;
 use crate::limits;
 use crate::program::Checked;
@@ -129,7 +130,7 @@ pub fn encode(program: &Checked, setup: &Setup) -> Vec<u8> {
     bytes
 }
 
-/// Reads a program and what it is given, and checks both.
+/// Reads a program and what it is given, makes the changes that stand behind them, and checks the result.
 ///
 /// # Errors
 ///
@@ -146,5 +147,7 @@ pub fn decode(bytes: &[u8]) -> Result<(Checked, Setup), DecodeError> {
     if !rest.is_empty() || !setup.is_bounded() {
         return Err(DecodeError::Damaged);
     }
-    Ok((serial::decode(program)?, setup))
+    let (mut program, batches) = serial::take(program)?;
+    changes::make_all(&mut program, batches)?;
+    Ok((Checked::new(program)?, setup))
 }

@@ -56,6 +56,15 @@ impl Device {
 
     fn put_at_once(&self, applied: &Applied, switches: &mut dyn Switches) -> Done<()> {
         let held = self.held.as_ref().ok_or_else(no_pipeline)?;
+        switches.set_cells((&self.name, held.tag), self.writes_of(applied)?)
+    }
+
+    /// Cells of a batch that packets see at once.
+    ///
+    /// # Errors
+    /// More cells than a request may have.
+    pub(crate) fn writes_of(&self, applied: &Applied) -> Done<Vec<P4CellWrite>> {
+        let held = self.held.as_ref().ok_or_else(no_pipeline)?;
         let pipeline = held.pipeline.as_ref().ok_or_else(no_pipeline)?;
         let mut writes = Vec::new();
         for write in applied.iter().flatten().flatten() {
@@ -72,7 +81,7 @@ impl Device {
                 "{MAX_CELL_WRITES_AT_ONCE} cells with {MAX_CELL_WORDS} words are the most that packets can see at once"
             )));
         }
-        switches.set_cells((&self.name, held.tag), writes)
+        Ok(writes)
     }
 
     /// Sets the cells of a batch that is made as a whole. If one cannot be set, those before it get their
@@ -135,7 +144,7 @@ impl Device {
             }
         }
         let Some(former) = former else { return };
-        let returned = switches.put(&self.name, &former, Some(held.tag));
+        let returned = switches.put(&self.name, &former, Some(held.tag), &[]);
         let known = returned.and_then(|()| switches.tag(&self.name));
         // The version that is in force now is read again.
         self.held = None;

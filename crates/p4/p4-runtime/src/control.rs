@@ -59,6 +59,27 @@ impl ControlLink {
         }
     }
 
+    /// Loads a program, or changes of the present one.
+    fn load(
+        &mut self,
+        name: &str,
+        bytes: &[u8],
+        (replaces, changes): (Option<u64>, bool),
+        writes: &[P4CellWrite],
+    ) -> Done<()> {
+        let internal = |text: String| Failure::new(Code::Internal, text);
+        let request = Request::P4Load {
+            name: name.parse().map_err(|error| internal(format!("{error}")))?,
+            ports: None,
+            operations: None,
+            replaces,
+            changes,
+            writes: writes.to_vec(),
+        };
+        let memory = management::sealed(bytes).map_err(|error| internal(error.to_string()))?;
+        self.call(&request, Some(memory.as_fd())).map(drop)
+    }
+
     /// The latest connection, which may have to come yet.
     fn stream(&mut self, deadline: Instant) -> Done<&mut BufReader<UnixStream>> {
         while let Ok(socket) = self.sockets.try_recv() {
@@ -147,16 +168,12 @@ impl Switches for ControlLink {
         }
     }
 
-    fn put(&mut self, name: &str, bytes: &[u8], replaces: Option<u64>) -> Done<()> {
-        let internal = |text: String| Failure::new(Code::Internal, text);
-        let request = Request::P4Load {
-            name: name.parse().map_err(|error| internal(format!("{error}")))?,
-            ports: None,
-            operations: None,
-            replaces,
-        };
-        let memory = management::sealed(bytes).map_err(|error| internal(error.to_string()))?;
-        self.call(&request, Some(memory.as_fd())).map(drop)
+    fn put(&mut self, name: &str, bytes: &[u8], replaces: Option<u64>, writes: &[P4CellWrite]) -> Done<()> {
+        self.load(name, bytes, (replaces, false), writes)
+    }
+
+    fn change(&mut self, name: &str, batch: &[u8], replaces: u64, writes: &[P4CellWrite]) -> Done<()> {
+        self.load(name, batch, (Some(replaces), true), writes)
     }
 
     fn cells(&mut self, version: (&str, u64), array: P4Array, from: u32) -> Done<(Vec<u64>, usize)> {
@@ -245,15 +262,18 @@ mod tests {
         let (sender, sockets) = mpsc::channel();
         let mut link = ControlLink::new(sockets);
         sender.send(control(&[DONE])).unwrap();
-        link.put("one", &[1], None).unwrap();
-        assert_eq!(link.put("one", &[1], None).unwrap_err().code, Code::Unavailable);
+        link.put("one", &[1], None, &[]).unwrap();
+        assert_eq!(
+            link.put("one", &[1], None, &[]).unwrap_err().code,
+            Code::Unavailable
+        );
         sender
             .send(control(&[
                 "{\"error\":{\"error\":\"too much\",\"code\":\"limit\",\"place\":null}}\n",
                 DONE,
             ]))
             .unwrap();
-        let refused = link.put("one", &[1], None).unwrap_err();
+        let refused = link.put("one", &[1], None, &[]).unwrap_err();
         assert_eq!(
             (refused.code, &refused.text[..]),
             (Code::ResourceExhausted, "too much")

@@ -3,9 +3,10 @@
 //! The version that the instance has is the truth: other users may change it, and this process may be new. So
 //! each request begins by asking for its tag, and a version that is not known is fetched. A batch becomes one
 //! version, which the data plane puts in force at once or not at all; that makes every batch atomic that
-//! touches no cells of counters or registers. Cells are set one after the other, behind the version. If one
-//! cannot be set in a batch that is to be made as a whole, the others get back the values that they had, and
-//! the former version returns; what packets changed in those cells meanwhile is lost.
+//! touches no cells of counters or registers. A batch of `DATAPLANE_ATOMIC` has its cells set in the moment
+//! in which the version comes into force. Others have them set one after the other, behind the version. If
+//! one cannot be set in a batch that is to be made as a whole, the others get back the values that they had,
+//! and the former version returns; what packets changed in those cells meanwhile is lost.
 
 use crate::arbitration::{Arbitration, Scope, StreamId};
 use crate::cells::{Applied, abort, refuse_cells, without_cells};
@@ -14,14 +15,15 @@ use crate::digests::{self, Digests};
 use crate::failure::{Done, Failure};
 use crate::idle::{IdleEntries, IdleWatch};
 use crate::packets;
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Changed, Pipeline};
 use crate::proto::{
     Cookie, DigestList, DigestListAck, Entity, ForwardingPipelineConfig, Kind, PacketIn, PacketOut,
     SetForwardingPipelineConfigRequest, Update, atomicity, pipeline_action, response_type, stream_response,
 };
 use crate::read::Reader;
 use crate::switches::Switches;
-use control_protocol::p4::{P4Array, ToP4};
+use control_protocol::p4::{P4Array, P4CellWrite, ToP4};
+use p4_ir::limits::SERIALISED;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -59,8 +61,33 @@ pub struct Device {
 pub(crate) struct Held {
     pub tag: u64,
     pub bytes: Vec<u8>,
+    /// How many of the bytes came as a whole version; batches of changes stand behind them.
+    pub whole: usize,
     /// `None`: no client has set its program.
     pub pipeline: Option<Pipeline>,
+}
+
+impl Held {
+    /// A version that came as a whole.
+    fn whole(tag: u64, bytes: Vec<u8>, pipeline: Option<Pipeline>) -> Held {
+        Held {
+            tag,
+            whole: bytes.len(),
+            bytes,
+            pipeline,
+        }
+    }
+}
+
+/// Whether a batch is made as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whole {
+    /// Each update is made, or has its error.
+    No,
+    /// All are made, or none.
+    Yes,
+    /// Likewise, and packets see all at once, cells with the version.
+    AtOnce,
 }
 
 /// What was lost on the way to clients, and is told to the data plane, whose counts are shown.
@@ -97,7 +124,7 @@ impl Device {
         if tag.is_some() {
             let (tag, bytes) = switches.fetch(&self.name)?;
             let pipeline = Pipeline::decode(&bytes)?;
-            self.held = Some(Held { tag, bytes, pipeline });
+            self.held = Some(Held::whole(tag, bytes, pipeline));
         }
         Ok(())
     }
@@ -298,17 +325,18 @@ impl Device {
         };
         self.pipeline()?;
         let about_cells = updates.iter().filter(|update| is_about_cells(update)).count();
-        if atomicity == atomicity::DATAPLANE_ATOMIC && about_cells > 0 {
-            if about_cells < updates.len() {
-                return Err(Failure::unimplemented(
-                    "packets see cells of counters and registers at once, but not at once with other entities",
-                ));
-            }
+        let at_once = atomicity == atomicity::DATAPLANE_ATOMIC && about_cells > 0;
+        if at_once && about_cells == updates.len() {
             return Ok(self.set_at_once(updates, scope, switches));
         }
+        let whole = match (all_or_none, at_once) {
+            (_, true) => Whole::AtOnce,
+            (true, false) => Whole::Yes,
+            (false, false) => Whole::No,
+        };
         let mut ended = Vec::new();
         for _ in 0..ATTEMPTS {
-            let (result, is_stale) = self.attempt(updates, all_or_none, scope, switches);
+            let (result, is_stale) = self.attempt(updates, whole, scope, switches);
             ended = result;
             if !is_stale {
                 break;
@@ -324,10 +352,11 @@ impl Device {
     fn attempt(
         &mut self,
         updates: &[Update],
-        all_or_none: bool,
+        whole: Whole,
         scope: &Scope,
         switches: &mut dyn Switches,
     ) -> (Ended, bool) {
+        let all_or_none = whole != Whole::No;
         let before = self.saved.clone().filter(|_| all_or_none);
         let own = self.held.as_mut().and_then(|held| held.pipeline.as_mut());
         let Some(pipeline) = self.saved.as_mut().or(own) else {
@@ -335,12 +364,17 @@ impl Device {
         };
         let all = updates.iter().map(|update| pipeline.apply(update, scope));
         let mut applied: Applied = all.collect();
-        let changed = pipeline.changed;
-        let former = self.held.as_ref().filter(|_| all_or_none && changed);
+        let changed = pipeline.changed != Changed::Nothing;
+        let has_cells = applied.iter().any(|one| matches!(one, Ok(Some(_))));
+        let former = self.held.as_ref().filter(|_| all_or_none && changed && has_cells);
         let former = former.map(|held| held.bytes.clone());
         if all_or_none {
             refuse_cells(&mut applied, self.saved.is_some());
         }
+        let writes = match whole {
+            Whole::AtOnce => self.cells_at_once(&mut applied),
+            Whole::No | Whole::Yes => Vec::new(),
+        };
         if all_or_none && applied.iter().any(Result::is_err) {
             abort(&mut applied);
             self.restore(before);
@@ -348,7 +382,7 @@ impl Device {
         }
         if changed
             && self.saved.is_none()
-            && let Err((failure, is_stale)) = self.commit(switches)
+            && let Err((failure, is_stale)) = self.commit(&writes, switches)
         {
             let of_version = applied.iter_mut().filter(|one| matches!(one, Ok(None)));
             of_version.for_each(|one| *one = Err(failure.clone()));
@@ -360,10 +394,26 @@ impl Device {
                 return (without_cells(applied), is_stale);
             }
         }
+        if whole == Whole::AtOnce && changed {
+            return (without_cells(applied), false);
+        }
         if all_or_none {
             return (self.set_all(applied, former, switches), false);
         }
         (self.set_each(applied, switches), false)
+    }
+
+    /// Cells of a batch that packets see with its version. Fails the first update of cells if they are too
+    /// many.
+    fn cells_at_once(&self, applied: &mut Applied) -> Vec<P4CellWrite> {
+        if applied.iter().any(Result::is_err) {
+            return Vec::new();
+        }
+        self.writes_of(applied).unwrap_or_else(|failure| {
+            let first = applied.iter_mut().find(|one| matches!(one, Ok(Some(_))));
+            first.into_iter().for_each(|one| *one = Err(failure.clone()));
+            Vec::new()
+        })
     }
 
     /// Forgets what was changed and did not come into force.
@@ -375,23 +425,43 @@ impl Device {
         }
     }
 
-    /// Puts the pipeline, with what has changed, in force. A failure tells whether another user was quicker.
-    fn commit(&mut self, switches: &mut dyn Switches) -> Result<(), (Failure, bool)> {
+    /// Puts the pipeline, with what has changed, in force: as a batch of changes while those that stand
+    /// behind the whole version are less than it, so that a batch costs what it changes. A failure tells
+    /// whether another user was quicker.
+    fn commit(&mut self, writes: &[P4CellWrite], switches: &mut dyn Switches) -> Result<(), (Failure, bool)> {
         let failed = |failure| (failure, false);
         let Some(held) = &mut self.held else {
             return Err(failed(no_pipeline()));
         };
         let pipeline = held.pipeline.as_mut().ok_or_else(|| failed(no_pipeline()))?;
-        let bytes = pipeline.encode().map_err(failed)?;
         let replaced = held.tag;
-        let put = switches.put(&self.name, &bytes, Some(replaced));
+        let room = held.whole.saturating_mul(2).min(SERIALISED);
+        let room = room.saturating_sub(held.bytes.len());
+        let batch = pipeline.batch().filter(|batch| batch.len() <= room);
+        // What cannot be made as a change may be as a whole version.
+        let is_made = |batch: &Vec<u8>| switches.change(&self.name, batch, replaced, writes).is_ok();
+        let put = match batch.filter(is_made) {
+            Some(batch) => {
+                pipeline.changed = Changed::Nothing;
+                Ok((None, batch))
+            }
+            None => {
+                let bytes = pipeline.encode().map_err(failed)?;
+                let put = switches.put(&self.name, &bytes, Some(replaced), writes);
+                put.map(|()| (Some(bytes), Vec::new()))
+            }
+        };
         let tag = switches.tag(&self.name).map_err(failed)?;
         match (put, tag) {
-            (Ok(()), Some(tag)) => {
-                (held.tag, held.bytes) = (tag, bytes);
+            (Ok((whole, batch)), Some(tag)) => {
+                if let Some(bytes) = whole {
+                    (held.whole, held.bytes) = (bytes.len(), bytes);
+                }
+                held.bytes.extend(batch);
+                held.tag = tag;
                 Ok(())
             }
-            (Ok(()), None) => Err(failed(Failure::new(Code::Aborted, "the P4 switch was removed"))),
+            (Ok(_), None) => Err(failed(Failure::new(Code::Aborted, "the P4 switch was removed"))),
             (Err(failure), tag) => Err((failure, tag != Some(replaced))),
         }
     }
@@ -483,12 +553,11 @@ impl Device {
         let bytes = pipeline.encode().map_err(cannot_be_realized)?;
         let replaces = self.held.as_ref().map(|held| held.tag);
         switches
-            .put(&self.name, &bytes, replaces)
+            .put(&self.name, &bytes, replaces, &[])
             .map_err(cannot_be_realized)?;
         let tag = switches.tag(&self.name)?;
         let tag = tag.ok_or_else(|| Failure::new(Code::Aborted, "the P4 switch was removed"))?;
-        let pipeline = Some(pipeline);
-        self.held = Some(Held { tag, bytes, pipeline });
+        self.held = Some(Held::whole(tag, bytes, Some(pipeline)));
         self.digests.retain(|_| false);
         (self.saved, self.saved_json) = (None, None);
         self.json = json;

@@ -8,16 +8,8 @@ use crate::failure::{Done, Failure};
 use crate::proto::{
     self, ExactMatch, FieldMatch, FieldMatchType, LpmMatch, OptionalMatch, Param, RangeMatch, TernaryMatch,
 };
+pub use p4_ir::changes::EntryKey;
 use p4_ir::{ActionId, Bits, EntryAction, Key, KeyMatch, MatchKind, Program, Table};
-
-/// What tells the entries of a table apart.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-pub struct EntryKey {
-    /// One per key of the table.
-    pub keys: Vec<KeyMatch>,
-    /// 0 in tables without priorities.
-    pub priority: u32,
-}
 
 /// Whether the entries of a table have priorities.
 #[must_use]

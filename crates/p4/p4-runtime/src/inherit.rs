@@ -5,7 +5,7 @@
 
 use crate::digests;
 use crate::failure::{Done, Failure};
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Changed, Pipeline};
 use crate::rates;
 use crate::uses::{Uses, profile_of};
 use p4_ir::setup::MeterRates;
@@ -66,7 +66,7 @@ impl Pipeline {
         let digests = former.notes.digests.iter();
         let own = digests.filter(|(id, _)| digests::widths(&self.program, **id).is_some());
         self.notes.digests = own.map(|(id, config)| (*id, *config)).collect();
-        self.changed = true;
+        self.changed = Changed::All;
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 
 use crate::arbitration::Scope;
 use crate::failure::{Done, Failure};
-use crate::pipeline::{Pipeline, find};
+use crate::pipeline::{Changed, Pipeline, find};
 use crate::proto::{DirectMeterEntry, Index, Kind, MeterConfig, MeterEntry};
 use crate::rates::{no_meter, read_rates, write_rates};
 use crate::read::Reader;
@@ -52,7 +52,7 @@ impl Pipeline {
             .into_iter()
             .filter(|rates| cell.is_some() && rates.cell != cell);
         self.setup.meters = others.into_iter().chain(kept).chain(rates).collect();
-        self.changed = true;
+        self.changed = Changed::All;
         Ok(())
     }
 
@@ -73,7 +73,7 @@ impl Pipeline {
             (None, Some(default)) => default.rates = rates,
             (None, None) => return Err(Failure::missing("the table has no default")),
         }
-        self.changed = true;
+        self.changed = Changed::All;
         Ok(())
     }
 

@@ -3,12 +3,15 @@
 //! A pipeline travels to the data plane as a version ([`p4_ir::setup`]). P4Info, the cookie, metadata of
 //! entries and the program's own defaults, which only clients want back, travel in it as notes. So the
 //! version is all there is: whoever starts anew finds everything there.
+//!
+//! Entries that change alone travel as a batch, which stands behind the version that it changes.
 
 use crate::entry::EntryKey;
 use crate::failure::{Done, Failure};
 use crate::proto::{DigestConfig, ForwardingPipelineConfig};
 use crate::rates;
 use crate::uses::Uses;
+use p4_ir::changes::{self, EntryChange};
 use p4_ir::setup::{self, Lineage, Setup};
 use p4_ir::{Checked, DefaultEntry, Identity, Program, Table};
 use serde::{Deserialize, Serialize};
@@ -29,8 +32,31 @@ pub struct Pipeline {
     pub(crate) uses: Vec<Uses>,
     /// Number of entries with idle times.
     pub(crate) timed: usize,
-    /// Whether something has changed since it was encoded or decoded.
-    pub(crate) changed: bool,
+    /// What has changed since it was in force.
+    pub(crate) changed: Changed,
+}
+
+/// What has changed of a pipeline.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Changed {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Entries alone: these changes were made.
+    Entries(Vec<EntryChange>),
+    /// Something else.
+    All,
+}
+
+impl Changed {
+    /// Notes a change of entries.
+    pub fn note(&mut self, change: EntryChange) {
+        match self {
+            Changed::Nothing => *self = Changed::Entries(vec![change]),
+            Changed::Entries(all) if all.len() < changes::MOST => all.push(change),
+            Changed::Entries(_) | Changed::All => *self = Changed::All,
+        }
+    }
 }
 
 /// What clients want back.
@@ -89,12 +115,8 @@ impl Pipeline {
 
     fn new(program: Program, setup: Setup, notes: Notes) -> Pipeline {
         let positions = |table: &Table| {
-            let key = |entry: &p4_ir::Entry| EntryKey {
-                keys: entry.keys.clone(),
-                priority: entry.priority,
-            };
             let entries = table.entries.iter().enumerate();
-            entries.map(|(at, entry)| (key(entry), at)).collect()
+            entries.map(|(at, entry)| (EntryKey::of(entry), at)).collect()
         };
         Pipeline {
             positions: program.tables.iter().map(positions).collect(),
@@ -103,7 +125,7 @@ impl Pipeline {
             program,
             setup,
             notes,
-            changed: false,
+            changed: Changed::Nothing,
         }
     }
 
@@ -137,14 +159,23 @@ impl Pipeline {
         if !self.setup.is_bounded() || bytes.len() > setup::SERIALISED {
             return Err(Failure::exhausted("the program with its entries is too large"));
         }
-        self.changed = false;
+        self.changed = Changed::Nothing;
         Ok(bytes)
+    }
+
+    /// What has changed as a batch, if it is entries alone.
+    #[must_use]
+    pub fn batch(&self) -> Option<Vec<u8>> {
+        match &self.changed {
+            Changed::Entries(all) => Some(changes::encode(all)),
+            Changed::Nothing | Changed::All => None,
+        }
     }
 
     /// Has registers, counters and meters begin anew, unless an earlier version has the same number.
     pub fn begin_lineage(&mut self, number: u64) {
         self.setup.lineage = Lineage(number);
-        self.changed = true;
+        self.changed = Changed::All;
     }
 
     /// The number of the versions whose registers, counters and meters go on here.
@@ -188,9 +219,9 @@ mod tests {
         let (config, _) = testing::program("router");
         let mut pipeline = Pipeline::load(Some(&config)).unwrap();
         pipeline.begin_lineage(7);
-        assert!(pipeline.changed);
+        assert_eq!(pipeline.changed, Changed::All);
         let bytes = pipeline.encode().unwrap();
-        assert!(!pipeline.changed);
+        assert_eq!(pipeline.changed, Changed::Nothing);
         let read = Pipeline::decode(&bytes).unwrap().unwrap();
         assert_eq!(read.described(), (&config.p4info.clone().unwrap()[..], Some(5)));
         assert_eq!(read.lineage(), 7);

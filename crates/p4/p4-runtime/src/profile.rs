@@ -8,7 +8,7 @@ use crate::arbitration::Scope;
 use crate::bytestring;
 use crate::entry;
 use crate::failure::{Done, Failure};
-use crate::pipeline::{Pipeline, find};
+use crate::pipeline::{Changed, Pipeline, find};
 use crate::proto::{
     self, ActionProfileAction, ActionProfileActionSet, ActionProfileGroup, ActionProfileMember, GroupMember,
     Kind, WatchKind,
@@ -70,7 +70,7 @@ impl Pipeline {
             }
             self.program.profiles[number].members.insert(id, own);
         }
-        self.changed = true;
+        self.changed = Changed::All;
         Ok(())
     }
 
@@ -121,7 +121,7 @@ impl Pipeline {
             profile.groups.extend(former.map(|group| (id, group)));
             return Err(failure);
         }
-        self.changed = true;
+        self.changed = Changed::All;
         Ok(())
     }
 

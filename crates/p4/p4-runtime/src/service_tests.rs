@@ -146,6 +146,59 @@ fn a_client_sets_a_pipeline_writes_reads_and_deletes() {
 }
 
 #[test]
+fn batches_of_entries_are_changes_of_the_version_before() {
+    let (mut service, instance) = running("router");
+    let counts = |instance: &Shared| (instance.borrow().puts, instance.borrow().batches);
+    service
+        .write(&batch((0..200).map(|net| entry(INSERT, net)).collect(), 0))
+        .unwrap();
+    assert_eq!(counts(&instance), (2, 1));
+    // What is removed, changed and added again, in an order in which positions move.
+    let mixed = vec![
+        entry(DELETE, 0),
+        entry(MODIFY, 7),
+        entry(INSERT, 250),
+        entry(DELETE, 250),
+        entry(INSERT, 0),
+        entry(DELETE, 199),
+    ];
+    service
+        .write(&batch(mixed, atomicity::ROLLBACK_ON_ERROR))
+        .unwrap();
+    assert_eq!(counts(&instance), (3, 2));
+    // A batch that fails has changed nothing, and the next one is about the version that is in force.
+    let wrong = vec![entry(DELETE, 5), entry(DELETE, 251)];
+    service
+        .write(&batch(wrong, atomicity::ROLLBACK_ON_ERROR))
+        .unwrap_err();
+    service.write(&batch(vec![entry(DELETE, 6)], 0)).unwrap();
+    assert_eq!(counts(&instance), (4, 3));
+    // What is no change of entries alone is a whole version, and so is a batch that no longer pays.
+    let (_, program) = testing::program("router");
+    let noted = TableEntry {
+        metadata: vec![1],
+        ..route(&program, [10, 9, 0, 0], 16, 9)
+    };
+    let noted = update(MODIFY, Kind::TableEntry(Box::new(noted)));
+    service.write(&batch(vec![noted], 0)).unwrap();
+    assert_eq!(counts(&instance), (5, 3));
+    let length = || instance.borrow().version.as_ref().unwrap().1.len();
+    let whole = length();
+    for round in 0..1000 {
+        let verb = [DELETE, INSERT][round % 2];
+        service.write(&batch(vec![entry(verb, 8)], 0)).unwrap();
+        assert!(length() <= 2 * whole + 200, "a version does not grow for ever");
+    }
+    let (puts, batches) = counts(&instance);
+    assert_eq!(puts, 1005);
+    assert!(batches > 950 && batches < 1003, "{batches}");
+    // Whoever starts anew finds the same entries, in the same order.
+    let answers = service.read(&all_entries()).0;
+    assert_eq!(Service::new(instance).read(&all_entries()).0, answers);
+    assert_eq!(found(&mut service), 198);
+}
+
+#[test]
 fn errors_are_told_per_update_and_the_others_are_made() {
     let (mut service, _) = running("router");
     let updates = vec![
@@ -379,7 +432,6 @@ fn cells_are_set_and_read() {
 fn cells_are_set_at_once_or_not_at_all() {
     let (mut service, instance) = running("stateful_firewall");
     let cell = register_cell;
-    // At once, but not at once with other entities.
     let cells = |range: std::ops::Range<i64>| -> Vec<_> {
         range.map(|index| update(MODIFY, cell(index, &[1]))).collect()
     };
@@ -394,8 +446,18 @@ fn cells_are_set_at_once_or_not_at_all() {
     });
     let group = PacketReplicationEngineEntry { r#type: Some(group) };
     mixed.push(update(INSERT, Kind::Replication(Box::new(group))));
-    let refused = service.write(&atomic(mixed)).unwrap_err();
-    assert_eq!(refused.failure.code, Unimplemented);
+    // Together with another entity, in the moment in which the version comes into force, or not at all.
+    instance.borrow_mut().refused_cell = Some(1);
+    let refused = service.write(&atomic(mixed.clone())).unwrap_err();
+    assert_eq!(codes(&refused), [Aborted, Aborted, Code::ResourceExhausted]);
+    let puts = instance.borrow().puts;
+    assert_eq!(instance.borrow().cells.get(&(0, 0)), None);
+    instance.borrow_mut().refused_cell = None;
+    service.write(&atomic(mixed)).unwrap();
+    let now = (instance.borrow().puts, instance.borrow().at_once);
+    assert_eq!(now, (puts + 1, 2), "one version with the cells");
+    assert_eq!(instance.borrow().cells.get(&(0, 1)), Some(&vec![1]));
+    instance.borrow_mut().cells.clear();
     let too_many = service.write(&atomic(cells(0..1025))).unwrap_err();
     assert_eq!(codes(&too_many)[..2], [Code::ResourceExhausted, Aborted]);
     instance.borrow_mut().refused_cell = Some(1);

@@ -39,11 +39,18 @@ pub trait Switches {
     /// There is none, or the instance does not answer.
     fn fetch(&mut self, name: &str) -> Done<(u64, Vec<u8>)>;
 
-    /// Puts a version in force, in place of the one with a tag.
+    /// Puts a version in force, in place of the one with a tag; cells get values in that moment.
     ///
     /// # Errors
     /// The instance refuses it, or does not answer.
-    fn put(&mut self, name: &str, bytes: &[u8], replaces: Option<u64>) -> Done<()>;
+    fn put(&mut self, name: &str, bytes: &[u8], replaces: Option<u64>, writes: &[P4CellWrite]) -> Done<()>;
+
+    /// Makes a batch of changes of entries ([`p4_ir::changes`]) in the version with a tag; cells get values
+    /// in that moment.
+    ///
+    /// # Errors
+    /// The instance refuses it, or does not answer.
+    fn change(&mut self, name: &str, batch: &[u8], replaces: u64, writes: &[P4CellWrite]) -> Done<()>;
 
     /// Words of cells of a version's array, from a cell on, and the number of words of one. At least one cell
     /// if there is one.

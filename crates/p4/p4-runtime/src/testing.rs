@@ -106,8 +106,10 @@ pub struct Instance {
     pub refusal: Option<Failure>,
     /// Another user's version, which comes before the next one of ours.
     pub other: Option<Vec<u8>>,
-    /// Versions that were put.
+    /// Versions that were put, batches of changes among them.
     pub puts: u64,
+    /// Batches of changes.
+    pub batches: u64,
     /// Times that cells were set at once.
     pub at_once: u64,
     /// The data plane's end of the latest connection.
@@ -118,6 +120,29 @@ pub struct Instance {
 pub type Shared = Rc<RefCell<Instance>>;
 
 impl Instance {
+    /// Puts another user's version in force, if there is one.
+    fn others_first(&mut self) {
+        if let Some(other) = self.other.take() {
+            self.take(other);
+        }
+    }
+
+    fn refuses(&self, writes: &[P4CellWrite]) -> bool {
+        writes.iter().any(|write| self.refused_cell == Some(write.cell))
+    }
+
+    /// Sets cells of registers in the moment in which a version comes into force.
+    fn set(&mut self, writes: &[P4CellWrite]) {
+        self.at_once += u64::from(!writes.is_empty());
+        for write in writes {
+            let (P4Array::Register(number)
+            | P4Array::Counter(number)
+            | P4Array::Entries(number)
+            | P4Array::Idle(number)) = write.array;
+            self.cells.insert((number, write.cell), write.words.clone());
+        }
+    }
+
     fn take(&mut self, bytes: Vec<u8>) {
         self.puts += 1;
         self.version = Some((self.puts, bytes));
@@ -135,19 +160,36 @@ impl Switches for Shared {
         Ok(self.borrow().version.clone().unwrap())
     }
 
-    fn put(&mut self, _: &str, bytes: &[u8], replaces: Option<u64>) -> Done<()> {
+    fn change(&mut self, _: &str, batch: &[u8], replaces: u64, writes: &[P4CellWrite]) -> Done<()> {
         let mut own = self.borrow_mut();
-        if let Some(other) = own.other.take() {
-            own.take(other);
+        own.others_first();
+        let (tag, bytes) = own.version.clone().unwrap();
+        if tag != replaces || own.refusal.is_some() || own.refuses(writes) {
+            return Err(Failure::new(Code::ResourceExhausted, "another version"));
         }
+        let bytes = [&bytes[..], batch].concat();
+        p4_ir::setup::decode(&bytes).unwrap();
+        own.take(bytes);
+        own.batches += 1;
+        own.set(writes);
+        Ok(())
+    }
+
+    fn put(&mut self, _: &str, bytes: &[u8], replaces: Option<u64>, writes: &[P4CellWrite]) -> Done<()> {
+        let mut own = self.borrow_mut();
+        own.others_first();
         if own.version.as_ref().map(|(tag, _)| *tag) != replaces {
             return Err(Failure::new(Code::ResourceExhausted, "another version"));
         }
         if let Some(refusal) = own.refusal.take() {
             return Err(refusal);
         }
+        if own.refuses(writes) {
+            return Err(Failure::new(Code::ResourceExhausted, "there is no such cell"));
+        }
         p4_ir::setup::decode(bytes).unwrap();
         own.take(bytes.to_vec());
+        own.set(writes);
         Ok(())
     }
 

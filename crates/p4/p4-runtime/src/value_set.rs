@@ -3,7 +3,7 @@
 use crate::arbitration::Scope;
 use crate::entry;
 use crate::failure::{Done, Failure};
-use crate::pipeline::{Pipeline, find};
+use crate::pipeline::{Changed, Pipeline, find};
 use crate::proto::{Kind, ValueSetEntry, ValueSetMember};
 use crate::read::Reader;
 use crate::write::Verb;
@@ -23,7 +23,7 @@ impl Pipeline {
         let name = set.identity.name.clone();
         let members = read_members(set, &given.members);
         set.members = members.map_err(|failure| failure.within(format_args!("value set {name}")))?;
-        self.changed = true;
+        self.changed = Changed::All;
         Ok(())
     }
 

@@ -41,7 +41,7 @@ fn value_sets_are_replaced_and_read_as_they_were_written() {
     assert_eq!(read(&sink, 0), std::slice::from_ref(&empty));
     let two = set(&sink, &[exact(1, &[0x22, 0xf3]), exact(1, &[0])]);
     sink.apply(&update(MODIFY, two.clone()), &Scope::Full).unwrap();
-    assert!(sink.changed);
+    assert_eq!(sink.changed, Changed::All);
     assert_eq!(
         (read(&sink, 0), read(&sink, id)),
         (vec![two.clone()], vec![two.clone()])

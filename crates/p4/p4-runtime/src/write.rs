@@ -7,7 +7,7 @@ use crate::arbitration::Scope;
 use crate::bytestring;
 use crate::entry::{self, EntryKey};
 use crate::failure::{Done, Failure};
-use crate::pipeline::{EntryNote, Pipeline, find};
+use crate::pipeline::{Changed, EntryNote, Pipeline, find};
 use crate::proto::{
     CloneSessionEntry, CounterData, CounterEntry, DigestEntry, DirectCounterEntry, Index, Kind,
     MulticastGroupEntry, P4Data, PacketReplicationEngineEntry, RegisterEntry, Replication, TableActionType,
@@ -17,7 +17,8 @@ use crate::rates::{entry_rates, read_timeout};
 use crate::replication;
 use crate::uses::profile_of;
 use control_protocol::p4::P4Array;
-use p4_ir::{DefaultEntry, Entry, EntryAction, EntryTarget};
+use p4_ir::changes::EntryChange;
+use p4_ir::{DefaultEntry, Entry, EntryAction, EntryTarget, TableId};
 use std::ops::Range;
 use tonic::Code;
 
@@ -133,7 +134,7 @@ impl Pipeline {
             }
             configs.insert(id, config);
         }
-        self.changed = true;
+        self.changed = Changed::All;
         Ok(())
     }
 
@@ -175,14 +176,33 @@ impl Pipeline {
         if let Some(&at) = self.positions[number].get(&key) {
             self.program.tables[number].entries[at].rates = rates;
             self.set_idle_time(number, at, idle_ns);
+            self.note_change(verb, number, at);
         }
         self.note(number, key, given);
         Ok(())
     }
 
+    /// Notes that an entry is new, or another one by now.
+    fn note_change(&mut self, verb: Verb, number: usize, at: usize) {
+        let entry = &self.program.tables[number].entries[at];
+        // Times of last packets are kept of tables that have had such an entry before.
+        if entry.idle_timeout_ns > 0 || has_own_actions(&entry.target) {
+            self.changed = Changed::All;
+            return;
+        }
+        let (table, entry) = (TableId(number as u16), entry.clone());
+        self.changed.note(match verb {
+            Verb::Insert => EntryChange::Insert(table, entry),
+            Verb::Modify | Verb::Delete => EntryChange::Modify(table, entry),
+        });
+    }
+
     fn set_target(&mut self, number: usize, at: usize, target: EntryTarget) -> Done<()> {
         let former = self.program.tables[number].entries[at].target.clone();
         self.hold(number, Some(&former), &target)?;
+        if has_own_actions(&former) {
+            self.changed = Changed::All;
+        }
         self.program.tables[number].entries[at].target = target;
         Ok(())
     }
@@ -215,14 +235,13 @@ impl Pipeline {
         self.timed -= usize::from(removed.idle_timeout_ns > 0);
         self.positions[number].remove(key);
         if let Some(moved) = self.program.tables[number].entries.get(at) {
-            let moved = EntryKey {
-                keys: moved.keys.clone(),
-                priority: moved.priority,
-            };
-            self.positions[number].insert(moved, at);
+            self.positions[number].insert(EntryKey::of(moved), at);
         }
-        self.notes.entries[number].remove(key);
-        self.changed = true;
+        if self.notes.entries[number].remove(key).is_some() || has_own_actions(&removed.target) {
+            self.changed = Changed::All;
+        }
+        self.changed
+            .note(EntryChange::Remove(TableId(number as u16), key.clone()));
     }
 
     fn note(&mut self, number: usize, key: EntryKey, given: &TableEntry) {
@@ -230,12 +249,16 @@ impl Pipeline {
             metadata: given.metadata.clone(),
             controller_metadata: given.controller_metadata,
         };
-        if note == EntryNote::default() {
-            self.notes.entries[number].remove(&key);
+        let own = &mut self.notes.entries[number];
+        let is_noted = note != EntryNote::default();
+        let former = if is_noted {
+            own.insert(key, note)
         } else {
-            self.notes.entries[number].insert(key, note);
+            own.remove(&key)
+        };
+        if is_noted || former.is_some() {
+            self.changed = Changed::All;
         }
-        self.changed = true;
     }
 
     /// What an entry leads to, if that is given.
@@ -319,7 +342,7 @@ impl Pipeline {
             None => own.map(|own| DefaultEntry { rates, ..own.clone() }),
         };
         self.program.tables[number].default = default;
-        self.changed = true;
+        self.changed = Changed::All;
         Ok(())
     }
 
@@ -344,7 +367,7 @@ impl Pipeline {
             true => self.notes.groups.remove(&number),
             false => self.notes.groups.insert(number, given.metadata.clone()),
         };
-        self.changed = true;
+        self.changed = Changed::All;
         Ok(())
     }
 
@@ -360,7 +383,7 @@ impl Pipeline {
             _ => Some(replication::read_session(given)?),
         };
         put(&mut self.setup.sessions, verb, at, new)?;
-        self.changed = true;
+        self.changed = Changed::All;
         Ok(())
     }
 
@@ -486,6 +509,11 @@ fn number_of(entity: &Kind) -> Option<u32> {
         Kind::ValueSet(given) => Some(given.value_set_id),
         Kind::Extern(_) | Kind::Replication(_) => None,
     }
+}
+
+/// Whether an entry has actions of its own of which one is chosen, which are in its profile besides.
+fn has_own_actions(target: &EntryTarget) -> bool {
+    matches!(target, EntryTarget::Choices(_))
 }
 
 /// What an entry may have besides key and action.

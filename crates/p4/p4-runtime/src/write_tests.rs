@@ -116,7 +116,7 @@ fn wrong_entries_change_nothing() {
         entity: None,
     };
     assert_eq!(router.apply(&without, &FULL).unwrap_err().code, InvalidArgument);
-    assert!(!router.changed);
+    assert_eq!(router.changed, Changed::Nothing);
 }
 
 #[test]

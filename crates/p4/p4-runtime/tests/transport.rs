@@ -42,7 +42,11 @@ impl Switches for Empty {
         Err(Failure::missing("nothing"))
     }
 
-    fn put(&mut self, _: &str, _: &[u8], _: Option<u64>) -> Done<()> {
+    fn put(&mut self, _: &str, _: &[u8], _: Option<u64>, _: &[P4CellWrite]) -> Done<()> {
+        Err(Failure::exhausted("nothing"))
+    }
+
+    fn change(&mut self, _: &str, _: &[u8], _: u64, _: &[P4CellWrite]) -> Done<()> {
         Err(Failure::exhausted("nothing"))
     }
 

@@ -10,6 +10,7 @@
 use crate::entry::{self, pattern, target};
 use crate::error::CommandError;
 use crate::names;
+use crate::profile::ProfileEdit;
 use crate::script::{self, Add, Command};
 use p4_interpreter::{CloneSession, Engine};
 use p4_ir::setup::{Copy, Group, MeterRates, Rate, Session, Setup};
@@ -54,14 +55,47 @@ pub fn bake<'a>(
     oven.finish().map_err(|error| (count, error))
 }
 
-/// What is done with an entry.
+/// Puts commands into a program that has begun, all or none.
+///
+/// # Errors
+///
+/// As for [`bake`].
+pub fn extend(
+    (program, setup): (Checked, Setup),
+    commands: &[Command],
+) -> Result<(Checked, Setup), (usize, CommandError)> {
+    let mut oven = Oven::new(program, setup).map_err(|error| (0, error))?;
+    for (number, command) in commands.iter().enumerate() {
+        oven.take(command).map_err(|error| (number, error))?;
+    }
+    let last = commands.len().saturating_sub(1);
+    oven.finish().map_err(|error| (last, error))
+}
+
+/// Changes an action profile of a program that has begun.
+///
+/// # Errors
+///
+/// There is no such profile, what is added is there already, or what is changed is not; or the program cannot
+/// be so, as when something leads to what is taken away.
+pub fn edit_profile(
+    (program, setup): (Checked, Setup),
+    profile: &str,
+    edit: &ProfileEdit,
+) -> Result<(Checked, Setup), CommandError> {
+    let mut oven = Oven::new(program, setup)?;
+    oven.edit_profile(profile, edit)?;
+    oven.finish()
+}
+
+/// What is done with an entry, a member or a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryVerb {
     /// Adds one that there is not yet.
     Add,
     /// Gives one that there is another action.
     Set,
-    /// Takes one away. Its action does not matter.
+    /// Takes one away. What it leads to does not matter.
     Delete,
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use p4_ir::Checked;
+use p4_ir::setup::Setup;
 
 use crate::error::{Difference, Expected};
 use crate::script::{Command, Expectation, Line};
@@ -71,9 +72,19 @@ impl Expectations {
 ///
 /// # Errors
 ///
-/// The first difference: a command that cannot be done or a counter that differs, else the first packet.
+/// As for [`run_given`].
 pub fn run(program: Checked, script: &[Line]) -> Result<(), Difference> {
+    run_given(program, &Setup::default(), script)
+}
+
+/// Runs a script on a fresh program that has been given groups, sessions and rates of meters.
+///
+/// # Errors
+///
+/// The first difference: a command that cannot be done or a counter that differs, else the first packet.
+pub fn run_given(program: Checked, given: &Setup, script: &[Line]) -> Result<(), Difference> {
     let mut session = Session::new(program).map_err(Difference::Program)?;
+    session.state().give(given).map_err(Difference::Program)?;
     let mut expectations = Expectations::of(script);
     for line in script {
         let sent = session.run(&line.command).map_err(|error| Difference::Command {

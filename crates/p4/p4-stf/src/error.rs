@@ -133,6 +133,16 @@ pub enum CommandError {
         /// The number.
         number: u32,
     },
+    /// An action profile has such a member or group already.
+    #[error("action profile {profile} has {what} {number} already")]
+    InProfile {
+        /// Name of the profile.
+        profile: String,
+        /// Member or group.
+        what: &'static str,
+        /// The number.
+        number: u32,
+    },
     /// There is no entry with such keys and priority.
     #[error("there is no entry with these keys and this priority")]
     NoEntry,

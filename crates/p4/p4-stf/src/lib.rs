@@ -37,9 +37,10 @@ mod profile;
 pub mod script;
 mod session;
 
-pub use bake::{EntryVerb, bake, change, set_rates};
-pub use check::{Expectations, run};
+pub use bake::{EntryVerb, bake, change, edit_profile, extend, set_rates};
+pub use check::{Expectations, run, run_given};
 
 pub use error::{CommandError, Difference, Expected, Failure, NameError, Problem, ScriptError, Unreadable};
 pub use number::{Digits, MAX_DIGITS};
+pub use profile::ProfileEdit;
 pub use session::{Sent, Session};

@@ -1,14 +1,44 @@
 //! Action profiles as BMv2's command line fills them: members and groups, which get numbers from 0 on in
-//! their order, and entries that lead to them. They are put into a program before its first packet.
+//! their order, and entries that lead to them. They are put into a program before its first packet, or into
+//! the next version of one that runs; members and groups of that can be changed and removed, too.
 
-use crate::bake::Oven;
+use crate::bake::{EntryVerb, Oven};
 use crate::entry::{self, pattern};
 use crate::error::CommandError;
 use crate::names;
 use crate::number::Digits;
 use crate::script::{Add, Leads, ProfileCommand};
-use p4_ir::{ActionGroup, ActionProfile, DefaultEntry, Entry, EntryTarget, Implementation, Share, TableId};
+use p4_ir::{
+    ActionGroup, ActionProfile, DefaultEntry, Entry, EntryAction, EntryTarget, Implementation, Share, TableId,
+};
 use std::collections::BTreeMap;
+
+/// A change of an action profile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProfileEdit {
+    /// Adds a member, or gives one another action.
+    PutMember {
+        /// Which of the two.
+        verb: EntryVerb,
+        /// Number of the member.
+        member: u32,
+        /// Name of the action, or its end.
+        action: String,
+        /// Arguments of the action, by name.
+        arguments: Vec<(String, Digits)>,
+    },
+    /// Adds a group, or gives one other members.
+    PutGroup {
+        /// Which of the two.
+        verb: EntryVerb,
+        /// Number of the group.
+        group: u32,
+        /// Members by their numbers, with their part of the packets.
+        members: BTreeMap<u32, Share>,
+    },
+    /// Removes a member or a group to which nothing leads.
+    Remove(Leads),
+}
 
 impl Oven {
     /// Puts a line into the program.
@@ -55,6 +85,18 @@ impl Oven {
         arguments: &[(String, Digits)],
     ) -> Result<(), CommandError> {
         let (profile, table) = self.profile(profile)?;
+        let action = self.member_action((action, arguments), table)?;
+        let members = &mut self.program.profiles[profile].members;
+        members.insert(next(members.keys()), action);
+        Ok(())
+    }
+
+    /// The action of a member of a table's profile.
+    fn member_action(
+        &self,
+        (action, arguments): (&str, &[(String, Digits)]),
+        table: usize,
+    ) -> Result<EntryAction, CommandError> {
         let add = Add {
             table: String::new(),
             priority: 0,
@@ -63,9 +105,42 @@ impl Oven {
             arguments: arguments.to_vec(),
             id: None,
         };
-        let action = self.entry_action(&add, table)?;
-        let members = &mut self.program.profiles[profile].members;
-        members.insert(next(members.keys()), action);
+        self.entry_action(&add, table)
+    }
+
+    /// Makes a change of a profile.
+    pub(crate) fn edit_profile(&mut self, name: &str, edit: &ProfileEdit) -> Result<(), CommandError> {
+        let (number, table) = self.profile(name)?;
+        match edit {
+            ProfileEdit::PutMember {
+                verb,
+                member,
+                action,
+                arguments,
+            } => {
+                let made = self.member_action((action, arguments), table)?;
+                let profile = &mut self.program.profiles[number];
+                check_verb(profile, *verb, Leads::Member(*member))?;
+                profile.members.insert(*member, made);
+            }
+            ProfileEdit::PutGroup { verb, group, members } => {
+                let profile = &mut self.program.profiles[number];
+                check_verb(profile, *verb, Leads::Group(*group))?;
+                for member in members.keys() {
+                    check(profile, Leads::Member(*member))?;
+                }
+                let own = profile.groups.entry(*group).or_default();
+                own.members.clone_from(members);
+            }
+            ProfileEdit::Remove(leads) => {
+                let profile = &mut self.program.profiles[number];
+                check(profile, *leads)?;
+                match leads {
+                    Leads::Member(member) => drop(profile.members.remove(member)),
+                    Leads::Group(group) => drop(profile.groups.remove(group)),
+                }
+            }
+        }
         Ok(())
     }
 
@@ -134,14 +209,39 @@ fn next<'a>(mut numbers: impl DoubleEndedIterator<Item = &'a u32>) -> u32 {
     numbers.next_back().map_or(0, |last| last.saturating_add(1))
 }
 
+/// Refuses to add what is there, and to change what is not.
+fn check_verb(profile: &ActionProfile, verb: EntryVerb, leads: Leads) -> Result<(), CommandError> {
+    match (verb, check(profile, leads)) {
+        (EntryVerb::Add, Ok(())) => {
+            let (what, number) = named(leads);
+            let profile = profile.identity.name.clone();
+            Err(CommandError::InProfile {
+                profile,
+                what,
+                number,
+            })
+        }
+        (EntryVerb::Add, Err(_)) => Ok(()),
+        (EntryVerb::Set | EntryVerb::Delete, found) => found,
+    }
+}
+
+fn named(leads: Leads) -> (&'static str, u32) {
+    match leads {
+        Leads::Member(member) => ("member", member),
+        Leads::Group(group) => ("group", group),
+    }
+}
+
 fn check(profile: &ActionProfile, leads: Leads) -> Result<(), CommandError> {
-    let (is_there, what, number) = match leads {
-        Leads::Member(member) => (profile.members.contains_key(&member), "member", member),
-        Leads::Group(group) => (profile.groups.contains_key(&group), "group", group),
+    let is_there = match leads {
+        Leads::Member(member) => profile.members.contains_key(&member),
+        Leads::Group(group) => profile.groups.contains_key(&group),
     };
     if is_there {
         return Ok(());
     }
+    let (what, number) = named(leads);
     let profile = profile.identity.name.clone();
     Err(CommandError::NotInProfile {
         profile,

@@ -51,6 +51,9 @@ impl Session {
         let engine = Engine::new(program)?;
         let state = State::new(&engine, StateLimits::default())?;
         let context = Context::new(&engine, 1);
+        let profiles = engine.program().profiles.iter();
+        let taken = profiles.filter_map(|profile| profile.members.keys().next_back());
+        let member = taken.max().map_or(1, |last| last.saturating_add(1));
         Ok(Session {
             engine,
             state,
@@ -59,7 +62,7 @@ impl Session {
             entries: HashMap::new(),
             nodes: Vec::new(),
             groups: BTreeMap::new(),
-            member: 1,
+            member,
         })
     }
 

@@ -254,6 +254,9 @@ pub enum P4Verb {
     },
     /// Run packets from capture files through a program, and write those that leave to DIR/PORT.pcap
     Run(P4RunArgs),
+    /// Run packet tests on a copy of a loaded program with its entries, or on a file's program; the loaded
+    /// one and its packets are not touched
+    Test(P4TestArgs),
     /// Put a program in force as the forwarder of ports, in the place of a program of that name; it lasts
     /// until it is unloaded or `hyperswitch run` ends
     Load(P4LoadArgs),
@@ -271,6 +274,9 @@ pub enum P4Verb {
     /// List or set the rates of a loaded program's meters
     #[command(subcommand)]
     Meter(P4MeterVerb),
+    /// Change or list members and groups of a loaded program's action profiles, while packets flow
+    #[command(subcommand)]
+    Group(P4GroupVerb),
     /// Show or change the ports of loaded programs, which stay
     #[command(subcommand)]
     Port(P4PortVerb),
@@ -412,12 +418,98 @@ pub struct P4EntryArgs {
     /// Name of the program
     pub name: String,
     /// "TABLE ACTION KEYS => ARGUMENTS PRIORITY", as BMv2's table_add has it; to delete, "TABLE KEYS =>
-    /// PRIORITY"
+    /// PRIORITY". Other lines of BMv2's `commands.txt`, for members and groups among them, can be added
     #[arg(value_name = "ENTRY")]
     pub entries: Vec<String>,
     /// Further ones, one in each line
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum P4GroupVerb {
+    /// List members and groups
+    List {
+        /// Name of the program
+        name: String,
+        /// Of this action profile only
+        profile: Option<String>,
+    },
+    /// Add a group
+    Add(P4GroupArgs),
+    /// Give a group other members
+    Set(P4GroupArgs),
+    /// Remove a group to which no entry leads
+    Remove(P4ProfileArgs),
+    /// Add a member: an action to which entries and groups lead
+    AddMember(P4MemberArgs),
+    /// Give a member another action
+    SetMember(P4MemberArgs),
+    /// Remove a member to which no entry and no group leads
+    RemoveMember(P4ProfileArgs),
+}
+
+/// A member or a group of an action profile.
+#[derive(Args, Debug)]
+pub struct P4ProfileArgs {
+    /// Name of the program
+    pub name: String,
+    /// Name of the action profile, or its end; or of a table that has it
+    pub profile: String,
+    /// Number of the member or group
+    pub number: u32,
+}
+
+#[derive(Args, Debug)]
+pub struct P4GroupArgs {
+    #[command(flatten)]
+    pub group: P4ProfileArgs,
+    /// Numbers of members, each with its part of the packets [default: 1] and the port without which it is
+    /// not chosen
+    #[arg(value_name = "MEMBER[:WEIGHT][@PORT]")]
+    pub members: Vec<P4Choice>,
+}
+
+#[derive(Args, Debug)]
+pub struct P4MemberArgs {
+    #[command(flatten)]
+    pub member: P4ProfileArgs,
+    /// Name of the action, or its end
+    pub action: String,
+    /// Arguments of the action, as in `p4 entry add`
+    #[arg(value_name = "ARGUMENT")]
+    pub arguments: Vec<String>,
+}
+
+/// A member of a group with its part of the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct P4Choice {
+    /// Number of the member.
+    pub member: u32,
+    /// Part of the packets, above 0.
+    pub weight: u32,
+    /// Port without which it is not chosen, below 511.
+    pub watch: Option<u16>,
+}
+
+impl std::str::FromStr for P4Choice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<P4Choice, String> {
+        let wrong = || format!("{text:?} is not MEMBER[:WEIGHT][@PORT]");
+        let (rest, watch) = match text.split_once('@') {
+            Some((rest, port)) => (rest, Some(port.parse().map_err(|_| wrong())?)),
+            None => (text, None),
+        };
+        let (member, weight) = rest.split_once(':').unwrap_or((rest, "1"));
+        let choice = P4Choice {
+            member: member.parse().map_err(|_| wrong())?,
+            weight: weight.parse().map_err(|_| wrong())?,
+            watch,
+        };
+        let is_sound = choice.weight > 0 && watch.is_none_or(|port| port < control_protocol::p4::P4_PORTS);
+        is_sound.then_some(choice).ok_or_else(wrong)
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -521,6 +613,17 @@ pub struct P4LoadArgs {
     /// Load it even if registers, counters or meters of the program in whose place it comes are lost
     #[arg(long)]
     pub discard: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct P4TestArgs {
+    /// Name of a loaded program; or, if there is such a file, what p4c wrote for BMv2 (JSON), or the
+    /// serialised form
+    #[arg(value_name = "NAME|FILE")]
+    pub program: String,
+    /// Scripts of packet tests; each begins with the program as it is, its counters and registers at zero
+    #[arg(value_name = "SCRIPT", required = true)]
+    pub scripts: Vec<PathBuf>,
 }
 
 #[derive(Args, Debug)]

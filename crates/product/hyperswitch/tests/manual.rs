@@ -35,7 +35,7 @@ fn every_verb_has_a_page_and_no_internals_have() {
     generate("man", &pages);
     let verbs = "run|status|report|switch|switch-add|switch-del|switch-list|port|port-add|port-del|port-set|port-show|\
         port-list|mac|mac-list|mac-flush|flow|flow-list|flow-flush|events|stats|stats-placement|top|trace|capture|policy|policy-check|policy-list|policy-show|\
-        policy-log|policy-explain|policy-diff|check|config|config-show|apply|confirm|reload|version|schema|p4|p4-check|p4-graph|p4-run|\
+        policy-log|policy-explain|policy-diff|check|config|config-show|apply|confirm|reload|version|schema|p4|p4-check|p4-graph|p4-run|p4-test|p4-group|p4-group-list|p4-group-add|p4-group-set|p4-group-remove|p4-group-add-member|p4-group-set-member|p4-group-remove-member|\
         p4-load|p4-show|p4-unload|p4-rollback|p4-export|p4-import|p4-entry|p4-entry-add|p4-entry-set|p4-entry-delete|p4-entry-list|p4-counter|\
         p4-counter-list|p4-counter-set|p4-register|p4-register-list|p4-register-set|p4-meter|p4-meter-list|p4-meter-set|p4-port|p4-port-show|p4-port-set|p4-port-remove|p4-link|p4-link-show|p4-link-add|p4-link-remove|p4-stage|p4-stage-show|p4-stage-add|p4-stage-move|p4-stage-replace|p4-stage-remove|\
         ovs|ovs-start|ovs-stop|ovs-status|ovs-plug|ovs-trace";

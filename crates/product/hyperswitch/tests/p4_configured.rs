@@ -521,3 +521,123 @@ fn ports_and_links_are_changed_while_a_program_stays() {
     world.refuses(&["apply", &far], "it is at switch far, and others are at lan");
     world.until(&as_the_file_has_it);
 }
+
+const COMMANDS: &str = "\
+table_add services select_pool 10.0.0.100 6 80 => 1
+table_add l2_forward forward 02:00:00:00:00:0a => 1
+act_prof_create_member servers to_server 02:00:00:00:00:0b 10.0.1.1 8080 2
+act_prof_create_member servers to_server 02:00:00:00:00:0c 10.0.1.2 8080 3
+act_prof_create_group servers
+act_prof_add_member_to_group servers 0 0
+table_indirect_add_with_group pools 1 => 0
+";
+
+/// A packet of the service, and as it leaves for the first server and for the second.
+const PACKET: &str = "packet 1 0200000000f102000000000a08004500002d000140004006062cc63364070a000064c7380050000003e800000000500210005bfc000068656c6c6f\n";
+const TO_FIRST: &str = "expect 2 02000000000b\n";
+const TO_SECOND: &str = "expect 3 02000000000c\n";
+
+#[test]
+fn members_and_groups_change_by_command_and_packet_tests_run_on_a_copy() {
+    let world = World::start(PORTS);
+    let balancer = program("load_balancer");
+    // The checksum of TCP over the whole payload is more than the usual quota.
+    let allowed = ["--operations", "65536"];
+    world.says(
+        &[
+            &["p4", "load", balancer.to_str().unwrap(), "--name", "lb"],
+            &allowed[..],
+        ]
+        .concat(),
+    );
+    let file = world.write("commands.txt", COMMANDS);
+    world.says(&["p4", "entry", "add", "lb", "--file", &file]);
+    let [first, second] = [("first.stf", TO_FIRST), ("second.stf", TO_SECOND)].map(|(name, expect)| {
+        let text = format!("{PACKET}{}\n", expect.trim_end());
+        world.write(name, &text)
+    });
+    assert_eq!(
+        world.says(&["p4", "test", "lb", &first]),
+        format!("passed  {first}\n")
+    );
+    let listed = |world: &World| world.says(&["p4", "group", "list", "lb"]);
+    assert!(
+        listed(&world).contains("group 0  members 0"),
+        "{}",
+        listed(&world)
+    );
+    // The group has the other member.
+    world.says(&["p4", "group", "set", "lb", "servers", "0", "1:3@4"]);
+    assert!(
+        listed(&world).contains("group 0  members 1:3@4"),
+        "{}",
+        listed(&world)
+    );
+    let refused = world
+        .instance
+        .verb(&["p4", "test", "lb", &second, &first])
+        .unwrap_err();
+    assert!(refused.contains("1 of 2 scripts failed"), "{refused}");
+    // A member has another action, and a new one comes.
+    let server = ["to_server", "02:00:00:00:00:0b", "10.0.1.1", "8080", "2"];
+    let member = |verb, number| [&["p4", "group", verb, "lb", "servers", number], &server[..]].concat();
+    world.says(&member("set-member", "1"));
+    world.says(&["p4", "test", "lb", &first]);
+    world.says(&member("add-member", "7"));
+    world.says(&["p4", "group", "add", "lb", "servers", "5", "7", "0:2"]);
+    for (arguments, expected) in [
+        (member("add-member", "7"), "has member 7 already"),
+        (member("set-member", "8"), "has no member 8"),
+        (
+            vec!["p4", "group", "remove-member", "lb", "servers", "7"],
+            "member 7, which does not exist",
+        ),
+        (
+            vec!["p4", "group", "remove", "lb", "servers", "0"],
+            "group 0, which does not exist",
+        ),
+        (
+            vec!["p4", "group", "add", "lb", "servers", "5"],
+            "has group 5 already",
+        ),
+        (
+            vec!["p4", "group", "set", "lb", "servers", "5", "7", "7"],
+            "member 7 is there twice",
+        ),
+        (
+            vec!["p4", "group", "set", "lb", "servers", "5", "7:0"],
+            "MEMBER[:WEIGHT][@PORT]",
+        ),
+        (vec!["p4", "group", "set", "lb", "none", "5", "7"], "none"),
+        (
+            vec!["p4", "group", "list", "lb", "none"],
+            "there is no action profile none",
+        ),
+        (vec!["p4", "test", "gone", &first], "no P4 switch gone"),
+    ] {
+        world.refuses(&arguments, expected);
+    }
+    world.says(&["p4", "group", "remove", "lb", "servers", "5"]);
+    world.says(&["p4", "group", "remove-member", "lb", "servers", "7"]);
+    let rows = world
+        .instance
+        .verb(&["p4", "group", "list", "lb", "servers"])
+        .unwrap();
+    let kinds: Vec<_> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| (&row["member"], &row["group"]))
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            (&0.into(), &Value::Null),
+            (&1.into(), &Value::Null),
+            (&Value::Null, &0.into())
+        ]
+    );
+    // A file's program has no entries: nothing leaves.
+    let silent = world.write("silent.stf", PACKET);
+    world.says(&["p4", "test", balancer.to_str().unwrap(), &silent]);
+}

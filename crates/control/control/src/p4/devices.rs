@@ -26,7 +26,13 @@ impl Control {
             | Request::P4Read { name, .. }
             | Request::P4Write { name, .. }
             | Request::P4WriteAll { name, .. } => drop(device(name)?),
-            Request::P4Load { name, replaces, .. } => {
+            Request::P4Load {
+                name,
+                replaces,
+                changes,
+                writes,
+                ..
+            } => {
                 let device = device(name.as_str())?;
                 let present = self.intent.p4.get(name.as_str());
                 let allowed = device.operations.map(P4Operations::get);
@@ -35,6 +41,8 @@ impl Control {
                     operations: allowed.or(present.and_then(|own| own.operations)),
                     name: name.clone(),
                     replaces: *replaces,
+                    changes: *changes,
+                    writes: writes.clone(),
                 });
             }
             _ => return Err(Refusal::NoDevice),

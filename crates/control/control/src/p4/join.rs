@@ -25,7 +25,8 @@ use std::os::fd::OwnedFd;
 const MAX_BYTES: u64 = 8 << 20;
 
 impl Control {
-    /// Loads a program for a user, who is answered when the data plane has taken or refused it.
+    /// Loads a program for a user, or changes of the present one's entries, and answers when the data plane
+    /// has taken or refused it.
     ///
     /// # Errors
     /// The request is refused before the data plane is asked.
@@ -33,8 +34,9 @@ impl Control {
         &mut self,
         token: Token,
         name: &str,
-        (ports, operations, replaces): (Option<Vec<P4Place>>, Option<u32>, Option<u64>),
-        fds: Vec<OwnedFd>,
+        (ports, operations): (Option<Vec<P4Place>>, Option<u32>),
+        (replaces, changes): (Option<u64>, bool),
+        (writes, fds): (Vec<P4CellWrite>, Vec<OwnedFd>),
     ) -> Served {
         self.can_try()?;
         let only_entries = ports.is_none();
@@ -51,10 +53,12 @@ impl Control {
             Some(present) if only_entries => operations.or(present.operations),
             _ => operations,
         };
-        let version = Version::new(
-            sealed::read(fds, MAX_BYTES).ok_or(Refusal::NoProgram)?,
-            operations,
-        );
+        let bytes = sealed::read(fds, MAX_BYTES).ok_or(Refusal::NoProgram)?;
+        let version = match changes {
+            true => self.p4_changed(name, &bytes, operations)?,
+            false => Version::new(bytes, operations),
+        };
+        let version = version.with(writes);
         let number = match present {
             Some(present) => present.number,
             None => free_number(&self.p4_numbers())?,
@@ -73,6 +77,15 @@ impl Control {
             own.succeeding(present)
         };
         self.try_version((token, name), own, version)
+    }
+
+    /// The present version of a P4 switch with a batch of changes.
+    fn p4_changed(&self, name: &str, batch: &[u8], operations: Option<u32>) -> Result<Version, Refusal> {
+        let present = self.p4.wanted(self.p4_number(name)?);
+        let present = present.ok_or_else(|| Refusal::NoP4(name.into()))?;
+        let changed = present.changed(batch, operations);
+        let is_bounded = changed.bytes().len() as u64 <= MAX_BYTES;
+        is_bounded.then_some(changed).ok_or(Refusal::NoProgram)
     }
 
     /// Has the data plane try a version, for a user who is answered then.
@@ -101,7 +114,7 @@ impl Control {
             path: self.store.program(former.program),
             error,
         })?;
-        let version = Version::new(bytes, former.operations);
+        let version = Version::stored(former.program, bytes, former.operations);
         let own = P4Intent {
             program: former.program,
             operations: former.operations,
@@ -264,7 +277,10 @@ impl Control {
                 continue;
             }
             match self.store.load_program(own.program) {
-                Ok(bytes) => self.p4.want(id, Some(Version::new(bytes, own.operations))),
+                Ok(bytes) => {
+                    let version = Version::stored(own.program, bytes, own.operations);
+                    self.p4.want(id, Some(version));
+                }
                 Err(error) => {
                     log::error!("P4 switch {name}: its program cannot be read: {error}");
                     self.p4.want(id, None);

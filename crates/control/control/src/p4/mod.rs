@@ -4,6 +4,9 @@
 //! asked for first, since P4 switches outlive this process: one with the wanted tag stays as it is. Changes
 //! are made one after the other, and the next one begins when the one before was answered.
 //!
+//! A version that differs from the one before in entries alone is its bytes and those of a batch of changes;
+//! a data plane that has the one before gets the batch.
+//!
 //! A version that a user loads is on *trial* until the data plane has answered: only then is it the user's
 //! intent, and ports are bound. When it is refused, nothing has changed. A port that is bound is no port of
 //! the learning switch: it is disconnected there.
@@ -29,7 +32,7 @@ pub(crate) use join::free_number;
 
 use crate::intent::P4Intent;
 use crate::users::Token;
-use control_protocol::p4::{MAX_PIECE, P4Answer, P4Binding, P4Request};
+use control_protocol::p4::{MAX_PIECE, P4Answer, P4Binding, P4CellWrite, P4Request};
 use flow::P4Id;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -43,6 +46,18 @@ pub(crate) struct Version {
     /// Most operations of a pass that it is allowed, if more than usual.
     operations: Option<u32>,
     bytes: Arc<[u8]>,
+    last: Option<LastBatch>,
+    /// Cells that get values when it comes into force first.
+    writes: Vec<P4CellWrite>,
+}
+
+/// A batch of changes of entries at the end of a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LastBatch {
+    /// The tag of the version without it, which the data plane may have.
+    from: u64,
+    /// Where it begins.
+    start: usize,
 }
 
 /// P4 switches on their way to the data plane.
@@ -91,7 +106,52 @@ impl Version {
             tag: hasher.finish(),
             operations,
             bytes: bytes.into(),
+            last: None,
+            writes: Vec::new(),
         }
+    }
+
+    /// A version that the store has under its tag.
+    pub fn stored(tag: u64, bytes: Vec<u8>, operations: Option<u32>) -> Version {
+        Version {
+            tag,
+            operations,
+            bytes: bytes.into(),
+            last: None,
+            writes: Vec::new(),
+        }
+    }
+
+    /// The version with a further batch of changes of entries, which stands behind it.
+    pub fn changed(&self, batch: &[u8], operations: Option<u32>) -> Version {
+        let mut hasher = DefaultHasher::new();
+        (self.tag, batch, operations).hash(&mut hasher);
+        Version {
+            tag: hasher.finish(),
+            operations,
+            bytes: [&self.bytes[..], batch].concat().into(),
+            last: Some(LastBatch {
+                from: self.tag,
+                start: self.bytes.len(),
+            }),
+            writes: Vec::new(),
+        }
+    }
+
+    /// The version, with cells that get values when it comes into force. It is another one then.
+    pub fn with(mut self, writes: Vec<P4CellWrite>) -> Version {
+        if !writes.is_empty() {
+            let mut hasher = DefaultHasher::new();
+            (self.tag, format!("{writes:?}")).hash(&mut hasher);
+            self.tag = hasher.finish();
+        }
+        Version { writes, ..self }
+    }
+
+    /// The batch that makes this version of the one with a tag.
+    fn batch_behind(&self, held: Option<u64>) -> Option<(u64, &[u8])> {
+        let last = self.last.filter(|last| held == Some(last.from))?;
+        Some((last.from, &self.bytes[last.start..]))
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -216,12 +276,23 @@ impl P4Run {
             let mut requests = vec![P4Request::Begin { switch }];
             let allowed = version.operations;
             requests.extend(allowed.map(|operations| P4Request::Allow { switch, operations }));
-            requests.extend(version.bytes.chunks(MAX_PIECE).map(|piece| P4Request::Add {
+            let batch = version.batch_behind(held.get(&switch).copied());
+            let bytes = batch.map_or(&version.bytes[..], |(_, batch)| batch);
+            requests.extend(bytes.chunks(MAX_PIECE).map(|piece| P4Request::Add {
                 switch,
                 bytes: piece.to_vec(),
             }));
+            let is_tried = |trial: &Trial| P4Id(trial.intent.number) == switch;
+            // A data plane that gets the version later begins with cells at zero anyway.
+            if self.trial.as_ref().is_some_and(is_tried) && !version.writes.is_empty() {
+                let writes = version.writes.clone();
+                requests.push(P4Request::Set { switch, writes });
+            }
             let tag = version.tag;
-            requests.push(P4Request::Commit { switch, tag });
+            requests.push(match batch {
+                Some((from, _)) => P4Request::CommitChanges { switch, from, tag },
+                None => P4Request::Commit { switch, tag },
+            });
             return Some((requests, Effect::Put(switch, tag)));
         }
         let idle = held.keys().find(|switch| !self.wanted.contains_key(switch))?;
@@ -354,6 +425,31 @@ mod tests {
         assert_eq!(run.next(), [P4Request::Delete { switch: P4Id(9) }]);
         all_done(&mut run, 1);
         assert!(run.next().is_empty());
+    }
+
+    #[test]
+    fn a_data_plane_that_has_the_version_before_gets_the_changes_alone() {
+        let first = Version::new(vec![1; 5], None);
+        let second = first.changed(&[2, 2], None);
+        assert_eq!(second.bytes(), [1, 1, 1, 1, 1, 2, 2]);
+        assert_ne!(second.tag, first.changed(&[2, 3], None).tag);
+        let mut run = P4Run::default();
+        run.want(ONE, Some(second.clone()));
+        found(&mut run, vec![info(ONE, first.tag)]);
+        let bytes_of = |requests: &[P4Request]| match requests {
+            [P4Request::Begin { .. }, P4Request::Add { bytes, .. }, _] => bytes.clone(),
+            other => panic!("{other:?}"),
+        };
+        let requests = run.next();
+        assert_eq!(bytes_of(&requests), [2, 2]);
+        let (switch, from, tag) = (ONE, first.tag, second.tag);
+        assert_eq!(requests[2], P4Request::CommitChanges { switch, from, tag });
+        // Another data plane has neither.
+        run.lose();
+        found(&mut run, vec![]);
+        let requests = run.next();
+        assert_eq!(bytes_of(&requests), second.bytes());
+        assert_eq!(requests[2], P4Request::Commit { switch, tag });
     }
 
     #[test]

@@ -49,6 +49,8 @@ fn the_process_for_p4runtime_reaches_its_devices_only() {
         ports: None,
         operations: None,
         replaces: None,
+        changes: false,
+        writes: Vec::new(),
     };
     let program = |name: &str| Verb::P4Program {
         name: name.into(),

@@ -27,7 +27,7 @@ pub(super) fn read(version: &Version, array: P4Array, from: u32) -> Result<P4Ans
 /// Cells of an array, and words of one.
 fn shape(version: &Version, array: P4Array) -> Option<(u32, u32)> {
     let program = version.engine.program();
-    let table = |number: u16| program.tables.get(usize::from(number));
+    let tables = version.state.tables().look();
     // A program has fewer entries than a u32 counts.
     Some(match array {
         P4Array::Counter(number) => (program.counters.get(usize::from(number))?.size, 2),
@@ -36,18 +36,18 @@ fn shape(version: &Version, array: P4Array) -> Option<(u32, u32)> {
             (register.size, words_of(register))
         }
         P4Array::Entries(number) => {
-            let table = table(number).filter(|table| table.counter.is_some())?;
-            (table.entries.len() as u32 + 1, 2)
+            let table = tables.table(number.into()).ok()?;
+            (table.spec().counters.then_some(table.len())? as u32 + 1, 2)
         }
         P4Array::Idle(number) => {
-            let table = table(number).filter(|table| table.has_idle_times())?;
-            (table.entries.len() as u32, 1)
+            let table = tables.table(number.into()).ok()?;
+            (table.spec().idle.then_some(table.len())? as u32, 1)
         }
     })
 }
 
 fn add_cell(version: &Version, array: P4Array, cell: u32, words: &mut Vec<u64>) -> Result<(), P4Refused> {
-    let (state, program) = (&version.state, version.engine.program());
+    let state = &version.state;
     match array {
         P4Array::Counter(number) => {
             let count = state.counter(CounterId(number), cell.into())?;
@@ -55,12 +55,12 @@ fn add_cell(version: &Version, array: P4Array, cell: u32, words: &mut Vec<u64>) 
         }
         P4Array::Register(number) => words.extend(state.register(RegisterId(number), cell.into())?),
         P4Array::Entries(number) => {
-            let count = state.entry_count(program, TableId(number), cell as usize);
+            let count = state.entry_count(TableId(number), cell as usize);
             let count = count.unwrap_or_default();
             words.extend([count.packets, count.bytes]);
         }
         P4Array::Idle(number) => {
-            let last = state.last_use(program, TableId(number), cell as usize);
+            let last = state.last_use(TableId(number), cell as usize);
             words.push(version.now().saturating_sub(last.unwrap_or(0)));
         }
     }
@@ -119,7 +119,7 @@ fn read_as_long(version: &Version, write: &P4CellWrite) -> Result<Vec<u64>, P4Re
 }
 
 fn set(version: &Version, array: P4Array, cell: u32, words: &[u64]) -> Result<(), P4Refused> {
-    let (state, program) = (&version.state, version.engine.program());
+    let state = &version.state;
     let missing = || P4Refused::NoCell { array, cell };
     let count = || match *words {
         [packets, bytes] => Ok(CounterValue { packets, bytes }),
@@ -129,7 +129,7 @@ fn set(version: &Version, array: P4Array, cell: u32, words: &[u64]) -> Result<()
         P4Array::Counter(number) => state.set_counter(CounterId(number), cell.into(), count()?)?,
         P4Array::Register(number) => state.set_register(RegisterId(number), cell.into(), words)?,
         P4Array::Entries(number) => {
-            let set = state.set_entry_count(program, TableId(number), cell as usize, count()?);
+            let set = state.set_entry_count(TableId(number), cell as usize, count()?);
             set.ok_or_else(missing)?;
         }
         P4Array::Idle(_) => return Err(missing()),

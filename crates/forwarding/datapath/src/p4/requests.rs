@@ -1,12 +1,13 @@
 //! A controller's requests about P4 switches.
 //!
-//! Drafts are bytes. A commit is made ready by a thread of its own, one at a time, since the checker and the
-//! tables of a large program take tens of milliseconds, in which the channel thread has others to serve.
-//! Commits, deletions, and requests about cells are served in their order. Commits, deletions and links are
-//! answered when no forwarding thread can have what was before any more. What entries of a version have
-//! counted is added to the next one's then, and it is freed here: a forwarding thread frees no tables.
+//! Drafts are bytes, of a version or of changes of the present one's entries. A commit is made ready by a
+//! thread of its own, one at a time, since the checker and the tables of a large program take tens of
+//! milliseconds, in which the channel thread has others to serve. Commits, deletions, and requests about
+//! cells are served in their order. Commits, deletions and links are answered when no forwarding thread can
+//! have what was before any more. What entries of a version have counted is added to the next one's then, and
+//! it is freed here: a forwarding thread frees no tables.
 
-use super::version::{Counts, P4Refused, Version, within};
+use super::version::{P4Refused, Version, within};
 use super::{P4Key, P4Switch, cells};
 use crate::refusal::Refusal;
 use crate::state::Datapath;
@@ -46,11 +47,15 @@ struct Draft {
     bytes: Vec<u8>,
     /// Most operations of a pass.
     operations: u32,
+    /// Cells that get values when the version comes into force.
+    writes: Vec<P4CellWrite>,
 }
 
 enum Change {
     Commit {
         switch: P4Id,
+        /// The tag of the version that the draft changes; `None`: the draft is a whole one.
+        from: Option<u64>,
         tag: u64,
         draft: Draft,
     },
@@ -71,6 +76,8 @@ struct Writing {
     period: u64,
     switch: Arc<P4Switch>,
     writes: Vec<P4CellWrite>,
+    /// The version that comes into force with these cells.
+    next: Option<(P4Key, Arc<P4Switch>)>,
 }
 
 /// A request about cells of a version's arrays.
@@ -92,12 +99,23 @@ struct Published {
     versions: Option<[Arc<P4Switch>; 2]>,
 }
 
+/// When what a former version has counted is added to the next one's counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    /// As soon as no packet runs through it.
+    Later,
+    /// Has been done.
+    Already,
+}
+
 /// A version that a thread makes ready.
 struct Making {
     /// Of the request; `None` if its controller is gone.
     serial: Option<u32>,
     switch: P4Id,
     tag: u64,
+    /// Cells that get values then.
+    writes: Vec<P4CellWrite>,
     thread: JoinHandle<Result<Version, P4Refused>>,
 }
 
@@ -142,14 +160,11 @@ impl P4Work {
             P4Request::Begin { switch } => self.begin(switch),
             P4Request::Add { switch, bytes } => self.add(switch, &bytes),
             P4Request::Allow { switch, operations } => self.allow(switch, operations),
-            P4Request::Commit { switch, tag } => match self.drafts.remove(&switch) {
-                Some(draft) => {
-                    self.waiting
-                        .push_back((serial, Change::Commit { switch, tag, draft }));
-                    return None;
-                }
-                None => Err(P4Refused::NoDraft(switch)),
-            },
+            P4Request::Set { switch, writes } => self.set(switch, writes),
+            P4Request::Commit { switch, tag } => return self.commit(serial, switch, None, tag),
+            P4Request::CommitChanges { switch, from, tag } => {
+                return self.commit(serial, switch, Some(from), tag);
+            }
             P4Request::Delete { switch } => {
                 self.waiting.push_back((serial, Change::Delete(switch)));
                 return None;
@@ -193,6 +208,27 @@ impl P4Work {
         });
     }
 
+    /// Queues a commit.
+    fn commit(
+        &mut self,
+        serial: u32,
+        switch: P4Id,
+        from: Option<u64>,
+        tag: u64,
+    ) -> Option<Result<Answer, Refusal>> {
+        let Some(draft) = self.drafts.remove(&switch) else {
+            return Some(Err(P4Refused::NoDraft(switch).into()));
+        };
+        let change = Change::Commit {
+            switch,
+            from,
+            tag,
+            draft,
+        };
+        self.waiting.push_back((serial, change));
+        None
+    }
+
     /// Queues a request about cells, so that it is served behind commits that were made before.
     fn ask_cells(
         &mut self,
@@ -234,6 +270,7 @@ impl P4Work {
         let draft = Draft {
             bytes: Vec::new(),
             operations: USUAL_OPERATIONS,
+            writes: Vec::new(),
         };
         self.drafts.insert(switch, draft);
         Ok(())
@@ -244,6 +281,13 @@ impl P4Work {
         let (value, limit) = (operations.into(), MAX_OPERATIONS.into());
         within("operations of one pass that are allowed", value, limit)?;
         draft.operations = operations;
+        Ok(())
+    }
+
+    fn set(&mut self, switch: P4Id, writes: Vec<P4CellWrite>) -> Result<(), P4Refused> {
+        check_writes(&writes)?;
+        let draft = self.drafts.get_mut(&switch).ok_or(P4Refused::NoDraft(switch))?;
+        draft.writes = writes;
         Ok(())
     }
 
@@ -270,10 +314,11 @@ impl P4Work {
         self.end_periods(datapath, &mut done);
         done.extend(self.end_writing(datapath));
         while self.making.is_none() && self.writing.is_none() {
-            // Cells of a version are final when no packet meets the former one.
+            // Cells of a version are final, and rows of removed entries free, when no packet meets the former
+            // one.
             let is_early = |(_, change): &mut (u32, Change)| {
-                let is_about_cells = matches!(change, Change::Cells(_) | Change::AllCells { .. });
-                self.published.is_empty() || !is_about_cells
+                let is_whole = matches!(change, Change::Commit { from: None, .. } | Change::Delete(_));
+                self.published.is_empty() || is_whole
             };
             let Some((serial, change)) = self.waiting.pop_front_if(is_early) else {
                 break;
@@ -303,19 +348,38 @@ impl P4Work {
             period: datapath.periods.begin(),
             switch,
             writes,
+            next: None,
         });
         Ok(())
     }
 
-    /// Sets cells if no packet runs any more, and lets packets run again.
+    /// Sets cells if no packet runs any more, and lets packets run again: through the version that is closed,
+    /// or the one that takes its place now.
     fn end_writing(&mut self, datapath: &Datapath) -> Option<P4Result> {
         let is_over = |writing: &mut Writing| datapath.periods.is_over(writing.period);
         let writing = self.writing.take_if(is_over)?;
-        let version = &writing.switch.version;
-        let written = cells::write_all(version, &writing.writes);
-        version.set_closed(false);
-        let written = written.map(|()| Answer::Done).map_err(Refusal::from);
-        Some((writing.serial?, written))
+        let former = &writing.switch.version;
+        let written = match &writing.next {
+            Some((_, next)) => {
+                // Counts of entries are set behind what the former version has counted.
+                if !Arc::ptr_eq(&former.engine, &next.version.engine) {
+                    next.version.add_counts(former);
+                }
+                cells::write_all(&next.version, &writing.writes)
+            }
+            None => cells::write_all(former, &writing.writes),
+        };
+        match (written, writing.next) {
+            (Ok(()), Some((key, next))) => {
+                self.publish(writing.serial, key, Some(next), datapath, Counted::Already);
+                None
+            }
+            (written, _) => {
+                former.set_closed(false);
+                let written = written.map(|()| Answer::Done).map_err(Refusal::from);
+                Some((writing.serial?, written))
+            }
+        }
     }
 
     /// Begins a change; returns the answer if there is one already.
@@ -333,17 +397,23 @@ impl P4Work {
                 closed.err().map(|refused| (serial, Err(refused.into())))
             }
             Change::Delete(switch) => {
-                self.publish(serial, (owner, switch), None, datapath);
+                self.publish(Some(serial), (owner, switch), None, datapath, Counted::Later);
                 None
             }
-            Change::Commit { switch, tag, draft } => {
-                match self.make(owner, datapath, (switch, draft), workers) {
+            Change::Commit {
+                switch,
+                from,
+                tag,
+                mut draft,
+            } => {
+                let writes = std::mem::take(&mut draft.writes);
+                match self.make(owner, datapath, (switch, from, draft), workers) {
                     Ok(thread) => {
-                        let serial = Some(serial);
                         self.making = Some(Making {
-                            serial,
+                            serial: Some(serial),
                             switch,
                             tag,
+                            writes,
                             thread,
                         });
                         None
@@ -370,7 +440,7 @@ impl P4Work {
         &self,
         owner: ControllerId,
         datapath: &Arc<Datapath>,
-        (switch, draft): (P4Id, Draft),
+        (switch, from, draft): (P4Id, Option<u64>, Draft),
         workers: usize,
     ) -> Result<JoinHandle<Result<Version, P4Refused>>, Refusal> {
         let ports = datapath.ports();
@@ -383,8 +453,14 @@ impl P4Work {
         let thread = thread.spawn(move || {
             // In some modes the threads are not workers.
             let threads = workers.max(available_parallelism().map_or(1, NonZero::get));
-            let former = former.as_ref().map(|former| &former.version);
-            let made = Version::new(&draft.bytes, draft.operations, threads, former);
+            let present = former.as_ref().map(|former| &former.version);
+            let made = match (from, &former) {
+                (None, _) => Version::new(&draft.bytes, draft.operations, threads, present),
+                (Some(from), Some(former)) if former.tag == from => {
+                    former.version.changed(&draft.bytes, draft.operations)
+                }
+                (Some(_), _) => Err(P4Refused::OtherVersion),
+            };
             datapath.notices.again();
             made
         });
@@ -396,6 +472,7 @@ impl P4Work {
             serial,
             switch,
             tag,
+            writes,
             thread,
         } = making;
         let made = thread.join();
@@ -405,21 +482,60 @@ impl P4Work {
             Ok(version) => {
                 let key = (owner, switch);
                 let former = present(datapath, key);
-                let counts = former.map_or_else(Arc::<Counts>::default, |former| former.counts.clone());
-                let made = P4Switch { version, tag, counts };
-                self.publish(serial, key, Some(Arc::new(made)), datapath);
+                let counts = former.as_ref().map(|former| former.counts.clone());
+                let counts = counts.unwrap_or_default();
+                let made = Arc::new(P4Switch { version, tag, counts });
+                match former.filter(|_| !writes.is_empty()) {
+                    Some(former) => self.close_for((key, made), former, serial, writes, datapath),
+                    None => {
+                        if let Err(refused) = cells::write_all(&made.version, &writes) {
+                            return Some((serial, Err(refused.into())));
+                        }
+                        self.publish(Some(serial), key, Some(made), datapath, Counted::Later);
+                    }
+                }
                 None
             }
             Err(refused) => Some((serial, Err(refused.into()))),
         }
     }
 
+    /// Closes a version, so that the next one takes its place with cells set.
+    fn close_for(
+        &mut self,
+        next: (P4Key, Arc<P4Switch>),
+        former: Arc<P4Switch>,
+        serial: u32,
+        writes: Vec<P4CellWrite>,
+        datapath: &Datapath,
+    ) {
+        former.version.set_closed(true);
+        self.writing = Some(Writing {
+            serial: Some(serial),
+            period: datapath.periods.begin(),
+            switch: former,
+            writes,
+            next: Some(next),
+        });
+    }
+
     /// Puts a P4 switch in the place of the former one, and has that answered when no thread has it any
     /// more.
-    fn publish(&mut self, serial: u32, key: P4Key, switch: Option<Arc<P4Switch>>, datapath: &Datapath) {
+    fn publish(
+        &mut self,
+        serial: Option<u32>,
+        key: P4Key,
+        switch: Option<Arc<P4Switch>>,
+        datapath: &Datapath,
+        counted: Counted,
+    ) {
         let former = present(datapath, key);
         self.retired.extend(former.clone());
+        // Versions with one engine have one count for each entry.
+        let is_apart =
+            |[former, new]: &[Arc<P4Switch>; 2]| !Arc::ptr_eq(&former.version.engine, &new.version.engine);
         let versions = former.zip(switch.clone()).map(<[_; 2]>::from);
+        let versions = versions.filter(|both| counted == Counted::Later && is_apart(both));
         datapath.change_p4(|table| match switch {
             Some(switch) => drop(table.switches.insert(key, switch)),
             None => {
@@ -428,7 +544,7 @@ impl P4Work {
             }
         });
         self.published.push_back(Published {
-            serial: Some(serial),
+            serial,
             period: datapath.periods.begin(),
             versions,
         });

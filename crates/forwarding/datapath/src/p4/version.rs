@@ -10,9 +10,10 @@ use control_protocol::p4::{P4_PORTS, P4Array, P4Binding, P4ClientCounts, P4Count
 use flow::PortId;
 use lock_free::{Claim, Guard};
 use p4_interpreter::{Context, Drop, Engine, KeyMasks, State, StateLimits};
+use p4_ir::changes::{self, EntryChange};
 use p4_ir::setup::{self, Lineage, MeterRates, Setup};
-use p4_ir::{Block, CalculationInput, Checked, Implementation, KeyMatch, MatchKind, Table};
-use std::collections::HashSet;
+use p4_ir::{Block, CalculationInput, Checked, Implementation, TableId};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -101,21 +102,27 @@ pub(crate) enum P4Refused {
 pub(super) struct Version {
     /// Of no other version.
     pub number: u64,
-    pub engine: Engine,
+    /// Versions that differ in entries alone have one.
+    pub engine: Arc<Engine>,
     pub state: State,
     /// What decides in its tables.
     pub key_masks: KeyMasks,
-    lanes: Box<[Claim<Lane>]>,
+    /// One for versions with one engine.
+    lanes: Arc<[Claim<Lane>]>,
     /// No lane is given away: cells are about to be set at once.
     is_closed: AtomicBool,
     pub operations: u64,
+    /// Operations among them that are not those of look-ups among entries.
+    fixed: u64,
     /// Bytes of lanes and tables.
     pub memory: u64,
+    /// Bytes of lanes.
+    scratch: u64,
     /// Rates of meters, as given.
-    meters: Vec<MeterRates>,
+    meters: Arc<[MeterRates]>,
     pub lineage: Lineage,
     /// Ports that members of groups watch.
-    pub watched: Box<[u16]>,
+    pub watched: Arc<[u16]>,
     /// The beginning of the program's clock, of the first version.
     began: Instant,
 }
@@ -162,13 +169,18 @@ impl Version {
         former: Option<&Version>,
     ) -> Result<Version, P4Refused> {
         let (program, given) = setup::decode(bytes)?;
-        let operations = operations(&program);
-        within("operations of one pass", operations, most.into())?;
         within("entries of all tables", entries(&program), MAX_ENTRIES)?;
-        let engine = Engine::new(program)?;
+        // Before tables are made that cost too much.
+        let fixed = fixed_operations(&program, WATCHING * u64::from(watches(&program)));
+        within("operations of one pass", fixed, most.into())?;
+        let watched: Arc<[u16]> = program.watched_ports().into_iter().collect();
+        let mut engine = Engine::new(program)?;
         let former = former.filter(|former| given.lineage.succeeds(former.lineage));
         let began = former.map_or_else(Instant::now, |former| former.began);
         let state = begin(&engine, &given, former, began)?;
+        engine.forget_entries();
+        let operations = fixed + look_ups(&engine, &state);
+        within("operations of one pass", operations, most.into())?;
         let lanes = if state.runs_alone() {
             1
         } else {
@@ -184,16 +196,47 @@ impl Version {
         Ok(Version {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             key_masks: KeyMasks::new(&engine, &state),
-            watched: engine.program().watched_ports().into_iter().collect(),
+            watched,
             is_closed: AtomicBool::new(false),
             lanes: (0..lanes).map(|number| Claim::new(lane(number))).collect(),
             memory: scratch + tables,
+            scratch,
+            fixed,
+            engine: Arc::new(engine),
+            state,
+            operations,
+            meters: given.meters.into(),
+            lineage: given.lineage,
+            began,
+        })
+    }
+
+    /// The version with a batch of changes of entries ([`p4_ir::changes`]), whose passes take `most`
+    /// operations. It shares with this one whatever does not change. No packet runs through the version
+    /// before this one any more: see [`p4_interpreter::State::changed`].
+    pub fn changed(&self, batch: &[u8], most: u32) -> Result<Version, P4Refused> {
+        let changes = changes::decode(batch)?;
+        let engine = self.engine.clone();
+        let state = self.state.changed(&engine, &changes, self.now())?;
+        let operations = self.fixed + look_ups(&engine, &state);
+        within("operations of one pass", operations, most.into())?;
+        let touched: BTreeSet<TableId> = changes.iter().map(EntryChange::table).collect();
+        let tables = state.tables().look().memory() as u64;
+        Ok(Version {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            key_masks: self.key_masks.changed(&engine, &state, touched),
+            watched: self.watched.clone(),
+            is_closed: AtomicBool::new(false),
+            lanes: self.lanes.clone(),
+            memory: self.scratch + tables,
+            scratch: self.scratch,
+            fixed: self.fixed,
             engine,
             state,
             operations,
-            meters: given.meters,
-            lineage: given.lineage,
-            began,
+            meters: self.meters.clone(),
+            lineage: self.lineage,
+            began: self.began,
         })
     }
 
@@ -214,7 +257,7 @@ impl Version {
 
     /// Says which of the ports are up that members of groups watch.
     pub fn watch(&self, is_up: impl Fn(u16) -> bool) {
-        for &port in &self.watched {
+        for &port in self.watched.iter() {
             self.state.set_port_up(port, is_up(port));
         }
     }
@@ -362,48 +405,49 @@ pub(super) fn within(what: &'static str, value: u64, limit: u64) -> Result<(), P
     Ok(())
 }
 
-/// Most operations of a pass, look-ups and sums over payload included.
-fn operations(program: &Checked) -> u64 {
-    let blocks = program.ingress.blocks.iter().chain(&program.egress.blocks);
-    let look_ups = blocks.map(|block| match block {
-        Block::Apply(table, _) => look_up(&program.tables[table.index()]),
-        Block::If { .. } | Block::Run(..) => 0,
-    });
+/// Whether members of groups watch ports.
+fn watches(program: &Checked) -> bool {
+    !program.watched_ports().is_empty()
+}
+
+/// Most operations of a pass, sums over payload included, but look-ups among entries. A choice among members
+/// counts as so many.
+fn fixed_operations(program: &Checked, choice: u64) -> u64 {
     let sums = program.calculations.iter().map(|calculation| {
         let over_payload = |input: &CalculationInput| matches!(input, CalculationInput::Payload(_));
         // In a checksum both ways, or wherever an action says.
         2 * PAYLOAD * u64::from(calculation.inputs.iter().any(over_payload))
     });
     let chosen = program.tables.iter().map(|table| match table.implementation {
-        Implementation::Profile(_) if !program.watched_ports().is_empty() => WATCHING,
-        _ => 0,
+        Implementation::Profile(_) => choice,
+        Implementation::Direct => 0,
     });
     let members = program.value_sets.iter().map(|set| set.members.len() as u64);
     let steps = u64::from(program.bounds().parser_steps);
     let compared = PER_RANGE * steps * members.sum::<u64>();
-    u64::from(program.bounds().operations) + compared + look_ups.chain(sums).chain(chosen).sum::<u64>()
+    u64::from(program.bounds().operations) + compared + sums.chain(chosen).sum::<u64>()
 }
 
-/// Operations that a look-up counts as.
-fn look_up(table: &Table) -> u64 {
-    if table.keys.iter().any(|key| key.kind == MatchKind::Range) {
-        return LOOK_UP + PER_RANGE * table.entries.len() as u64;
-    }
-    let has_masks = |key: &p4_ir::Key| matches!(key.kind, MatchKind::Ternary | MatchKind::Optional);
-    if !table.keys.iter().any(has_masks) {
-        return LOOK_UP;
-    }
-    let mask = |key: &KeyMatch| match key {
-        KeyMatch::Exact(_) | KeyMatch::Range(..) => None,
-        KeyMatch::Lpm(value, length) => Some(p4_ir::Bits::prefix(value.width(), *length)),
-        KeyMatch::Ternary(_, mask) => Some(mask.clone()),
-        KeyMatch::Optional(value) => value.as_ref().map(|value| p4_ir::Bits::ones(value.width())),
+/// Operations of a pass that look-ups count as.
+fn look_ups(engine: &Engine, state: &State) -> u64 {
+    let program = engine.program();
+    let tables = state.tables().look();
+    let blocks = program.ingress.blocks.iter().chain(&program.egress.blocks);
+    let look_up = |table: &TableId| {
+        let Ok(table) = tables.table(u32::from(table.0)) else {
+            return LOOK_UP;
+        };
+        let ranges = match table.layout().has_ranges() {
+            true => PER_RANGE * table.len() as u64,
+            false => 0,
+        };
+        LOOK_UP + ranges + PER_MASK * table.masks() as u64
     };
-    let masks = table
-        .entries
-        .iter()
-        .map(|entry| entry.keys.iter().map(mask).collect::<Vec<_>>());
-    LOOK_UP + PER_MASK * masks.collect::<HashSet<_>>().len() as u64
+    let cost = |block: &Block| match block {
+        Block::Apply(table, _) => look_up(table),
+        Block::If { .. } | Block::Run(..) => 0,
+    };
+    blocks.map(cost).sum()
 }
 
 /// Entries that all tables are declared to have, and members that profiles are.

@@ -5,6 +5,8 @@ use crate::support::control::Controller;
 use crate::support::frames::{Tcp, plain};
 use control_protocol::data_plane::{Answer, Request};
 use control_protocol::p4::{P4Answer, P4Array, P4CellWrite, P4Request};
+use p4_ir::Entry;
+use p4_ir::changes::{self, EntryChange, EntryKey};
 use p4_stf::script::Command;
 use rustix::io::Errno;
 use std::time::Instant;
@@ -89,6 +91,150 @@ fn entries_change_while_packets_flow_and_none_of_their_counts_is_lost() {
     assert_eq!(counts.len(), 20 + 2, "entries, and the default");
     assert_eq!(counts[0], [400, 400 * frame.len() as u64]);
     assert_eq!(counts[21], [0, 0]);
+    switch.finish();
+}
+
+/// The firewall with a rule that lets TCP pass, and rules that deny as many others as there are numbers.
+fn firewall(verdict: &str, others: impl IntoIterator<Item = u32>) -> Vec<u8> {
+    let mut text = format!(
+        "add l2_forward hdr.ethernet.dst:0x020000000002 forward(port:2)\nadd rules 10 protocol:6 {verdict}()\n"
+    );
+    for other in others {
+        text += &format!("add rules 20 src:0x0b00{other:04x} rule_deny()\n");
+    }
+    version("firewall", &commands(&text))
+}
+
+/// The changes that make one version of another.
+fn batch(before: &[u8], after: &[u8]) -> Vec<u8> {
+    let [before, after] = [before, after].map(|bytes| p4_ir::setup::decode(bytes).unwrap().0);
+    let mut all = Vec::new();
+    for (number, (old, new)) in before.tables.iter().zip(&after.tables).enumerate() {
+        let table = p4_ir::TableId(number as u16);
+        let same = |of: &p4_ir::Table, entry: &Entry| {
+            of.entries
+                .iter()
+                .find(|other| EntryKey::of(other) == EntryKey::of(entry))
+                .cloned()
+        };
+        let gone = old.entries.iter().filter(|entry| same(new, entry).is_none());
+        all.extend(gone.map(|entry| EntryChange::Remove(table, EntryKey::of(entry))));
+        all.extend(new.entries.iter().filter_map(|entry| match same(old, entry) {
+            None => Some(EntryChange::Insert(table, entry.clone())),
+            Some(former) if former != *entry => Some(EntryChange::Modify(table, entry.clone())),
+            Some(_) => None,
+        }));
+    }
+    changes::encode(&all)
+}
+
+#[test]
+fn batches_change_entries_while_packets_flow_and_none_of_their_counts_is_lost() {
+    let tables = |program: &p4_ir::Program| {
+        let names = program.tables.iter().map(|table| table.identity.name.clone());
+        names.collect()
+    };
+    let rules = P4Array::Entries(number("firewall", tables, "rules"));
+    let mut present = firewall("rule_permit", []);
+    let (mut switch, mut guests) = bound(2, &present);
+    switch.put_p4(P4, &present, 0);
+    let frame = Tcp::new(false, 100).frame(1, 2, true);
+    for round in 1..=20 {
+        let next = firewall("rule_permit", 0..round as u32 * 50);
+        switch.draft(P4, &batch(&present, &next));
+        let (switch_id, from, tag) = (P4, round - 1, round);
+        let commit = P4Request::CommitChanges {
+            switch: switch_id,
+            from,
+            tag,
+        };
+        let serial = switch.tell(Request::P4(commit), &[]);
+        for _ in 0..20 {
+            guests.get_mut(&1).unwrap().send(&frame);
+        }
+        assert_eq!(switch.answer(serial), Ok(Answer::Done));
+        for _ in 0..20 {
+            guests.get_mut(&2).unwrap().expect_plain(&frame);
+        }
+        present = next;
+    }
+    switch.until_ended(1, 400);
+    let counts = switch.cells(20, rules);
+    assert_eq!(counts.len(), 1000 + 2, "entries, and the default");
+    assert_eq!(counts[0], [400, 400 * frame.len() as u64]);
+    // The last entry takes the place of one that is removed.
+    let next = firewall("rule_permit", (0..1000).filter(|other| *other != 5));
+    switch.draft(P4, &batch(&present, &next));
+    let (from, tag) = (20, 21);
+    switch.p4(P4Request::CommitChanges {
+        switch: P4,
+        from,
+        tag,
+    });
+    switch.done(write(21, rules, 6, &[7, 8]));
+    switch.put_p4(P4, &firewall("rule_permit", [999]), 22);
+    assert_eq!(
+        switch.cells(22, rules)[1],
+        [7, 8],
+        "of the entry that was the last one"
+    );
+    switch.finish();
+}
+
+#[test]
+fn packets_that_were_of_a_kind_meet_the_entries_of_a_batch_and_a_wrong_batch_changes_nothing() {
+    let (permit, deny) = (firewall("rule_permit", [1]), firewall("rule_deny", [1]));
+    let (mut switch, mut guests) = bound(2, &permit);
+    switch.put_p4(P4, &permit, 1);
+    let frame = Tcp::new(false, 100).frame(1, 2, true);
+    // The verdict about this kind of packet is kept by then.
+    for _ in 0..300 {
+        guests.get_mut(&1).unwrap().send(&frame);
+        guests.get_mut(&2).unwrap().expect_plain(&frame);
+    }
+    let mut refused = |bytes: &[u8], from: u64| {
+        switch.draft(P4, bytes);
+        let commit = P4Request::CommitChanges {
+            switch: P4,
+            from,
+            tag: 2,
+        };
+        switch.refused(Request::P4(commit))
+    };
+    let right = batch(&permit, &deny);
+    let twice = batch(&firewall("rule_permit", []), &permit);
+    let of_none = batch(&firewall("rule_permit", [2]), &permit);
+    let of_another = batch(
+        &version("firewall", &[]),
+        &version(
+            "firewall",
+            &commands("add l2_forward hdr.ethernet.dst:0x020000000009 forward(port:2)\n"),
+        ),
+    );
+    assert_eq!(refused(&right, 7), Errno::STALE);
+    assert_eq!(refused(&twice, 1), Errno::INVAL);
+    assert_eq!(refused(&of_none, 1), Errno::INVAL);
+    assert_eq!(refused(&right[..right.len() - 1], 1), Errno::INVAL);
+    assert_eq!(
+        refused(&[&right[..], &of_another].concat(), 1),
+        Errno::INVAL,
+        "one at a time"
+    );
+    guests.get_mut(&1).unwrap().send(&frame);
+    guests.get_mut(&2).unwrap().expect_plain(&frame);
+    switch.draft(P4, &right);
+    let (from, tag) = (1, 2);
+    switch.p4(P4Request::CommitChanges {
+        switch: P4,
+        from,
+        tag,
+    });
+    for _ in 0..10 {
+        guests.get_mut(&1).unwrap().send(&frame);
+    }
+    switch.until_ended(1, 311);
+    let counters = switch.counters(1);
+    assert_eq!((counters.delivered, counters.dropped.total()), (301, 10));
     switch.finish();
 }
 
@@ -225,6 +371,82 @@ fn cells_that_are_set_at_once_are_seen_at_once() {
     switch.connect();
     guests.get_mut(&2).unwrap().send(&answered);
     switch.until_ended(2, sent + 1);
+    switch.finish();
+}
+
+/// A packet of port 2 passes if it has its marks and an entry. One of the two is missing at each time, and
+/// they change places with the version: a packet that saw one of the changes alone would pass.
+#[test]
+fn entries_and_cells_of_a_commit_are_seen_at_once() {
+    let (packets, given) = parts_of_script("stateful_firewall");
+    let bytes = |at: usize| match &packets[at] {
+        Command::Packet(_, bytes) => bytes.clone(),
+        other => panic!("{other:?}"),
+    };
+    let (asked, answered, [a, _]) = (bytes(1), bytes(2), marks());
+    let with = version("stateful_firewall", &given);
+    let (mut switch, mut guests) = bound(2, &with);
+    guests.get_mut(&1).unwrap().send(&asked);
+    guests.get_mut(&2).unwrap().expect_plain(&asked);
+    switch.until_ended(1, 1);
+    let at_a = switch.cells(1, a).iter().position(|words| words[0] == 1).unwrap() as u32;
+    // Both marks are there, the entry is not.
+    let without = version("stateful_firewall", &[&given[..2], &given[3..]].concat());
+    switch.put_p4(P4, &without, 2);
+    let set_a = |value| P4Request::Set {
+        switch: P4,
+        writes: vec![set(a, at_a, value)],
+    };
+    let (mut sent, mut tag) = (0, 2);
+    for round in 0..100 {
+        let (present, next, mark) = match round % 2 {
+            0 => (&without, &with, 0),
+            _ => (&with, &without, 1),
+        };
+        let from = tag;
+        tag += 1;
+        let guest = guests.get_mut(&2).unwrap();
+        (0..4).for_each(|_| guest.send(&answered));
+        let commit = match round / 2 % 2 {
+            0 => {
+                switch.draft(P4, next);
+                P4Request::Commit { switch: P4, tag }
+            }
+            _ => {
+                switch.draft(P4, &batch(present, next));
+                P4Request::CommitChanges {
+                    switch: P4,
+                    from,
+                    tag,
+                }
+            }
+        };
+        switch.p4(set_a(mark));
+        let serial = switch.tell(Request::P4(commit), &[]);
+        (0..4).for_each(|_| guest.send(&answered));
+        sent += 8;
+        assert_eq!(switch.answer(serial), Ok(Answer::Done));
+    }
+    switch.until_ended(2, sent);
+    let counters = switch.counters(2);
+    assert_eq!((counters.delivered, counters.dropped.total()), (0, sent));
+    // A cell that cannot be set: the version before goes on, with cells as they were.
+    switch.draft(P4, &with);
+    let writes = vec![set(a, at_a, 0), set(a, u32::MAX, 0)];
+    switch.p4(P4Request::Set { switch: P4, writes });
+    let commit = P4Request::Commit {
+        switch: P4,
+        tag: tag + 1,
+    };
+    assert_eq!(switch.refused(Request::P4(commit)), Errno::INVAL);
+    assert_eq!(switch.cells(tag, a)[at_a as usize], [1]);
+    switch.draft(P4, &with);
+    switch.p4(P4Request::Commit {
+        switch: P4,
+        tag: tag + 1,
+    });
+    guests.get_mut(&2).unwrap().send(&answered);
+    guests.get_mut(&1).unwrap().expect_plain(&answered);
     switch.finish();
 }
 

@@ -5,10 +5,8 @@
 //! any more, so that none is lost.
 
 use super::{CounterValue, State};
-use crate::tables::pattern;
-use p4_ir::{Counter, Entry, Meter, Program, Rates, Register, Table, TableId};
+use p4_ir::{Counter, Meter, Program, Register, Table, TableId};
 use p4_tables::{Count, DEFAULT, Handle};
-use std::collections::HashMap;
 
 /// A version's program and state.
 type Version<'a> = (&'a Program, &'a State);
@@ -58,41 +56,34 @@ impl State {
                 .iter()
                 .position(|other| has_same_meters((program, table), (before, other)));
             if let Some(same) = same {
-                self.share_meters((table, at), (&before.tables[same], same), former);
+                self.share_meters(at as u32, same as u32, former);
             }
         }
     }
 
     /// Takes the meters of a former version's table for entries that have the same rates.
-    fn share_meters(&mut self, (table, at): (&Table, usize), (other, same): (&Table, usize), former: &State) {
-        let (at, same) = (at as u32, same as u32);
+    fn share_meters(&mut self, at: u32, same: u32, former: &State) {
         let old = former.tables.look();
-        let own = self.tables.get_mut();
-        let Ok(old) = old.table(same) else { return };
-        let rates = |entry: &Entry| Some(((entry.keys.clone(), entry.priority), entry.rates?));
-        let wanted: HashMap<_, Rates> = table.entries.iter().filter_map(rates).collect();
-        let of_default = |table: &Table| table.default.as_ref().and_then(|default| default.rates);
-        let mut shared = Vec::new();
-        if of_default(table).is_some() && of_default(table) == of_default(other) {
-            shared.push((DEFAULT, DEFAULT));
-        }
-        for (entry, (key, rates)) in other
-            .entries
-            .iter()
-            .filter_map(|entry| Some((entry, rates(entry)?)))
-        {
-            let found = |own: &p4_tables::Table| {
-                let (pattern, priority) = pattern(own.layout(), entry).ok()?;
-                own.find(&pattern, priority)
-            };
-            let pair = own.table(at).ok().and_then(found).zip(found(old));
-            shared.extend(pair.filter(|_| wanted.get(&key) == Some(&rates)));
-        }
-        for (to, from) in shared {
-            if let Some(meter) = old.shared_meter(from) {
-                // A table without meters has no use for one.
-                let _ = own.share_meter(at, to, meter);
-            }
+        let tables = self.tables.get_mut();
+        let (Ok(old), Ok(own)) = (old.table(same), tables.table(at)) else {
+            return;
+        };
+        let in_old = |handle: Handle| {
+            let (pattern, priority) = own.pattern(handle)?;
+            old.find(&pattern, priority)
+        };
+        let pairs = own.handles().filter_map(|handle| Some((handle, in_old(handle)?)));
+        let shared = pairs
+            .chain([(DEFAULT, DEFAULT)])
+            .filter_map(|(to, from)| {
+                let rates = own.meter(to)?.rates()?;
+                let meter = old.shared_meter(from)?;
+                (meter.rates() == Some(rates)).then_some((to, meter))
+            })
+            .collect::<Vec<_>>();
+        for (to, meter) in shared {
+            // A table without meters has no use for one.
+            let _ = tables.share_meter(at, to, meter);
         }
     }
 
@@ -100,28 +91,19 @@ impl State {
     /// entries that it did not have. Without a former version, all begin now.
     pub fn begin_idle_times(&self, program: &Program, former: Option<Version<'_>>, now: u64) {
         let tables = self.tables.look();
-        for (at, table) in program
-            .tables
-            .iter()
-            .enumerate()
-            .filter(|(_, table)| table.has_idle_times())
-        {
-            let Ok(own) = tables.table(at as u32) else {
-                continue;
-            };
-            let old = former.and_then(|(before, former)| {
+        let old = former.map(|(before, former)| (before, former.tables.look()));
+        for (at, table) in program.tables.iter().enumerate() {
+            let Some(own) = timed(&tables, at) else { continue };
+            let old = old.as_ref().and_then(|(before, old)| {
                 let same = before
                     .tables
                     .iter()
                     .position(|other| has_same_keys(table, other))?;
-                before.tables[same]
-                    .has_idle_times()
-                    .then_some((same, former.tables.look()))
+                timed(old, same)
             });
             let last = |handle: Handle| {
-                let (same, old) = old.as_ref()?;
                 let (pattern, priority) = own.pattern(handle)?;
-                let old = old.table(*same as u32).ok()?;
+                let old = old?;
                 old.last_use(old.find(&pattern, priority)?)
             };
             own.handles()
@@ -132,18 +114,10 @@ impl State {
     /// Takes over when entries of a former version were last used, through which no packet runs any more.
     pub fn add_uses(&self, program: &Program, (before, former): Version<'_>) {
         let (own, old) = (self.tables.look(), former.tables.look());
-        for (at, table) in program
-            .tables
-            .iter()
-            .enumerate()
-            .filter(|(_, table)| table.has_idle_times())
-        {
-            let is_same = |other: &Table| other.has_idle_times() && has_same_keys(table, other);
-            let same = before.tables.iter().position(is_same);
-            let tables = same.map(|same| (own.table(at as u32), old.table(same as u32)));
-            let Some((Ok(own), Ok(old))) = tables else {
-                continue;
-            };
+        for (at, table) in program.tables.iter().enumerate() {
+            let same = before.tables.iter().position(|other| has_same_keys(table, other));
+            let tables = timed(&own, at).zip(same.and_then(|same| timed(&old, same)));
+            let Some((own, old)) = tables else { continue };
             for handle in own.handles() {
                 let from = own
                     .pattern(handle)
@@ -155,12 +129,11 @@ impl State {
         }
     }
 
-    /// When a packet last met an entry of the program, in nanoseconds; `None`: its table does not keep that.
-    pub fn last_use(&self, program: &Program, table: TableId, entry: usize) -> Option<u64> {
+    /// When a packet last met the entry at a position, in nanoseconds; `None`: its table does not keep that.
+    pub fn last_use(&self, table: TableId, entry: usize) -> Option<u64> {
         let tables = self.tables.look();
         let own = tables.table(u32::from(table.0)).ok()?;
-        let of = program.tables.get(table.index())?;
-        own.last_use(handle(own, of, entry).filter(|_| entry < of.entries.len())?)
+        own.last_use(own.at(entry)?)
     }
 
     /// Adds what entries of a former version have counted to the same entries of this one. Packets no longer
@@ -192,12 +165,12 @@ impl State {
 }
 
 impl State {
-    /// What an entry of the program has counted; behind the last one, what the table's default has. `None`:
+    /// What the entry at a position has counted; behind the last one, what the table's default has. `None`:
     /// the table does not count, or has fewer entries.
-    pub fn entry_count(&self, program: &Program, table: TableId, entry: usize) -> Option<CounterValue> {
+    pub fn entry_count(&self, table: TableId, entry: usize) -> Option<CounterValue> {
         let tables = self.tables.look();
         let own = tables.table(u32::from(table.0)).ok()?;
-        let count = own.counted(handle(own, program.tables.get(table.index())?, entry)?)?;
+        let count = own.counted(handle(own, entry)?)?;
         Some(CounterValue {
             packets: count.packets,
             bytes: count.bytes,
@@ -205,33 +178,26 @@ impl State {
     }
 
     /// Sets what [`entry_count`](Self::entry_count) reads.
-    pub fn set_entry_count(
-        &self,
-        program: &Program,
-        table: TableId,
-        entry: usize,
-        to: CounterValue,
-    ) -> Option<()> {
+    pub fn set_entry_count(&self, table: TableId, entry: usize, to: CounterValue) -> Option<()> {
         let tables = self.tables.look();
         let own = tables.table(u32::from(table.0)).ok()?;
-        let handle = handle(own, program.tables.get(table.index())?, entry)?;
         let count = Count {
             packets: to.packets,
             bytes: to.bytes,
         };
-        own.set_counted(handle, count).ok()
+        own.set_counted(handle(own, entry)?, count).ok()
     }
 }
 
-/// The handle of a program's entry; behind the last one, that of the table's default.
-fn handle(own: &p4_tables::Table, table: &p4_ir::Table, entry: usize) -> Option<Handle> {
-    match table.entries.get(entry) {
-        Some(entry) => {
-            let (pattern, priority) = pattern(own.layout(), entry).ok()?;
-            own.find(&pattern, priority)
-        }
-        None => (entry == table.entries.len()).then_some(DEFAULT),
-    }
+/// The handle of the entry at a position; behind the last one, that of the table's default.
+fn handle(own: &p4_tables::Table, entry: usize) -> Option<Handle> {
+    own.at(entry).or((entry == own.len()).then_some(DEFAULT))
+}
+
+/// The table with a number, if it keeps times of last packets.
+fn timed(tables: &p4_tables::Tables, number: usize) -> Option<&p4_tables::Table> {
+    let table = tables.table(number as u32).ok()?;
+    table.spec().idle.then_some(table)
 }
 
 /// What a version would lose if another one took its place: arrays, and counts of entries. Each is named,

@@ -13,12 +13,14 @@
 //! * Groups and sessions change rarely: a lock that packets take when they are replicated.
 //!
 //! A state of another version of the program ([`State::succeed`]) has the same arrays wherever names and
-//! types agree: what one version writes, the other reads, so nothing is lost while both run.
+//! types agree: what one version writes, the other reads, so nothing is lost while both run. One that differs
+//! in entries alone ([`State::changed`]) shares with the state before whatever does not change.
 //!
 //! The memory of arrays is bounded by [`StateLimits`] before anything is allocated. Indices come from
 //! packets: those beyond an array read zero and change nothing.
 
 mod carried;
+mod changed;
 mod given;
 mod replication;
 

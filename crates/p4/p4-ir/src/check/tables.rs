@@ -8,8 +8,10 @@ use crate::expr::Type;
 use crate::externs::{Calculation, CalculationInput};
 use crate::ids::TableId;
 use crate::limits;
+use crate::program::Checked;
 use crate::table::{
-    ActionProfile, EntryAction, EntryTarget, Implementation, Key, KeyMatch, MatchKind, Rates, Share, Table,
+    ActionProfile, Entry, EntryAction, EntryTarget, Implementation, Key, KeyMatch, MatchKind, Rates, Share,
+    Table,
 };
 use std::collections::HashSet;
 
@@ -163,23 +165,26 @@ impl Checker<'_> {
         let mut seen = HashSet::new();
         for (number, entry) in table.entries.iter().enumerate() {
             let place = || format!("table {:?}, entry {number}", table.identity.name);
-            self.target(table, &entry.target).at(place)?;
-            rates(table, entry.rates).at(place)?;
-            if entry.idle_timeout_ns > 0 && !table.idle_timeout {
-                return other("has an idle time, but its table has none").at(place);
-            }
-            if entry.keys.len() != table.keys.len() {
-                return other("has not as many keys as the table").at(place);
-            }
-            for (matched, key) in entry.keys.iter().zip(&table.keys) {
-                key_match(matched, &key.name, key.width, key.kind).at(place)?;
-            }
+            self.entry(table, entry).at(place)?;
             let unique = matches!(table.kind, MatchKind::Exact | MatchKind::Lpm);
             if unique && !seen.insert(&entry.keys) {
                 return other("has the same keys as one before it").at(place);
             }
         }
         Ok(())
+    }
+
+    fn entry(&self, table: &Table, entry: &Entry) -> CheckResult {
+        self.target(table, &entry.target)?;
+        rates(table, entry.rates)?;
+        if entry.idle_timeout_ns > 0 && !table.idle_timeout {
+            return other("has an idle time, but its table has none");
+        }
+        if entry.keys.len() != table.keys.len() {
+            return other("has not as many keys as the table");
+        }
+        let mut keys = entry.keys.iter().zip(&table.keys);
+        keys.try_for_each(|(matched, key)| key_match(matched, &key.name, key.width, key.kind))
     }
 
     /// Checks counters, meters, registers, calculations, checksums, digests, field lists.
@@ -293,6 +298,22 @@ impl Checker<'_> {
             }
         }
         Ok(())
+    }
+}
+
+impl Checked {
+    /// Checks an entry that the program may get.
+    ///
+    /// # Errors
+    /// There is no such table, or the entry is none of it, and why.
+    pub fn check_entry(&self, table: TableId, entry: &Entry) -> Result<(), CheckError> {
+        let checker = Checker {
+            program: self.program(),
+            summaries: Vec::new(),
+        };
+        let own = get(&checker.program.tables, table.index(), "table").at(|| "a change".into())?;
+        let place = || format!("table {:?}, an entry", own.identity.name);
+        checker.entry(own, entry).at(place)
     }
 }
 

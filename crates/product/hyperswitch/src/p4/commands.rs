@@ -17,12 +17,20 @@ const LOWEST_PRIORITY: u32 = i32::MAX as u32;
 
 /// Whether a text is in that form.
 pub fn are_in(text: &str) -> bool {
-    let begins = |line: &str| {
-        ["table_", "act_prof_"]
-            .iter()
-            .any(|begin| line.trim_start().starts_with(begin))
-    };
-    text.lines().any(begins)
+    text.lines()
+        .any(|line| line.trim_start().starts_with("table_") || is_of_profile(line))
+}
+
+/// Whether a line is a command of that form and not an entry, which may begin with `table_add`.
+pub fn is_command(line: &str) -> bool {
+    let first = line.split_whitespace().next();
+    let is_shared = |word: &str| word.starts_with("mc_") || word.starts_with("mirroring_");
+    is_of_profile(line) || first == Some("table_set_default") || first.is_some_and(is_shared)
+}
+
+fn is_of_profile(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("act_prof_") || line.starts_with("table_indirect_")
 }
 
 /// Reads a text for a program.
@@ -56,14 +64,10 @@ pub fn read(text: &str, program: &Program) -> Result<Vec<Command>> {
 fn of_profile(program: &Program, first: &str, rest: &[&str]) -> Result<ProfileCommand> {
     Ok(match (first, rest) {
         ("act_prof_create_member" | "table_indirect_create_member", [profile, action, values @ ..]) => {
-            let mut actions = program.actions.iter();
-            let found = actions.find(|own| is_meant(&own.identity.name, action));
-            let found = found.with_context(|| format!("there is no action {action}"))?;
-            let parameters = found.parameters.iter().map(|parameter| parameter.name.clone());
             ProfileCommand::Member {
                 profile: (*profile).into(),
                 action: (*action).into(),
-                arguments: named_arguments(&parameters.collect::<Vec<_>>(), values)?,
+                arguments: member_arguments(program, action, values)?,
             }
         }
         ("act_prof_create_group" | "table_indirect_create_group", [profile]) => {
@@ -78,6 +82,23 @@ fn of_profile(program: &Program, first: &str, rest: &[&str]) -> Result<ProfileCo
         }
         _ => return indirect(program, first, rest),
     })
+}
+
+/// Arguments of a member's action, which have places and no names.
+///
+/// # Errors
+/// There is no such action, or it has other parameters.
+pub fn member_arguments(
+    program: &Program,
+    action: &str,
+    values: &[impl AsRef<str>],
+) -> Result<Vec<(String, Digits)>> {
+    let mut actions = program.actions.iter();
+    let found = actions.find(|own| is_meant(&own.identity.name, action));
+    let found = found.with_context(|| format!("there is no action {action}"))?;
+    let parameters = found.parameters.iter().map(|parameter| parameter.name.clone());
+    let values: Vec<&str> = values.iter().map(AsRef::as_ref).collect();
+    named_arguments(&parameters.collect::<Vec<_>>(), &values)
 }
 
 /// A line about entries that lead to members or groups.

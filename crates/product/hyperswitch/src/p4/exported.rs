@@ -129,6 +129,8 @@ pub fn import(session: &mut Session<'_>, args: &P4ImportArgs) -> Result<()> {
     let load = |replaces, ports| Request::P4Load {
         name: name.clone(),
         replaces,
+        changes: false,
+        writes: Vec::new(),
         ports: Some(ports),
         operations: args.place.operations.map(P4Operations::get),
     };

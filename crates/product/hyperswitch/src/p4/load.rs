@@ -36,6 +36,8 @@ pub fn run(session: &mut Session<'_>, args: &P4LoadArgs) -> Result<()> {
         name,
         operations: args.place.operations.map(P4Operations::get),
         replaces: present.map(|present| present.tag()),
+        changes: false,
+        writes: Vec::new(),
         ports: Some(places(&args.place)),
     };
     session.show_sent(&request, sealed(&setup::encode(&program, &given))?.as_fd())

@@ -8,6 +8,7 @@ mod entries;
 mod exported;
 mod final_state;
 mod graph;
+mod groups;
 mod layered;
 mod load;
 mod ports;
@@ -15,6 +16,7 @@ mod reuse;
 mod run;
 mod running;
 mod stages;
+mod test;
 mod trace;
 mod traced;
 
@@ -25,7 +27,8 @@ use crate::cli::P4Verb;
 use crate::verbs::{Instance, Session};
 use anyhow::{Context, Result, bail};
 use management::{P4Switch, Reply, Request};
-use p4_ir::{Checked, setup};
+use p4_ir::Checked;
+use p4_ir::setup::{self, Setup};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -42,6 +45,7 @@ pub fn run(verb: &P4Verb, instance: Instance<'_>, json: bool) -> Result<()> {
         P4Verb::Counter(verb) => running::counter(&mut session, verb),
         P4Verb::Register(verb) => running::register(&mut session, verb),
         P4Verb::Meter(verb) => running::meter(&mut session, verb),
+        P4Verb::Group(verb) => groups::run(&mut session, verb),
         P4Verb::Port(verb) => ports::port(&mut session, verb),
         P4Verb::Link(verb) => ports::link(&mut session, verb),
         P4Verb::Stage(verb) => stages::run(&mut session, verb),
@@ -60,6 +64,7 @@ pub fn run(verb: &P4Verb, instance: Instance<'_>, json: bool) -> Result<()> {
             }
         }
         P4Verb::Run(args) => run::run(args, json),
+        P4Verb::Test(args) => test::run(&mut session, args),
         P4Verb::Graph { file, out } => {
             let svg = graph::svg(&load(file, None)?);
             match out {
@@ -82,6 +87,12 @@ fn switches(session: &mut Session<'_>) -> Result<Vec<P4Switch>> {
 
 /// Loads a program: BMv2's JSON with P4Info, or a serialised form.
 fn load(file: &Path, p4info: Option<&Path>) -> Result<Checked> {
+    load_given(file, p4info).map(|(program, _)| program)
+}
+
+/// Likewise, with what it is given beside its entries.
+fn load_given(file: &Path, p4info: Option<&Path>) -> Result<(Checked, Setup)> {
+    let alone = |program| (program, Setup::default());
     let bytes = read(file)?;
     let named = || file.display().to_string();
     let with_entries = exported::program(&bytes);
@@ -89,15 +100,15 @@ fn load(file: &Path, p4info: Option<&Path>) -> Result<Checked> {
         bail!("{}: a serialised program has its P4Info in it", named());
     }
     if let Some(bytes) = with_entries {
-        return setup::decode(bytes)
-            .map(|(program, _)| program)
-            .with_context(named);
+        return setup::decode(bytes).with_context(named);
     }
     if bytes.starts_with(b"P4IR") {
-        return p4_ir::serial::decode(&bytes).with_context(named);
+        return p4_ir::serial::decode(&bytes).map(alone).with_context(named);
     }
     let p4info = p4info.map(read).transpose()?;
-    p4_bmv2::load(&bytes, p4info.as_deref()).with_context(named)
+    p4_bmv2::load(&bytes, p4info.as_deref())
+        .map(alone)
+        .with_context(named)
 }
 
 /// Reads a file, but not more than a program may have.
@@ -117,8 +128,10 @@ fn read(file: &Path) -> Result<Vec<u8>> {
 #[cfg(test)]
 pub mod outputs {
     pub use super::check::Summary;
+    pub use super::groups::ProfileRow;
     pub use super::ports::{LinkRow, PortRow};
     pub use super::run::Summary as Run;
     pub use super::running::{CounterRow, EntryRow, MeterRow, RegisterRow};
     pub use super::stages::StageRow;
+    pub use super::test::TestRow;
 }

@@ -13,8 +13,8 @@ use management::sealed;
 use management::{P4Array, Reply, Request};
 use p4_ir::setup::{self, Setup};
 use p4_ir::{Checked, Identity, Program};
-use p4_stf::EntryVerb;
 use p4_stf::script::Rate;
+use p4_stf::{EntryVerb, ProfileEdit};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -145,6 +145,20 @@ impl Running {
         setup::encode(&self.program, &self.setup)
     }
 
+    /// Makes a change of an action profile.
+    ///
+    /// # Errors
+    /// The change makes no sense, or the instance refuses.
+    pub fn edit_profile(
+        mut self,
+        session: &mut Session<'_>,
+        profile: &str,
+        edit: &ProfileEdit,
+    ) -> Result<()> {
+        (self.program, self.setup) = p4_stf::edit_profile((self.program, self.setup), profile, edit)?;
+        self.put(session)
+    }
+
     /// Puts it in the place of the one that was fetched.
     fn put(&self, session: &mut Session<'_>) -> Result<()> {
         let request = Request::P4Load {
@@ -152,6 +166,8 @@ impl Running {
             ports: None,
             operations: None,
             replaces: Some(self.tag),
+            changes: false,
+            writes: Vec::new(),
         };
         session.show_sent(&request, sealed(&self.encode())?.as_fd())
     }
@@ -220,6 +236,13 @@ fn change(session: &mut Session<'_>, verb: EntryVerb, args: &P4EntryArgs) -> Res
         lines.extend(own.filter(|line| !line.is_empty()).map(str::to_owned));
     }
     ensure!(!lines.is_empty(), "no entry is given");
+    if verb == EntryVerb::Add && lines.iter().any(|line| commands::is_command(line)) {
+        let all = commands::read(&lines.join("\n"), running.program())?;
+        let parts = p4_stf::extend((running.program, running.setup), &all);
+        (running.program, running.setup) = parts
+            .map_err(|(number, error)| anyhow::Error::new(error).context(format!("command {number}")))?;
+        return running.put(session);
+    }
     let read = lines.iter().map(|line| {
         let read = match verb {
             EntryVerb::Add | EntryVerb::Set => commands::entry(line, running.program()),
@@ -266,7 +289,10 @@ fn list_entries(session: &mut Session<'_>, name: &str, wanted: Option<&str>) -> 
 }
 
 /// Rows as lines, or as JSON.
-fn show(session: &Session<'_>, rows: &[impl Serialize]) -> Result<()> {
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn show(session: &Session<'_>, rows: &[impl Serialize]) -> Result<()> {
     if session.json {
         return output::json(&rows);
     }
