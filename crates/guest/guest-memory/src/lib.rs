@@ -25,6 +25,7 @@ mod budget;
 mod copy;
 mod fault;
 mod mapping;
+mod messages;
 mod unmap;
 
 pub use budget::{Account, Bound};
@@ -32,6 +33,7 @@ pub use copy::copy;
 pub use cpu::{Access, prefetch};
 pub use fault::{fault_count, survive_truncation};
 pub use mapping::{MapError, Region};
+pub use messages::Messages;
 pub use unmap::unmap_apart;
 
 use std::ptr::NonNull;
