@@ -14,9 +14,15 @@
 
 use crate::checksum::pseudo;
 use crate::layers::{L3, L4, Layers};
+use crate::parse::parse;
+use crate::snapshot::Snapshot;
 use crate::tunnel::inner;
 use crate::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VnetHeader};
+use flow::PortId;
 use std::fmt;
+
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
 
 /// Smallest accepted `gso_size`. It bounds what one frame can cost in segments. Linux never goes below:
 /// `tcp_min_snd_mss` (48) less 40 bytes of TCP options leaves 8.
@@ -100,6 +106,53 @@ impl Offload {
             }
         }
         Ok(Offload { header: sane })
+    }
+
+    /// As [`check`](Self::check), of a frame to be segmented in which headers that the parser does not know
+    /// lie between the Ethernet header and an IP header at byte `l3`. Without them the frame must be one that
+    /// can be segmented; each segment repeats them. The layers say that they were pushed, so that no receiver
+    /// gets the frame whole.
+    ///
+    /// # Errors
+    ///
+    /// The frame asks for no segmentation, or there is no such IP header.
+    #[cold]
+    pub fn check_behind(
+        header: &VnetHeader,
+        l3: usize,
+        head: &[u8],
+        frame_len: usize,
+    ) -> Result<(Layers, Offload), BadOffload> {
+        let by = l3.checked_sub(ETHERNET).ok_or(BadOffload)?;
+        let by = i16::try_from(by).map_err(|_| BadOffload)?;
+        let packet = head.get(l3..).ok_or(BadOffload)?;
+        let kind: u16 = match header.gso_type & !GSO_ECN {
+            GSO_TCPV4 => 0x0800,
+            GSO_TCPV6 => 0x86dd,
+            GSO_UDP_L4 if packet.first().is_some_and(|first| first >> 4 == 6) => 0x86dd,
+            GSO_UDP_L4 => 0x0800,
+            _ => return Err(BadOffload),
+        };
+        let mut known = [0; Snapshot::MAX_LEN];
+        let end = ETHERNET + packet.len();
+        known[ETHERNET - 2..ETHERNET].copy_from_slice(&kind.to_be_bytes());
+        known
+            .get_mut(ETHERNET..end)
+            .ok_or(BadOffload)?
+            .copy_from_slice(packet);
+        let (known, known_len) = (&known[..end], frame_len - (l3 - ETHERNET));
+        let layers = parse(known, known_len, PortId(0)).layers;
+        let moved = Offload { header: *header }.moved(-by);
+        let offload = Offload::check(&moved.header, &layers, known, known_len)?.moved(by);
+        // Also where the Ethernet type alone is not known.
+        let pushed = layers.behind(by as u16).pushed.max(1);
+        Ok((
+            Layers {
+                pushed,
+                ..layers.behind(by as u16)
+            },
+            offload,
+        ))
     }
 
     /// The header to pass on to a receiver that has the offloads in question, `num_buffers` 0.

@@ -88,7 +88,12 @@ impl Packet {
     /// Checks the request against new headers of a frame that had that length and that open checksum.
     fn settle(&mut self, frame_len: usize, open: Option<[u8; 2]>) -> Result<(), BadOffload> {
         let header = self.moved_header(frame_len, self.frame_len())?;
-        self.adopt(&header)?;
+        let l3 = usize::from(self.layers.l3) + self.frame_len();
+        if self.adopt(&header).is_err() {
+            let l3 = l3.checked_sub(frame_len).ok_or(BadOffload)?;
+            (self.layers, self.offload) =
+                Offload::check_behind(&header, l3, self.head.bytes(), self.frame_len())?;
+        }
         if open.is_some() && self.open_field() != open {
             self.offload.reopen_checksum(self.head.bytes_mut(), &self.layers);
         }

@@ -160,6 +160,7 @@ impl Walk {
             due = self.shares.due(port, program.turns(), now_ns, load);
         }
         if due == Due::Now {
+            self.shares.begin_charge(now_ns);
             return None;
         }
         way.add_passed_on();
@@ -267,6 +268,7 @@ impl Walk {
         let Some((mut own, mut others)) = held else {
             return from.switch.counts.add_passed_on();
         };
+        self.shares.begin_charge(begin_ns);
         slots.reclaim();
         from.receive(program.bounds.burst, slots, &mut self.burst.packets);
         self.crossings.begin(&program.bounds);

@@ -28,6 +28,7 @@
 //! | `links` | ports of P4 switches that are joined, and packets on their way from one program to the next |
 //! | `share` | time of forwarding threads, charged to P4 switches |
 //! | `usual` | what packets cost a thread that no program forwards |
+//! | `lost_time` | time of a turn in which the thread did not have its core |
 
 mod cells;
 mod clients;
@@ -36,6 +37,7 @@ mod cycles;
 mod exit;
 mod forward;
 mod links;
+mod lost_time;
 mod outputs;
 mod requests;
 mod run;

@@ -29,10 +29,15 @@
 //! Others that have had packets a moment ago count like such a task: a guest that sends when its last packets
 //! have arrived has none in its ring whenever a turn is to be given, and would wait for each of its own.
 //!
+//! A thread that shares its core loses it in the middle of turns. What others do with the core meanwhile is
+//! not the program's: of a turn that took longer than usual, time without the core ([`LostTime`]) is not
+//! charged.
+//!
 //! Nobody waits for nothing: a turn is passed on only while rings of others are served. If as many turns in
 //! sequence were passed on as rings wait, nobody else has packets.
 
 use super::P4Key;
+use super::lost_time::LostTime;
 use super::usual::{Had, Usual};
 use flow::PortId;
 use std::collections::BTreeMap;
@@ -150,6 +155,7 @@ struct UsedUp {
 pub(crate) struct Shares {
     used_up_ns: BTreeMap<Payer, UsedUp>,
     usual: Usual,
+    lost: LostTime,
     /// Time that the thread has had.
     had_ns: u64,
     /// When `had_ns` was brought up to date.
@@ -180,8 +186,15 @@ impl Shares {
             self.used_up_ns.clear();
         }
         let payer = payer.into();
+        let usual_ns = turn.usual_ns(self.usual.each_ns());
+        let took_ns = if took_ns > usual_ns {
+            let most_ns = if length > 1 { took_ns } else { usual_ns };
+            (self.lost).subtract((took_ns, most_ns), now_ns, cpu::processor_ns)
+        } else {
+            took_ns
+        };
         let took_ns = took_ns.min(LONGEST_NS.saturating_mul(length));
-        let beyond_ns = took_ns.saturating_sub(turn.usual_ns(self.usual.each_ns()));
+        let beyond_ns = took_ns.saturating_sub(usual_ns);
         let crowd = if beyond_ns > 0 { self.crowd(payer) } else { 1 };
         let used_up = self.used_up_ns.entry(payer).or_default();
         let (earliest, latest) = (
@@ -200,6 +213,11 @@ impl Shares {
     fn crowd(&self, payer: Payer) -> u64 {
         let is_another = |(other, at): &(&Payer, &UsedUp)| **other != payer && at.beyond > self.had_ns;
         1 + self.used_up_ns.iter().filter(is_another).count() as u64
+    }
+
+    /// A turn begins whose time will be charged, or might have.
+    pub fn begin_charge(&mut self, now_ns: u64) {
+        self.lost.begin(now_ns, cpu::processor_ns);
     }
 
     /// A turn of a P4 switch begins, or might have. `packets` are those that the thread has forwarded.

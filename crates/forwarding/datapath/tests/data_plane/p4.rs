@@ -2,7 +2,7 @@
 //! send them, versions that replace each other, and programs that mean harm.
 
 use crate::support::control::Controller;
-use crate::support::frames::{Tcp, mac, plain};
+use crate::support::frames::{Tcp, complete_checksum, mac, plain, segments};
 pub use crate::support::p4::{P4, folder, program};
 use crate::support::{Guest, Layout, Switch};
 use control_protocol::data_plane::{Answer, PortSpec, Request};
@@ -15,6 +15,7 @@ use p4_stf::{Session, bake};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use wire::{GSO_NONE, NEEDS_CSUM};
 
 pub fn commands(script: &str) -> Vec<Command> {
     let lines = script::parse(script).unwrap().into_iter();
@@ -173,6 +174,52 @@ fn large_frames_and_open_checksums_pass_a_router_whole() {
         );
     }
     assert_eq!(switch.counters(2).segments, 0);
+    switch.finish();
+}
+
+/// A program pushes a header that the switch does not know: the receiver gets segments, of which each has it.
+#[test]
+fn large_frames_are_cut_behind_a_header_that_nobody_knows() {
+    const TENANT: &str = "
+add port_in port:1 described:0 push(tenant:100)
+add port_in port:3 described:1 trust()
+add members tenant:100 dst:0x020000000002 forward(port:2)
+add port_out 10 port:2 tenant:0x000064 keep()
+";
+    let (mut switch, mut guests) = bound(2, &version("description_header", &commands(TENANT)));
+    let mut expected = 0;
+    for (v6, payload, mss) in [
+        (false, 10, 1400),
+        (false, 5000, 1400),
+        (true, 9000, 1400),
+        (false, 65_535 - 72, 536),
+    ] {
+        let tcp = Tcp::new(v6, payload);
+        let frame = tcp.frame(1, 2, false);
+        guests
+            .get_mut(&1)
+            .unwrap()
+            .send_as(&tcp.header(mss), &frame, &Layout::One);
+        let segments = segments(&tcp, 1, 2, mss.into());
+        expected += if payload > usize::from(mss) {
+            segments.len() as u64
+        } else {
+            0
+        };
+        for segment in segments {
+            let (received, mut bytes) = guests.get_mut(&2).unwrap().receive();
+            assert_eq!((received.flags, received.gso_type), (NEEDS_CSUM, GSO_NONE));
+            assert_eq!(usize::from(received.csum_start), tcp.l4() + 6);
+            complete_checksum(&mut bytes, tcp.l4() + 6, 16);
+            assert_eq!(
+                bytes[12..20],
+                [0x88, 0xb6, 0, 0, 100, 0x10, segment[12], segment[13]]
+            );
+            bytes.drain(12..18);
+            assert_eq!(bytes, segment);
+        }
+    }
+    assert_eq!(switch.counters(2).segments, expected);
     switch.finish();
 }
 
