@@ -7,7 +7,10 @@ use crate::code::Size;
 use crate::compile::{self, Code};
 use crate::error::Error;
 use crate::hash::{Algorithm, Crc, CrcParameters};
-use p4_ir::{Bounds, CalculationInput, Checked, Emit, ExprKind, Field, Place, Program, Role};
+use p4_ir::{
+    Bounds, CalculationInput, Checked, Emit, ExprKind, Field, FieldId, HeaderRef, Op, ParserOp, Place,
+    Program, Role,
+};
 use p4_tables::{KeyField, KeyLayout, MatchKind};
 
 /// The port that means "drop" in v1model.
@@ -86,7 +89,7 @@ impl Cell {
     }
 }
 
-/// Cells of standard metadata.
+/// Cells of standard metadata; those that only the program reads, if it does.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Standard {
     pub ingress_port: Option<Cell>,
@@ -97,7 +100,7 @@ pub(crate) struct Standard {
     pub enq_timestamp: Option<Cell>,
     pub ingress_timestamp: Option<Cell>,
     pub egress_timestamp: Option<Cell>,
-    /// Lengths of the queue that the packet is to leave by, if the program reads them.
+    /// Lengths of the queue that the packet is to leave by.
     pub queue_depths: [Option<Cell>; 2],
     pub mcast_grp: Option<Cell>,
     pub egress_rid: Option<Cell>,
@@ -111,29 +114,55 @@ impl Standard {
             let field = program.standard.get(role)?;
             Cell::new(&program.fields[field.index()])
         };
-        let is_read = |field| {
-            let is_field = |expr: &p4_ir::Expr| matches!(expr.kind, ExprKind::Field(of) if of == field);
-            let mut inputs = program.calculations.iter().flat_map(|of| &of.inputs);
-            program.exprs.iter().any(is_field)
-                || inputs.any(|input| matches!(input, CalculationInput::Field(of) if *of == field))
+        // Nobody misses what nobody reads.
+        let read = |role| {
+            let is_read = (program.standard.get(role)).is_some_and(|field| is_read(program, field));
+            cell(role).filter(|_| is_read)
         };
         Standard {
             ingress_port: cell(Role::IngressPort),
             egress_spec: cell(Role::EgressSpec),
-            egress_port: cell(Role::EgressPort),
-            instance_type: cell(Role::InstanceType),
-            packet_length: cell(Role::PacketLength),
-            enq_timestamp: cell(Role::EnqTimestamp),
-            ingress_timestamp: cell(Role::IngressGlobalTimestamp),
-            egress_timestamp: cell(Role::EgressGlobalTimestamp),
-            queue_depths: [Role::EnqQdepth, Role::DeqQdepth]
-                .map(|role| cell(role).filter(|_| program.standard.get(role).is_some_and(is_read))),
+            egress_port: read(Role::EgressPort),
+            instance_type: read(Role::InstanceType),
+            packet_length: read(Role::PacketLength),
+            enq_timestamp: read(Role::EnqTimestamp),
+            ingress_timestamp: read(Role::IngressGlobalTimestamp),
+            egress_timestamp: read(Role::EgressGlobalTimestamp),
+            queue_depths: [Role::EnqQdepth, Role::DeqQdepth].map(read),
             mcast_grp: cell(Role::McastGrp),
-            egress_rid: cell(Role::EgressRid),
-            checksum_error: cell(Role::ChecksumError),
-            parser_error: cell(Role::ParserError),
+            egress_rid: read(Role::EgressRid),
+            checksum_error: read(Role::ChecksumError),
+            parser_error: read(Role::ParserError),
         }
     }
+}
+
+/// Whether a program reads a field of metadata, alone or with its header.
+fn is_read(program: &Program, field: FieldId) -> bool {
+    let header = program.fields[field.index()].header;
+    let is_whole = |of: HeaderRef| of == HeaderRef::Header(header);
+    let mut exprs = program.exprs.iter();
+    let mut inputs = program.calculations.iter().flat_map(|of| &of.inputs);
+    let parsing = program.parser.states.iter().flat_map(|state| &state.ops);
+    let parsing = parsing.filter_map(|op| match op {
+        ParserOp::Do(op) => Some(op),
+        _ => None,
+    });
+    let mut ops = program
+        .actions
+        .iter()
+        .flat_map(|action| &action.ops)
+        .chain(parsing);
+    exprs.any(|expr| match expr.kind {
+        ExprKind::Field(of) => of == field,
+        ExprKind::Member(of, _) => is_whole(of),
+        ExprKind::HeadersEqual(a, b) => is_whole(a) || is_whole(b),
+        _ => false,
+    }) || inputs.any(|input| match input {
+        CalculationInput::Field(of) => *of == field,
+        CalculationInput::Header(of) => *of == header,
+        CalculationInput::Value(_) | CalculationInput::Payload(_) => false,
+    }) || ops.any(|op| matches!(op, Op::CopyHeader(_, from) if is_whole(*from)))
 }
 
 /// The properties of a header instance that are needed at run time.

@@ -48,7 +48,7 @@ pub(super) struct Exit<'a, S> {
     pub crossings: &'a mut Crossings,
     pub reach: Reach<'a>,
     pub outgoing: &'a mut Outgoing,
-    /// Where the last packet left to whose verdict is kept: the program's number, and what is behind it.
+    /// Where the last packet left to: the program's number, and what is behind it.
     pub last: Option<(u32, Receiver)>,
     pub spare: S,
 }
@@ -67,11 +67,9 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
         if !is_changed {
             return packet.account.dropped(DropReason::BadOffload, 1);
         }
-        let known = self.last.filter(|(known, _)| *known == port).map(|(_, to)| to);
-        let Some(to) = known.or_else(|| self.receiver_at(port)) else {
+        let Some(to) = self.receiver_of(port) else {
             return packet.account.dropped(DropReason::NoSuchPort, 1);
         };
-        self.last = Some((port, to));
         match to {
             Receiver::Port(to) => self.outgoing.add(to, packet),
             Receiver::Link(to) => {
@@ -256,15 +254,23 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
     }
 
     /// Where a packet leaves to, if it can.
-    fn receiver(&self, sent: &Sent, head: &[u8]) -> Result<Receiver, DropReason> {
+    fn receiver(&mut self, sent: &Sent, head: &[u8]) -> Result<Receiver, DropReason> {
         match head.len() + sent.length {
             ..MIN_FRAME => return Err(DropReason::NoHeader),
             len if len > MAX_FRAME as usize => return Err(DropReason::OversizedFrame),
             _ => {}
         }
-        let to = self.receiver_at(sent.port);
+        let to = self.receiver_of(sent.port);
         let to = to.filter(|to| !(sent.is_copy && matches!(to, Receiver::Onward)));
         to.ok_or(DropReason::NoSuchPort)
+    }
+
+    /// What is behind a number that the program knows, which mostly is that of the last packet.
+    fn receiver_of(&mut self, port: u32) -> Option<Receiver> {
+        let known = self.last.filter(|(known, _)| *known == port);
+        let to = known.map(|(_, to)| to).or_else(|| self.receiver_at(port))?;
+        self.last = Some((port, to));
+        Some(to)
     }
 
     /// What is behind a number that the program knows.

@@ -330,12 +330,18 @@ impl Walk {
             let mut places = [NONE; BURST];
             let found = run.find(packets, &mut places, source.is_copied);
             switch.counts.add_repeated(found);
-            let hands_over = source.hands_over && crossed == 0;
             let (found, is_stage) = (&places[..packets.len()], bound.is_stage);
-            let common = hands_over && !is_stage;
-            let common = common.then(|| run.common_output(found)).flatten();
-            if common.is_some() || is_stage && run.all_pass(found) {
+            let number = (!is_stage).then(|| run.common_port(found)).flatten();
+            let hands_over = source.hands_over && crossed == 0;
+            let common = number.filter(|_| hands_over).and_then(|port| bound.port_of(port));
+            let link = number.filter(|port| bound.clients_at(*port).is_none());
+            let link = link.and_then(|port| bound.link_at(port));
+            let link = link.filter(|_| self.crossings.admits(packets.len(), crossed));
+            if common.is_some() || link.is_some() || is_stage && run.all_pass(found) {
                 run.repeat_all(packets, &places);
+                if let Some(to) = link {
+                    self.crossings.add_all(to, crossed, packets);
+                }
             } else {
                 let mut exit = Exit {
                     bound,

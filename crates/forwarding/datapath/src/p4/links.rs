@@ -240,6 +240,12 @@ impl Bounds {
     }
 }
 
+impl Crossing {
+    fn is_of(&self, to: Place, crossed: u8) -> bool {
+        (self.to, self.crossed) == (to, crossed)
+    }
+}
+
 impl Crossings {
     /// Begins a turn.
     pub fn begin(&mut self, bounds: &Bounds) {
@@ -263,9 +269,14 @@ impl Crossings {
         }
         self.left -= 1;
         let crossed = crossed + 1;
-        // All before the last one of a kind are full.
-        let mut latest_first = self.waiting.iter_mut().rev();
-        match latest_first.find(|one| (one.to, one.crossed) == (to, crossed)) {
+        // Packets of a kind mostly follow each other. They stay in order: only the last ones' room counts.
+        let is_latest = self.waiting.back().is_some_and(|one| one.is_of(to, crossed));
+        let latest = if is_latest {
+            self.waiting.back_mut()
+        } else {
+            self.waiting.iter_mut().rfind(|one| one.is_of(to, crossed))
+        };
+        match latest {
             Some(one) if one.packets.len() < BURST => one.packets.push(packet),
             _ => {
                 let mut packets = self.rooms.pop().unwrap_or_default();
@@ -274,6 +285,22 @@ impl Crossings {
             }
         }
         Ok(())
+    }
+
+    /// Whether so many packets, which have crossed so many links, may cross a further one.
+    pub fn admits(&self, packets: usize, crossed: u8) -> bool {
+        crossed < MAX_CROSSINGS && packets <= self.left
+    }
+
+    /// Has all packets of a burst, which [may](Self::admits), cross a link behind others that have crossed it.
+    pub fn add_all(&mut self, to: Place, crossed: u8, packets: &mut Vec<Unique<Packet>>) {
+        self.left = self.left.saturating_sub(packets.len());
+        let room = self.rooms.pop().unwrap_or_default();
+        self.waiting.push_back(Crossing {
+            to,
+            crossed: crossed + 1,
+            packets: std::mem::replace(packets, room),
+        });
     }
 
     /// Takes packets that come by the same port, a burst at most, in the place of none. Returns that port,

@@ -7,7 +7,7 @@ use super::verdicts::{Own, Places};
 use super::version::Version;
 use crate::pipeline::record;
 use crate::state::Ports;
-use flow::{MirrorPoint, PortId};
+use flow::MirrorPoint;
 use lock_free::Unique;
 use p4_interpreter::{Context, Drop, End, NoObserver, Notes, Observer, Output, ReadGuard, Sink, Verdict};
 use p4_ir::DigestId;
@@ -46,8 +46,8 @@ impl Run<'_> {
         found
     }
 
-    /// The port that all packets go to as they came.
-    pub fn common_output(&self, places: &[u32]) -> Option<PortId> {
+    /// The program's number of the port by which all packets leave as they came.
+    pub fn common_port(&self, places: &[u32]) -> Option<u32> {
         let plain = |place: u32| match self.own.verdicts.get(place) {
             Some(verdict) if verdict.is_plain() => match verdict.end() {
                 End::Leaves(port) => Some(port),
@@ -57,8 +57,10 @@ impl Run<'_> {
         };
         let (first, others) = places.split_first()?;
         let port = plain(*first)?;
-        let is_common = others.iter().all(|place| plain(*place) == Some(port));
-        self.bound.port_of(port).filter(|_| is_common)
+        others
+            .iter()
+            .all(|place| plain(*place) == Some(port))
+            .then_some(port)
     }
 
     /// Whether all packets pass a stage as they came.
