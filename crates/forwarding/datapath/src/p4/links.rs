@@ -292,7 +292,7 @@ impl Crossings {
         crossed < MAX_CROSSINGS && packets <= self.left
     }
 
-    /// Has all packets of a burst, which [may](Self::admits), cross a link behind others that have crossed it.
+    /// Has all packets of a burst, which [may](Self::admits), cross a link behind others.
     pub fn add_all(&mut self, to: Place, crossed: u8, packets: &mut Vec<Unique<Packet>>) {
         self.left = self.left.saturating_sub(packets.len());
         let room = self.rooms.pop().unwrap_or_default();
