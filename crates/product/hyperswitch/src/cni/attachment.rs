@@ -85,21 +85,38 @@ impl<'a> Switch<'a> {
         }
     }
 
-    /// Removes a port. If there is none, or no instance that could have it, nothing is to be done.
+    /// Removes a port; returns whether it had an interface. If there is none, or no instance that could have
+    /// it, nothing is to be done.
     ///
     /// # Errors
     /// The instance does not answer, or refuses.
-    pub fn remove(&self, name: &Name) -> Result<(), CniError> {
+    pub fn remove(&self, name: &Name) -> Result<bool, CniError> {
         match self.port(name) {
-            Err(ClientError::Unreachable { .. }) | Ok(None) => Ok(()),
+            Err(ClientError::Unreachable { .. }) | Ok(None) => Ok(false),
             Err(error) => Err(error.into()),
-            Ok(Some(_)) => {
+            Ok(Some(port)) => {
                 self.call(&Request::PortDel {
                     port: name.to_string(),
                 })?;
-                Ok(())
+                Ok(port.kind.is_interface())
             }
         }
+    }
+
+    /// Removes a container's port, and waits until its interface has gone too, so that another attachment may
+    /// have the interface's name. While the driver domain is away, the interface stays until it is back.
+    ///
+    /// # Errors
+    /// The instance does not answer, or refuses.
+    pub fn detach(&self, name: &Name, netns: &Namespace, interface: &str) -> Result<(), CniError> {
+        let deadline = Instant::now() + self.timeout;
+        let had_interface = self.remove(name)?;
+        let is_there = || nic_packet::routes(&netns.name, interface).is_ok();
+        while had_interface && is_there() && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+        netns.close();
+        Ok(())
     }
 }
 
@@ -247,8 +264,7 @@ pub fn delete(switch: Switch<'_>, network: &Network, call: &Call, text: &[u8]) -
     let name = port_name(&network.name, &call.container, &call.ifname)?;
     // Addresses come back even where the switch does not answer.
     let released = ipam::delegate(network, call, "DEL", text);
-    switch.remove(&name)?;
-    Namespace::of(&call.netns, &name).close();
+    switch.detach(&name, &Namespace::of(&call.netns, &name), &call.ifname)?;
     released.map(drop)
 }
 

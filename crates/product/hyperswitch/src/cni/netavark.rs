@@ -86,8 +86,8 @@ fn answer(verb: &NetavarkVerb, switch: &Switch<'_>) -> Result<Option<Value>, Cni
         NetavarkVerb::Teardown { netns } => {
             let request: Request = parse(&input()?)?;
             let name = name(&request)?;
-            switch.remove(&name)?;
-            Namespace::of(netns, &name).close();
+            let interface = &request.network_options.interface_name;
+            switch.detach(&name, &Namespace::of(netns, &name), interface)?;
             Ok(None)
         }
     }
