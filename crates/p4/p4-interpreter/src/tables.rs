@@ -155,43 +155,34 @@ pub(crate) struct TablesReadGuard<'a> {
 impl TablesReadGuard<'_> {
     #[inline]
     pub fn look_up(&self, table: TableId, key: &[u64], hash: u64, length: u64, now: u64) -> LookupResult<'_> {
-        let nothing = LookupResult {
-            hit: false,
-            entry: DEFAULT,
-            action: None,
-            arguments: &[],
-            colour: None,
-        };
         let Ok(table_data) = self.tables.table(u32::from(table.0)) else {
-            return nothing;
+            return LookupResult {
+                hit: false,
+                entry: DEFAULT,
+                action: None,
+                arguments: &[],
+                colour: None,
+            };
         };
         let found = table_data.lookup(key);
-        let handle = found.unwrap_or(DEFAULT);
-        table_data.count(handle, length);
+        let entry = found.unwrap_or(DEFAULT);
+        table_data.count(entry, length);
         let colour = match self.metered[table.index()] {
             Metered::No => None,
             metered => {
                 let tokens = if metered == Metered::Bytes { length } else { 1 };
-                let meter = table_data.meter(handle);
+                let meter = table_data.meter(entry);
                 meter.map(|meter| meter.execute(tokens, now, Colour::Green) as u64)
             }
         };
-        table_data.note_use(handle, now);
-        let hit = found.is_some();
-        match self.tables.action(table_data, handle, || hash) {
-            Some((action, arguments)) => LookupResult {
-                hit,
-                entry: handle,
-                action: Some(action),
-                arguments,
-                colour,
-            },
-            None => LookupResult {
-                hit,
-                entry: handle,
-                colour,
-                ..nothing
-            },
+        table_data.note_use(entry, now);
+        let target = self.tables.action(table_data, entry, || hash);
+        LookupResult {
+            hit: found.is_some(),
+            entry,
+            action: target.map(|(action, _)| action),
+            arguments: target.map_or(&[], |(_, arguments)| arguments),
+            colour,
         }
     }
 

@@ -140,7 +140,7 @@ impl Tables {
         let profile = || self.profiles.get(table.spec().profile? as usize);
         match table.found(handle) {
             Found::Nothing => None,
-            Found::Action { .. } => self.direct(table, handle),
+            Found::Action { action, arguments } => Some((action, arguments)),
             Found::Member(place) => profile()?.member(place),
             Found::Group(place) => profile()?
                 .choose(place, hash())

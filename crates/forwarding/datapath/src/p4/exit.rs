@@ -96,13 +96,15 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
     }
 
     /// Has a packet leave that is sent once.
-    fn leave(&mut self, to: Receiver, packet: Unique<Packet>) -> Result<(), DropReason> {
+    fn leave(&mut self, to: Receiver, packet: Unique<Packet>) -> Result<(), Refused> {
         match to {
             Receiver::Port(to) => self.outgoing.add(to, packet),
-            Receiver::Link(to) => return self.cross(to, packet).map_err(|_| DropReason::TooDeep),
+            Receiver::Link(to) => {
+                return (self.cross(to, packet)).map_err(|packet| (DropReason::TooDeep, packet));
+            }
             Receiver::Onward => self.crossings.passed.push(packet),
             // Clients get bytes, not packets.
-            Receiver::Clients => return Err(DropReason::NoSuchPort),
+            Receiver::Clients => return Err((DropReason::NoSuchPort, packet)),
         }
         Ok(())
     }
@@ -130,7 +132,7 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
             self.port
                 .mirror(&packet, MirrorPoint::DroppedFrom, &mut self.reach);
         }
-        let account = packet.account.clone();
+        let account = &packet.account;
         for reason in &outputs.ended {
             account.dropped(reason_of(*reason), 1);
         }
@@ -139,46 +141,46 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
         }
         match outputs.ends() {
             0 => account.dropped(DropReason::Policy, 1),
+            1 => {}
             ends => drop(account.copies.fetch_add(ends - 1, Relaxed)),
         }
-        let result = match &outputs.sent[..] {
-            [] => Ok(()),
-            [sent] => self.send_one(packet, sent, outputs.head(sent)),
+        match &outputs.sent[..] {
+            [] => {}
+            [sent] => self.send_or_drop(packet, sent, outputs.head(sent)),
             several if self.bound.is_stage => self.pass_one(packet, several, outputs),
-            several => {
-                self.send_copies(&packet.share(), several, outputs);
-                Ok(())
-            }
-        };
-        if let Err(reason) = result {
-            account.dropped(reason, 1);
+            several => self.send_copies(&packet.share(), several, outputs),
         }
     }
 
-    fn send_one(&mut self, mut packet: Unique<Packet>, sent: &Sent, head: &[u8]) -> Result<(), DropReason> {
-        let to = self.receiver(sent, head)?;
+    fn send_or_drop(&mut self, packet: Unique<Packet>, sent: &Sent, head: &[u8]) {
+        if let Err((reason, packet)) = self.send_one(packet, sent, head) {
+            packet.account.dropped(reason, 1);
+        }
+    }
+
+    fn send_one(&mut self, mut packet: Unique<Packet>, sent: &Sent, head: &[u8]) -> Result<(), Refused> {
+        let to = match self.receiver(sent, head) {
+            Ok(to) => to,
+            Err(reason) => return Err((reason, packet)),
+        };
         if matches!(to, Receiver::Clients) {
-            return self.send_to_clients(&packet, sent, head);
+            let sent = self.send_to_clients(&packet, sent, head);
+            return sent.map_err(|reason| (reason, packet));
         }
         let is_whole = sent.offset + sent.length >= packet.frame_len();
-        if is_whole
-            && packet
-                .replace_front(head, sent.offset)
-                .map_err(|_| DropReason::BadOffload)?
-        {
-            return self.leave(to, packet);
+        match is_whole.then(|| packet.replace_front(head, sent.offset)) {
+            Some(Err(_)) => return Err((DropReason::BadOffload, packet)),
+            Some(Ok(true)) => return self.leave(to, packet),
+            Some(Ok(false)) | None => {}
         }
-        let copy = self.copy(&packet, sent, head)?;
-        self.leave(to, copy)
+        match self.copy(&packet, sent, head) {
+            Ok(copy) => self.leave(to, copy),
+            Err(reason) => Err((reason, packet)),
+        }
     }
 
     /// Has a packet pass a stage that has made copies for clients.
-    fn pass_one(
-        &mut self,
-        packet: Unique<Packet>,
-        several: &[Sent],
-        outputs: &Outputs,
-    ) -> Result<(), DropReason> {
+    fn pass_one(&mut self, packet: Unique<Packet>, several: &[Sent], outputs: &Outputs) {
         let mut passes = None;
         for sent in several {
             let head = outputs.head(sent);
@@ -195,7 +197,9 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
                 packet.account.dropped(reason, 1);
             }
         }
-        passes.map_or(Ok(()), |sent| self.send_one(packet, sent, outputs.head(sent)))
+        if let Some(sent) = passes {
+            self.send_or_drop(packet, sent, outputs.head(sent));
+        }
     }
 
     /// Has packets leave that were to be handed over, through their receivers' queues.
@@ -319,6 +323,9 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
         Ok(spare)
     }
 }
+
+/// A packet that does not leave, and why.
+type Refused = (DropReason, Unique<Packet>);
 
 /// Where a packet leaves to.
 #[derive(Clone, Copy)]

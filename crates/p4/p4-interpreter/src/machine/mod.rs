@@ -155,14 +155,14 @@ impl<O: Observer> Machine<'_, O> {
             };
         }
         loop {
-            let Some(&op) = ops.get(pc) else {
+            let Some(op) = ops.get(pc) else {
                 return Ended::Normally;
             };
             if O::ACTIVE {
-                self.observe_step(pc as Pc, &op);
+                self.observe_step(pc as Pc, op);
             }
             pc += 1;
-            match op {
+            match *op {
                 Op::Const { to, value } => reg!(to) = value,
                 Op::Load8 { to, at } => reg!(to) = load(&self.ctx.packet.phv, Size::One, at),
                 Op::Load16 { to, at } => reg!(to) = load(&self.ctx.packet.phv, Size::Two, at),
@@ -497,8 +497,11 @@ impl<O: Observer> Machine<'_, O> {
         let (now, length) = (self.now, self.ctx.packet.length as u64);
         let key = &self.ctx.key[..apply.words];
         let found = self.tables.look_up(apply.table, key, selector, length, now);
-        for (to, &from) in self.ctx.arguments.iter_mut().zip(found.arguments) {
-            *to = from;
+        // Most have one or two, which take no call.
+        for (at, from) in found.arguments.iter().enumerate() {
+            if let Some(to) = self.ctx.arguments.get_mut(at) {
+                *to = *from;
+            }
         }
         if let Some(colour) = found.colour {
             self.set_colour(apply, colour);

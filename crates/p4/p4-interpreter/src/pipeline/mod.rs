@@ -304,7 +304,9 @@ impl<O: Observer> Run<'_, '_, O> {
             return self.drop(Drop::Egress);
         }
         self.phase(Phase::Deparser);
-        self.exec(engine.code.update);
+        if !engine.program().checksums.is_empty() {
+            self.exec(engine.code.update);
+        }
         if O::ACTIVE {
             let view = View::new(engine.program(), self.machine.ctx);
             self.machine.observer.emitted(&view);
