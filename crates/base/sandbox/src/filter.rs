@@ -20,6 +20,8 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filtered {
     DataPlane,
+    /// A data plane that sends by queues of devices.
+    SendingDataPlane,
     Control,
     Driver,
     Forwarder,
@@ -32,7 +34,7 @@ impl Filtered {
     /// All that is allowed or refused with an error, in any order.
     fn calls(self) -> impl Iterator<Item = (i64, Rule)> {
         let (own, legacy): (Calls, Calls) = match self {
-            Filtered::DataPlane => (data_plane::CALLS, data_plane::LEGACY),
+            Filtered::DataPlane | Filtered::SendingDataPlane => (data_plane::CALLS, data_plane::LEGACY),
             Filtered::Control => (control::CALLS, control::LEGACY),
             Filtered::Driver => (driver::CALLS, driver::LEGACY),
             Filtered::Forwarder => (forwarder::CALLS, forwarder::LEGACY),
@@ -40,7 +42,11 @@ impl Filtered {
             Filtered::View => (view::CALLS, view::LEGACY),
             Filtered::P4Runtime => (p4runtime::CALLS, p4runtime::LEGACY),
         };
-        [COMMON, LEGACY_COMMON, own, legacy]
+        let sends: Calls = match self {
+            Filtered::SendingDataPlane => data_plane::SENDING,
+            _ => &[],
+        };
+        [COMMON, LEGACY_COMMON, own, legacy, sends]
             .into_iter()
             .flatten()
             .copied()
@@ -137,8 +143,9 @@ fn alternatives(checks: &[Check], pid: u32) -> Result<Vec<SeccompRule>, BackendE
 mod tests {
     use super::*;
 
-    const ALL: [Filtered; 7] = [
+    const ALL: [Filtered; 8] = [
         Filtered::DataPlane,
+        Filtered::SendingDataPlane,
         Filtered::Control,
         Filtered::Driver,
         Filtered::Forwarder,

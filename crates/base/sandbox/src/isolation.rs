@@ -81,16 +81,22 @@ impl Kept {
 pub type Missing = Vec<String>;
 
 /// Isolates the calling process, a data plane, for the rest of its life. Call it before other threads are
-/// started: capabilities and namespaces are per thread (the filter itself covers all threads).
+/// started: capabilities and namespaces are per thread (the filter itself covers all threads). `sends`: it
+/// sends by queues of devices.
 ///
 /// # Errors
 /// Any step that fails and should not; the steps before it stay in force.
-pub fn isolate_data_plane(violation: Violation, kept: Kept) -> Result<Missing, IsolationError> {
+pub fn isolate_data_plane(violation: Violation, kept: Kept, sends: bool) -> Result<Missing, IsolationError> {
     let mut missing = Missing::new();
     separate::leave_namespaces(&mut missing);
     let keep = kept.capabilities();
     separate::become_nobody(DATA_PLANE_USER, keep, &mut missing)?;
-    finish(Filtered::DataPlane, keep, None, violation, &mut missing)?;
+    let filtered = if sends {
+        Filtered::SendingDataPlane
+    } else {
+        Filtered::DataPlane
+    };
+    finish(filtered, keep, None, violation, &mut missing)?;
     Ok(missing)
 }
 

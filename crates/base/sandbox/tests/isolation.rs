@@ -84,8 +84,11 @@ fn child() {
     } else if let Some(name) = name.strip_prefix("ovs: ") {
         let isolate = || isolate_ovs(violation, &place.run_dir).unwrap();
         (if free { Vec::new() } else { isolate() }, name)
+    } else if let Some(name) = name.strip_prefix("sending: ") {
+        let isolate = || isolate_data_plane(violation, Kept::Nothing, true).unwrap();
+        (if free { Vec::new() } else { isolate() }, name)
     } else {
-        let isolate = || isolate_data_plane(violation, Kept::Nothing).unwrap();
+        let isolate = || isolate_data_plane(violation, Kept::Nothing, false).unwrap();
         (if free { Vec::new() } else { isolate() }, name)
     };
     // Where the kernel has no Landlock there is nothing to be tried about files.
@@ -309,6 +312,8 @@ fn do_attempt(name: &str, listener: &UnixListener, mut client: UnixStream) {
             libc::SYS_setsockopt,
             [0, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, 0],
         ),
+        "send many" => raw(libc::SYS_sendmmsg, [0, 0, 0, libc::MSG_DONTWAIT]),
+        "send many and wait" => raw(libc::SYS_sendmmsg, [0, 0, 0, 0]),
         "input to a terminal" => raw(libc::SYS_ioctl, [0, 0x5412, 0, 0]),
         "class of another" => raw(
             libc::SYS_sched_setscheduler,
@@ -594,6 +599,13 @@ fn no_sockets_are_made() {
     is_killed("socket");
     is_killed("connect");
     is_killed("bind to device");
+}
+
+#[test]
+fn many_frames_are_sent_where_that_is_wanted_and_without_waiting() {
+    is_killed("send many");
+    works("sending: send many");
+    is_killed("sending: send many and wait");
 }
 
 #[test]

@@ -218,6 +218,10 @@ fn check_uplink(switch: &SwitchConfig, place: &[PathSegment], seen: &mut Seen) -
         let message = format!("`uplink-back-end` is for switches with an `uplink`; {name} has none");
         return Err(error(place, "uplink-back-end", message));
     }
+    if switch.uplink.is_none() && switch.uplink_fast_path {
+        let message = format!("`uplink-fast-path` is for switches with an `uplink`; {name} has none");
+        return Err(error(place, "uplink-fast-path", message));
+    }
     match (switch.kind, &switch.uplink) {
         (SwitchKind::External, None) => {
             let message = format!("external switch {name} needs `uplink`, the name of a network device");

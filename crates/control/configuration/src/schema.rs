@@ -112,6 +112,9 @@ pub struct SwitchConfig {
     /// How frames of the uplink are read and written.
     #[serde(default, skip_serializing_if = "is_default")]
     pub uplink_back_end: UplinkBackEnd,
+    /// Whether frames leave by the uplink straight from guests' memory, without its forwarder.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub uplink_fast_path: bool,
     /// Name of the uplink's `port-policy`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink_policy: Option<Name>,
@@ -530,6 +533,7 @@ impl SwitchConfig {
             mtu: Mtu::default(),
             uplink: None,
             uplink_back_end: UplinkBackEnd::default(),
+            uplink_fast_path: false,
             uplink_policy: None,
             host: None,
             ports: Vec::new(),

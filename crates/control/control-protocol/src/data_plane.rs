@@ -24,7 +24,7 @@ use rule_list::{LogRecord, Verdict};
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 27;
+pub const VERSION: u32 = 28;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,6 +119,16 @@ pub enum Request {
         port: PortId,
         /// In the place of those before.
         attachment: P4Attachment,
+    },
+    /// Has packets to a port with [`Connection::Driver`] leave by a queue of the device as far as that takes
+    /// them, or no longer. One descriptor if there is a queue: a packet socket that is bound to the device
+    /// and receives nothing. Refused with EPERM if this data plane may not use queues, with EINVAL if the
+    /// port cannot have one.
+    PortQueue {
+        /// The port.
+        port: PortId,
+        /// Bytes of the virtio-net header that the socket takes, 10 or 12; `None` without a queue.
+        header_len: Option<u8>,
     },
     /// Sets the vCPU threads of a port's guest.
     PortThreads {
@@ -475,6 +485,31 @@ pub struct PortInfo {
     pub costly: Costly,
     /// Of a veth pair: what the kernel forwards.
     pub kernel_path: Option<KernelPathState>,
+    /// Of an uplink with a queue of its device: what has left by it.
+    pub device_queue: Option<DeviceQueueState>,
+}
+
+/// What has left by a queue of a port's device, without a forwarder.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceQueueState {
+    /// Why packets go through the forwarder now, for users; `None` if they do not.
+    pub obstacle: Option<String>,
+    /// Packets that left by it.
+    pub packets: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// System calls that sent them.
+    pub calls: u64,
+    /// Times packets began to take it.
+    pub armed: u64,
+    /// Times packets went through the forwarder again since there was no room.
+    pub full: u64,
+    /// Times they did so for another reason.
+    pub left: u64,
+    /// Times the forwarder did not send in time what it had, so that packets went on through it.
+    pub overdue: u64,
+    /// The longest wait for the forwarder, in microseconds.
+    pub longest_wait_us: u64,
 }
 
 /// The packets from a port that the kernel forwards by itself.

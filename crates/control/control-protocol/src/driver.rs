@@ -40,6 +40,11 @@ pub enum ToDriver {
     List,
     /// Ask for `FromDriver::Devices`.
     Devices,
+    /// Ask for `FromDriver::Queue`.
+    Queue {
+        /// Port of an uplink or device.
+        port: PortId,
+    },
 }
 
 /// Driver domain to control process.
@@ -61,6 +66,14 @@ pub enum FromDriver {
     },
     /// The devices of the host that are open as uplinks or ports, as they are now; answer to `Devices`.
     Devices(Vec<(PortId, DeviceState)>),
+    /// A packet socket that is bound to the port's device and receives nothing (one descriptor), and the
+    /// bytes of the virtio-net header that it takes; or why there is none, for users. Answer to `Queue`.
+    Queue {
+        /// Port of the interface.
+        port: PortId,
+        /// The socket's header.
+        result: Result<u8, String>,
+    },
     /// All interfaces, answer to `List`.
     Interfaces(Vec<(PortId, InterfaceSpec, InterfaceState)>),
 }

@@ -13,6 +13,11 @@ impl Control {
         let now_ms = self.now_ms();
         match (pending, result) {
             (Pending::Port(name, adding), Err(error)) => self.port_refused(&name, adding, error),
+            (Pending::Queue(name), result) => {
+                if let Some(run) = self.ports.get_mut(&name) {
+                    run.no_queue = result.err().map(|error| error.text);
+                }
+            }
             (Pending::Flow(switch, id), Err(error)) => {
                 log::debug!("flow not installed: {error}");
                 self.switches.forget_flow(switch, id);

@@ -85,7 +85,7 @@ impl Control {
             return;
         };
         let before = std::mem::replace(&mut run.wanted, port.clone());
-        let rates_before = before.rates;
+        let (rates_before, fast_before) = (before.rates, before.fast_path);
         let changed = (before.mtu, before.miss_rate) != (port.mtu, port.miss_rate);
         if let (Some(id), true, true) = (run.id, run.added, changed) {
             self.data_plane.client.tell(Request::PortSet {
@@ -105,6 +105,9 @@ impl Control {
             && before.link != port.link
         {
             self.driver.change(id, spec.clone());
+        }
+        if fast_before != port.fast_path {
+            self.adjust_queue(name);
         }
         self.update_rules(name);
     }

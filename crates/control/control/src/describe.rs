@@ -9,7 +9,9 @@ use crate::tell::state_name;
 use control_protocol::data_plane::{self, Costly, FoundRule, GuestState, PortState};
 use control_protocol::driver::InterfaceKind;
 use flow::{Action, FIELDS, Flow, FlowKey, FlowMask, FlowStats, ListId, PortId, Stage, SwitchId};
-use management::{DeviceInfo, FlowInfo, KernelPathInfo, PortInUse, PortInfo, PortKind, TraceStep, Way};
+use management::{
+    DeviceInfo, DeviceQueueInfo, FlowInfo, KernelPathInfo, PortInUse, PortInfo, PortKind, TraceStep, Way,
+};
 use std::net::IpAddr;
 
 impl Control {
@@ -154,6 +156,7 @@ impl Control {
                 _ => 0,
             },
             device: run.id.and_then(|id| self.driver.device(id)).map(DeviceInfo::from),
+            device_queue: device_queue(port.fast_path, run.no_queue.as_ref(), listed),
             kernel_path: listed.and_then(|info| info.kernel_path.clone()).map(kernel_path),
             contested_macs: match (run.id, switch) {
                 (Some(id), Some(switch)) => switch.l2().contested_on_port(id),
@@ -333,6 +336,35 @@ fn kernel_path(state: data_plane::KernelPathState) -> KernelPathInfo {
         obstacle: state.obstacle.map(|text| clean(&text)),
         longest_wait_ns: state.longest_wait_ns,
     }
+}
+
+/// What leaves by a queue of a port's device, for users.
+fn device_queue(
+    is_wanted: bool,
+    no_queue: Option<&String>,
+    listed: Option<&data_plane::PortInfo>,
+) -> Option<DeviceQueueInfo> {
+    let state = listed.and_then(|info| info.device_queue.clone());
+    if !is_wanted && state.is_none() {
+        return None;
+    }
+    let has_none = state.is_none();
+    let state = state.unwrap_or_default();
+    let missing = no_queue
+        .cloned()
+        .or_else(|| has_none.then(|| "there is no queue yet".into()));
+    let obstacle = missing.or(state.obstacle).map(|text| clean(&text));
+    Some(DeviceQueueInfo {
+        obstacle,
+        packets: state.packets,
+        bytes: state.bytes,
+        calls: state.calls,
+        armed: state.armed,
+        full: state.full,
+        left: state.left,
+        overdue: state.overdue,
+        longest_wait_us: state.longest_wait_us,
+    })
 }
 
 /// By which way packets go, for users.

@@ -10,6 +10,7 @@
 
 use crate::control::Control;
 use crate::l2::storm::StormLimits;
+use crate::pending::Pending;
 use crate::port::PortRun;
 use crate::refusal::Problem;
 use crate::state::Link;
@@ -180,6 +181,7 @@ impl Control {
                     }
                 }
                 Ok(Some(DriverEvent::Devices)) => self.answer_device_queries(),
+                Ok(Some(DriverEvent::Queue(port))) => self.use_queue(port),
                 Ok(None) => return,
                 Err(lost) => {
                     let now_ms = self.now_ms();
@@ -200,9 +202,14 @@ impl Control {
         let Some(listed) = self.driver.compare() else {
             return;
         };
+        let mut fast = Vec::new();
         for (id, (spec, state)) in listed {
             let name = self.names.get(&id);
             let run = name.and_then(|name| self.ports.get_mut(name));
+            fast.extend(
+                name.filter(|_| run.as_ref().is_some_and(|run| run.wanted.fast_path))
+                    .cloned(),
+            );
             match run.map(|run| (&run.wanted.link, &mut run.interface_up)) {
                 Some((Link::Interface(wanted), is_up)) if wanted.is_same_device(&spec) => {
                     *is_up = state == InterfaceState::Up;
@@ -216,6 +223,7 @@ impl Control {
         for run in self.ports.values_mut() {
             run.retry.ensure_due(now_ms);
         }
+        fast.iter().for_each(|name| self.adjust_queue(name));
     }
 
     fn interface_state(&mut self, id: PortId, state: InterfaceState) {
@@ -224,6 +232,51 @@ impl Control {
         let Some(run) = self.ports.get_mut(name) else {
             return;
         };
+        let is_up = state == InterfaceState::Up;
         run.on_interface_state(state, now_ms);
+        if run.wanted.fast_path && is_up {
+            run.no_queue = Some("its queue is being opened".into());
+            self.driver.ask_for_queue(id);
+        }
+    }
+
+    /// A queue of a port's device has come, or will not.
+    fn use_queue(&mut self, id: PortId) {
+        let Some(queue) = self.driver.take_queue(id) else {
+            return;
+        };
+        let name = self.names.get(&id);
+        let Some((name, run)) = name.and_then(|name| Some((name.clone(), self.ports.get_mut(name)?))) else {
+            return;
+        };
+        match queue {
+            Ok((socket, header_len)) if run.wanted.fast_path && run.added => {
+                run.no_queue = None;
+                let header_len = Some(header_len);
+                let request = Request::PortQueue { port: id, header_len };
+                self.data_plane.ask(request, vec![socket], Pending::Queue(name));
+            }
+            Ok(_) => {}
+            Err(reason) => run.no_queue = Some(reason),
+        }
+    }
+
+    /// Has a port have a queue of its device, or no longer, as it should.
+    pub fn adjust_queue(&mut self, name: &str) {
+        let Some(run) = self.ports.get_mut(name) else {
+            return;
+        };
+        let Some(id) = run.id.filter(|_| run.added) else {
+            return;
+        };
+        if run.wanted.fast_path && run.interface_up {
+            self.driver.ask_for_queue(id);
+        } else if !run.wanted.fast_path && run.is_interface() {
+            run.no_queue = None;
+            let header_len = None;
+            self.data_plane
+                .client
+                .tell(Request::PortQueue { port: id, header_len });
+        }
     }
 }

@@ -11,6 +11,8 @@ use std::collections::HashMap;
 pub(crate) enum Pending {
     /// An error becomes the problem of the port with this name. Whether the port was to be added.
     Port(String, bool),
+    /// An error is why the port with this name has no queue of its device.
+    Queue(String),
     Flow(SwitchId, FlowId),
     SyncPorts,
     SyncFlows(SwitchId),

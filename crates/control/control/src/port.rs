@@ -40,6 +40,8 @@ pub(crate) struct PortRun {
     pub problem: Option<Problem>,
     /// What its VMM wants and it does not have, as the data plane reported it last.
     pub shortfall: Option<String>,
+    /// Why no queue of its device is used although that is wanted, for users.
+    pub no_queue: Option<String>,
     /// When to try to connect, or to see whether that worked.
     pub retry: Retry,
 }
@@ -59,6 +61,7 @@ impl PortRun {
             listener: None,
             problem: None,
             shortfall: None,
+            no_queue: None,
             retry: Retry::default(),
         }
     }

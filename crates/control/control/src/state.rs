@@ -63,6 +63,8 @@ pub struct DesiredPort {
     pub miss_rate: u32,
     /// Bandwidths.
     pub rates: PortRates,
+    /// Whether packets to it leave by a queue of its device.
+    pub fast_path: bool,
     /// MAC address offered to a vhost-user guest.
     pub mac: Option<[u8; 6]>,
     /// Rules of the learning switch; `readiness` is not part of the desired state.
@@ -331,6 +333,7 @@ fn host_port(
         access: PortAccess::default(),
         miss_rate: MissRate::default().get(),
         rates: PortRates::default(),
+        fast_path: false,
         mac: None,
         rules: open_rules(host.vlan, 1024, mac.or(initial_mac)),
     }
@@ -355,6 +358,7 @@ fn uplink_port(switch: &SwitchConfig, interface: String, origin: Origin) -> Desi
         access: PortAccess::default(),
         miss_rate: MissRate::default().get(),
         rates: PortRates::default(),
+        fast_path: switch.uplink_fast_path,
         mac: None,
         rules: open_rules(
             VlanConfig::Trunk {
@@ -403,6 +407,7 @@ fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, option
         mtu,
         miss_rate: port.miss_rate.get(),
         rates: rates(port),
+        fast_path: false,
         rules: PortRules {
             vlan: port.vlan.clone(),
             isolated: port.isolated,

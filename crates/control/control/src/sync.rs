@@ -57,6 +57,12 @@ impl Control {
             run.mirrors = info.spec.mirrors;
             run.p4 = info.spec.p4;
             run.shortfall = info.shortfall;
+            if info.device_queue.is_some() && !run.wanted.fast_path {
+                let (port, header_len) = (info.spec.port, None);
+                self.data_plane
+                    .client
+                    .tell(Request::PortQueue { port, header_len });
+            }
             run.adopt(info.state, info.peer, now_ms);
             self.vcpus
                 .on_port(info.spec.port, run.is_interface(), &run.state, run.peer);

@@ -86,6 +86,7 @@ impl Kind {
             | Request::PortFilters { .. }
             | Request::PortMirrors { .. }
             | Request::PortP4 { .. }
+            | Request::PortQueue { .. }
             | Request::PortThreads { .. }
             | Request::FlowFlush { .. }
             | Request::MeterFlush

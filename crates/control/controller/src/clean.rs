@@ -187,6 +187,10 @@ pub fn driver(message: FromDriver) -> FromDriver {
             port,
             state: InterfaceState::Failed(text(&error)),
         },
+        FromDriver::Queue { port, result } => FromDriver::Queue {
+            port,
+            result: result.map_err(|error| text(&error)),
+        },
         message => message,
     }
 }

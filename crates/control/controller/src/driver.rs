@@ -22,6 +22,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 /// The interfaces that a driver domain had open when its channel began.
 pub type Interfaces = BTreeMap<PortId, (InterfaceSpec, InterfaceState)>;
 
+/// A queue of a device: a packet socket, and the bytes of the virtio-net header that it takes; or why there
+/// is none, for users.
+pub type DeviceQueue = Result<(OwnedFd, u8), String>;
+
 /// What a driver domain has said about the controller's own ports.
 #[derive(Debug, PartialEq, Eq)]
 pub enum DriverEvent {
@@ -33,6 +37,8 @@ pub enum DriverEvent {
     Addresses(PortId),
     /// The states of [devices](DriverClient::device) that were asked for have come.
     Devices,
+    /// A [queue](DriverClient::take_queue) that was asked for has come, or will not.
+    Queue(PortId),
 }
 
 /// The driver domain, or that there is none at the moment.
@@ -55,6 +61,8 @@ struct Session {
     addresses: BTreeMap<PortId, InterfaceAddresses>,
     /// States of devices, as asked for last.
     devices: BTreeMap<PortId, DeviceState>,
+    /// Queues that have come and were not taken.
+    queues: BTreeMap<PortId, DeviceQueue>,
     /// Whether it was told something since it said something.
     was_told: bool,
 }
@@ -91,6 +99,7 @@ impl DriverClient {
             is_compared: false,
             addresses: BTreeMap::new(),
             devices: BTreeMap::new(),
+            queues: BTreeMap::new(),
             was_told: false,
         };
         session.tell(ToDriver::List, Vec::new());
@@ -122,12 +131,12 @@ impl DriverClient {
         };
         session.link.flush();
         loop {
-            let Some((message, _)) = session.link.receive()? else {
+            let Some((message, fds)) = session.link.receive()? else {
                 return Ok(None);
             };
             session.was_told = false;
             self.distrust.on_message();
-            if let Some(event) = session.take(clean::driver(message), self.controller) {
+            if let Some(event) = session.take(clean::driver(message), fds, self.controller) {
                 return Ok(Some(event));
             }
         }
@@ -162,6 +171,16 @@ impl DriverClient {
     pub fn ask_for_devices(&mut self) -> bool {
         self.tell(ToDriver::Devices, Vec::new());
         self.is_connected()
+    }
+
+    /// Asks for a queue of a port's device.
+    pub fn ask_for_queue(&mut self, port: PortId) {
+        self.tell(ToDriver::Queue { port }, Vec::new());
+    }
+
+    /// The queue that was asked for, once.
+    pub fn take_queue(&mut self, port: PortId) -> Option<DeviceQueue> {
+        self.session.as_mut()?.queues.remove(&port)
     }
 
     /// The state of a port's device when it was asked for last.
@@ -255,12 +274,18 @@ impl Session {
             ToDriver::Attach { port, .. } => Some((0, port.0)),
             ToDriver::Change { port, .. } => Some((1, port.0)),
             ToDriver::Detach { port } => Some((2, port.0)),
+            ToDriver::Queue { port } => Some((3, port.0)),
             ToDriver::List | ToDriver::Devices => None,
         };
         self.link.send_about(message, fds, 0, subject);
     }
 
-    fn take(&mut self, message: FromDriver, controller: ControllerId) -> Option<DriverEvent> {
+    fn take(
+        &mut self,
+        message: FromDriver,
+        fds: Vec<OwnedFd>,
+        controller: ControllerId,
+    ) -> Option<DriverEvent> {
         match message {
             FromDriver::Interfaces(list) => {
                 let own = list.into_iter().filter(|(port, ..)| controller.owns(*port));
@@ -272,9 +297,20 @@ impl Session {
                 self.devices = own.collect();
                 Some(DriverEvent::Devices)
             }
-            FromDriver::State { port, .. } | FromDriver::Addresses { port, .. } if !controller.owns(port) => {
+            FromDriver::State { port, .. }
+            | FromDriver::Addresses { port, .. }
+            | FromDriver::Queue { port, .. }
+                if !controller.owns(port) =>
+            {
                 self.link.count_violation("an interface of another controller");
                 None
+            }
+            FromDriver::Queue { port, result } => {
+                let socket = fds.into_iter().next();
+                let socket = |header_len| socket.map(|socket| (socket, header_len));
+                let queue = result.and_then(|header_len| socket(header_len).ok_or("no socket came".into()));
+                self.queues.insert(port, queue);
+                Some(DriverEvent::Queue(port))
             }
             FromDriver::State { port, state } => Some(DriverEvent::State(port, state)),
             FromDriver::Addresses { port, addresses } => {

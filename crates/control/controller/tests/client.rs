@@ -139,6 +139,7 @@ fn info(number: u32) -> PortInfo {
         counters: PortCounters::default(),
         costly: Costly::default(),
         kernel_path: None,
+        device_queue: None,
     }
 }
 

@@ -476,6 +476,33 @@ pub struct PortInfo {
     /// veth: what the kernel forwards by itself.
     #[serde(default)]
     pub kernel_path: Option<KernelPathInfo>,
+    /// Uplink with `uplink-fast-path`: what leaves by a queue of its device.
+    #[serde(default)]
+    pub device_queue: Option<DeviceQueueInfo>,
+}
+
+/// Packets that leave by a queue of an uplink's device, without its forwarder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct DeviceQueueInfo {
+    /// Why packets go through the forwarder now; `None` if they do not.
+    pub obstacle: Option<String>,
+    /// Packets that left by the queue.
+    pub packets: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// System calls that sent them.
+    pub calls: u64,
+    /// Times packets began to take the queue.
+    pub armed: u64,
+    /// Times packets went through the forwarder again, since the socket or the device had no room.
+    pub full: u64,
+    /// Times they did so for another reason.
+    pub left: u64,
+    /// Times the forwarder did not send in 10 ms what it had, so that packets went on through it.
+    pub overdue: u64,
+    /// Longest time for which packets waited for that, in microseconds.
+    pub longest_wait_us: u64,
 }
 
 /// Packets from a veth pair that the kernel forwards by itself.

@@ -22,6 +22,10 @@ pub const CONTROL_LEN: usize = 64;
 /// Receive buffer asked for, in bytes: two full batches of the largest frames.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
+/// Send buffer asked for by a socket that only sends, in bytes, as the kernel counts them: some 40 of the
+/// largest frames.
+const SEND_BUFFER: usize = 2 << 20;
+
 const AUXDATA_LEN: usize = 20;
 
 /// A protocol that no frame has (`ETHERTYPE` 0xffff is reserved). Not every kernel lets a socket have none.
@@ -125,6 +129,33 @@ impl Uplink {
             header_len,
             ring_refused: ring.err().map(|error| error.to_string()),
         })
+    }
+
+    /// Opens a socket that sends by an interface, which must be up, and receives nothing. Returns it with the
+    /// length of the header in front of each frame in bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub fn open_sender(name: &str) -> Result<(OwnedFd, u8), NicError> {
+        check_name(name)?;
+        let link = Netlink::new()?
+            .link(name)?
+            .ok_or_else(|| NicError::Missing(name.into()))?;
+        if !link.is_up() {
+            return Err(NicError::Down(name.into()));
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
+            .map_err(|errno| NicError::refused("packet socket", errno))?;
+        let refused = |(what, error): SetupError| NicError::refused(format!("{name}: {what}"), error);
+        let header_len = set_up(&socket).map_err(refused)?;
+        // A smaller buffer only sends frames back to the slow path earlier.
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER);
+        let index = i32::try_from(link.index).map_err(|_| NicError::Missing(name.into()))?;
+        // Protocol 0: nothing is received, and the kernel takes each frame's from its Ethernet header.
+        bind(&socket, index, 0).map_err(|error| refused(("bind", error)))?;
+        Ok((socket, u8::try_from(header_len).unwrap_or(0)))
     }
 
     /// One that another process has opened, as that one has described it.

@@ -11,7 +11,7 @@ use crate::controller::Controller;
 use crate::p4::{P4Key, P4Table};
 use crate::pipeline::Pipeline;
 use crate::requests::{Engine, Serving};
-use crate::state::Datapath;
+use crate::state::{Datapath, Queues};
 use control_protocol::supervisor::{FromChild, Role, StuckThread, ToChild};
 use control_protocol::work::Misses;
 use control_protocol::{Channel, ChannelError};
@@ -32,7 +32,8 @@ const STEPS: usize = 16;
 
 /// Runs the data plane until the supervisor ends it or is gone. Must be called with no other threads running.
 /// `topology` is that of the machine; work is done on those of its CPUs that this process may use.
-pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
+/// `queues` says what the process may do besides.
+pub fn run(supervisor: Channel, topology: Topology, queues: Queues) -> Result<(), Error> {
     guest_memory::survive_truncation()?;
     guest_memory::unmap_apart()?;
     vnic::call_apart()?;
@@ -48,7 +49,7 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
     let costs = costs(&topology)?;
     let policy = Policy::new(orders.config, topology, costs);
     let placement = Placement::new(policy, orders.vm_state)?.with_constraints(orders.constraints);
-    let datapath = Datapath::new(placement)?;
+    let datapath = Datapath::with_queues(placement, queues)?;
     if let Some(table) = map_kernel_path(orders.kernel_path) {
         datapath.use_kernel_path(table);
     }

@@ -156,6 +156,10 @@ impl Step<'_> {
     /// Serves a port's internal receive queue.
     #[inline(never)]
     pub fn deliver(&mut self, port: &Port, held: Option<PortId>) {
+        if port.has_queue() {
+            // The thread is the kernel's while it sends: it keeps no rings of others.
+            self.kept.give_up(self.ports, self.schedule);
+        }
         let Some(mut receive) = self.kept.claim_receive(port) else {
             return;
         };

@@ -8,6 +8,7 @@
 //! | `actions`, `sinks` | what a decision does to a packet; where packets end |
 //! | `reject` | what the senders of rejected packets are told |
 //! | `deliver` | how packets reach receivers |
+//! | `device_queue` | queues of devices, by which packets leave without a forwarder |
 //! | `kernel_path`, `kernel_requests` | decisions that the kernel carries out between containers, and requests that concern them |
 //! | `kept` | claims that a thread keeps from look to look |
 //! | `copies`, `mirror` | copies of a port's packets for `hyperswitch capture`, and for its mirrors |
@@ -49,6 +50,7 @@ mod cycles;
 #[cfg(test)]
 mod deaths;
 mod deliver;
+mod device_queue;
 mod ended;
 mod events;
 mod grace;
@@ -83,6 +85,7 @@ mod worker_cycles;
 
 pub use channel::run;
 pub use p4::check_p4;
+pub use state::Queues;
 
 /// Why the data plane ended.
 #[derive(Debug, thiserror::Error)]

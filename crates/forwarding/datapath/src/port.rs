@@ -6,6 +6,7 @@ use crate::miss::MissQueue;
 use crate::notices::Notices;
 use crate::peer::Peer;
 use crate::refusal::Refusal;
+use accelerator::Queue;
 use classifier::{MegaflowTable, PortFlows, Rules};
 use control_protocol::Channel;
 use control_protocol::data_plane::{
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use vm_state::{Slot, ThreadState};
-use vnic::{Counters, DeviceConfig, Host, Mark, Packet, RECEIVE_QUEUE, Vnic};
+use vnic::{Counters, DeviceConfig, Host, Mark, Packet, QueueCounts, RECEIVE_QUEUE, Vnic};
 
 /// Packets of a port per second whose headers are looked for behind their heads: each costs an allocation and
 /// a copy of up to 4 KiB.
@@ -55,6 +56,7 @@ struct Properties {
 #[derive(Default)]
 struct Rare {
     copies: Copies,
+    queue: Mutex<Option<Arc<QueueCounts>>>,
     bounds: Mutex<Bounds>,
 }
 
@@ -84,6 +86,7 @@ pub(crate) struct Port {
     pub misses: MissQueue,
     /// A capture or mirror copies packets of the port.
     is_copied: AtomicBool,
+    has_queue: AtomicBool,
     /// What holds its packets back: [`RATES`], [`CLASSES`].
     held_back: AtomicU8,
     rare: OnceLock<Box<Rare>>,
@@ -124,6 +127,7 @@ impl Port {
             flows,
             misses: MissQueue::new(spec.miss_rate),
             is_copied: AtomicBool::new(false),
+            has_queue: AtomicBool::new(false),
             held_back: AtomicU8::new(0),
             rare: OnceLock::new(),
             home: Home::new(placement::VnicId(spec.port.0), own),
@@ -212,6 +216,7 @@ impl Port {
             features: self.vnic.features(),
             counters: self.vnic.counters(),
             kernel_path: None,
+            device_queue: None,
             costly: Costly {
                 call_us: self.vnic.costly_call_ns().map(|ns| ns / 1000),
                 kick_us: self.home.costly_kick_ns().map(|ns| ns / 1000),
@@ -280,6 +285,29 @@ impl Port {
     /// Whether the port is a veth pair, which the kernel may forward to.
     pub fn is_veth(&self) -> bool {
         self.properties.connection == Connection::Veth
+    }
+
+    /// Whether packets to it may leave by a queue of its device.
+    #[inline]
+    pub fn has_queue(&self) -> bool {
+        self.has_queue.load(Ordering::Relaxed)
+    }
+
+    /// What its device's queue has counted, if it has one.
+    pub fn queue_counts(&self) -> Option<Arc<QueueCounts>> {
+        self.rare.get()?.queue.lock().clone()
+    }
+
+    /// Has packets to the port leave by a queue of its device, or no longer.
+    pub fn set_queue(&self, queue: Option<Box<dyn Queue>>) {
+        if queue.is_none() && self.rare.get().is_none() {
+            return;
+        }
+        let counts = Arc::new(QueueCounts::default());
+        let mut shown = self.rare().queue.lock();
+        *shown = queue.is_some().then(|| counts.clone());
+        self.has_queue.store(queue.is_some(), Ordering::Relaxed);
+        self.vnic.set_queue(queue, &counts);
     }
 
     /// Whether the port's bandwidth is limited.

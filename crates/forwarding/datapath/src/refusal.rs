@@ -21,6 +21,10 @@ pub(crate) enum Refusal {
     Switches(usize),
     #[error("there are {MAX_METERS} meters already")]
     Meters,
+    #[error("the data plane was started without leave to send by queues of devices: restart the service")]
+    NoQueues,
+    #[error("port {0} is no device's, or its socket has no virtio-net header of 10 or 12 bytes")]
+    Queue(PortId),
     #[error("a meter's rate is not 0")]
     MeterRate,
     #[error("a bandwidth is out of range")]
@@ -72,6 +76,7 @@ impl Refusal {
             | Refusal::Actions(_)
             | Refusal::MeterRate
             | Refusal::Mirror
+            | Refusal::Queue(_)
             | Refusal::Rate => Errno::INVAL,
             Refusal::Meters => Errno::FBIG,
             Refusal::NoDraft(_) | Refusal::NoRule(_) => Errno::NOENT,
@@ -79,7 +84,7 @@ impl Refusal {
             Refusal::TooMany(..) => Errno::TOOBIG,
             Refusal::Rule(_, refused) | Refusal::Rules(refused) => errno_of_rules(refused),
             Refusal::P4(refused) => errno_of_p4(refused),
-            Refusal::ForeignPort(_) | Refusal::ForeignList(_) => Errno::PERM,
+            Refusal::ForeignPort(_) | Refusal::ForeignList(_) | Refusal::NoQueues => Errno::PERM,
             Refusal::Switches(_) => Errno::NOSPC,
             Refusal::PortExists(_) => Errno::EXIST,
             Refusal::NoPort(_) => Errno::NODEV,

@@ -174,6 +174,9 @@ impl Serving<'_> {
                 Ok(()) => return,
                 Err(refusal) => Err(refusal),
             },
+            Request::PortQueue { port, header_len } => {
+                self.set_queue(port, header_len, fds).map(|()| Answer::Done)
+            }
             Request::PortThreads { port, slots } => self.any_port(port).map(|port| {
                 port.set_threads(slots.into_iter().map(Slot).collect());
                 Answer::Done
@@ -259,7 +262,7 @@ impl Serving<'_> {
     }
 
     /// A port of the controller's own.
-    fn port(&self, port: PortId) -> Result<Arc<Port>, Refusal> {
+    pub fn port(&self, port: PortId) -> Result<Arc<Port>, Refusal> {
         let own = Some(port).filter(|port| self.controller.id.owns(*port));
         own.and_then(|own| self.engine.datapath.port(own))
             .ok_or(Refusal::NoPort(port))
@@ -276,6 +279,7 @@ impl Serving<'_> {
         self.tell_kernel_path(port, &mut info.counters);
         info.spec.p4 = self.p4_attachment(port.id());
         info.kernel_path = port.is_veth().then(|| self.kernel_path_of(port));
+        info.device_queue = self.queue_of(port);
         info
     }
 

@@ -115,6 +115,16 @@ pub(crate) fn port_of(ring: RingId) -> PortId {
     PortId(ring.vnic().0)
 }
 
+/// Whether this process may send by queues of devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Queues {
+    /// The system calls of the process do not have what that takes.
+    #[default]
+    Refused,
+    /// Queues may be used.
+    Allowed,
+}
+
 /// The data plane.
 pub(crate) struct Datapath {
     ports: RwLock<Arc<Ports>>,
@@ -131,11 +141,19 @@ pub(crate) struct Datapath {
     pub periods: Arc<GracePeriods>,
     /// Copies of decisions in the kernel, if that is possible.
     pub kernel_path: OnceLock<Arc<KernelPath>>,
+    pub queues: Queues,
     start_ms: u64,
 }
 
 impl Datapath {
+    /// A data plane without ports that sends by no queues of devices.
+    #[cfg(test)]
     pub fn new(placement: Placement) -> std::io::Result<Arc<Datapath>> {
+        Datapath::with_queues(placement, Queues::Refused)
+    }
+
+    /// A data plane without ports.
+    pub fn with_queues(placement: Placement, queues: Queues) -> std::io::Result<Arc<Datapath>> {
         Ok(Arc::new(Datapath {
             ports: RwLock::default(),
             changing: Mutex::default(),
@@ -147,6 +165,7 @@ impl Datapath {
             accounts: SpareAccounts::default(),
             periods: Arc::default(),
             kernel_path: OnceLock::new(),
+            queues,
             start_ms: cpu::tick_ms(),
         }))
     }

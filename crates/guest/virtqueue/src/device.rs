@@ -372,6 +372,14 @@ impl DeviceQueue {
             .then_some(range)
     }
 
+    /// Whether the driver has made every descriptor available again, freshly read: of a receive queue whose
+    /// driver uses each for a chain of its own, that nothing is left of what was given to it.
+    pub fn has_all_back(&self) -> bool {
+        let index = u16::from_le(self.available_word(1).load(Ordering::Acquire));
+        let is_shown = self.next_used == self.published_used;
+        is_shown && index.wrapping_sub(self.base()) == self.addresses.size
+    }
+
     /// Moves back by `count` chains that were taken last and are not in the used ring: they will be taken
     /// again.
     pub fn rewind(&mut self, count: u16) {

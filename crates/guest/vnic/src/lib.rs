@@ -50,7 +50,7 @@ pub use call::Call;
 pub use call_thread::start as call_apart;
 pub use counters::{Counters, Mark};
 pub use packet::{CopyForm, MAX_FRAME, Packet};
-pub use receive::{Copied, Observer, ReceiveSide, STALL_TIMEOUT_MS, Wait};
+pub use receive::{Copied, Observer, QueueCounts, ReceiveSide, STALL_TIMEOUT_MS, Wait, WhySlow};
 pub use session::{DeviceConfig, Host, Session, SessionError};
 pub use transmit::{Fetched, TransmitSide};
 pub use turn::{BURST, Turn};

@@ -22,14 +22,18 @@
 //!   cursor   a place in the buffers, and copying to it
 //!   receive_limit  the bandwidth, and packets that wait for it
 //!   classes  classes of those packets
+//!   device_queue  a queue of a device, by which packets leave without the forwarder
 //! ```
 
 mod burst;
 mod classes;
 mod copy;
 mod cursor;
+mod device_queue;
 mod offload;
 mod posted;
+#[cfg(test)]
+mod queue_tests;
 mod receive_limit;
 #[cfg(test)]
 mod tests;
@@ -44,6 +48,8 @@ use crate::packet::Packet;
 use crate::transmit::{RingSetup, TransmitSide};
 use crate::turn::{BURST_WORK, Turn};
 pub use copy::Copied;
+use device_queue::OutQueue;
+pub use device_queue::{QueueCounts, WhySlow};
 use flow::DropReason;
 use guest_memory::GuestMemory;
 use lock_free::{Receiver, Shared, Unique};
@@ -77,6 +83,8 @@ pub struct ReceiveSide {
     backlog: Backlog,
     /// The bandwidth if it is bounded, or was until now.
     limit: Option<Box<ReceiveLimit>>,
+    /// A queue of the device behind the port, if there is one.
+    queue: Option<Box<OutQueue>>,
     wait: Wait,
     /// When `wait` began, by [`cpu::now_us`], and how many packets had been delivered then.
     wait_us: u64,
@@ -100,9 +108,9 @@ struct Pending {
 /// Delivered packets that are not in the counters yet, which are updated once per run, not per packet.
 #[derive(Debug, Default)]
 struct Tally {
-    packets: u64,
+    packets: u32,
+    segments: u32,
     bytes: u64,
-    segments: u64,
     /// The sender of the last ones, and how many they were.
     origin: Option<(Arc<Counters>, u64)>,
 }
@@ -111,11 +119,11 @@ impl Tally {
     fn flush(&mut self, receiver: &Counters) {
         self.flush_origin();
         if self.packets > 0 {
-            add_alone(&receiver.transmitted, self.packets);
+            add_alone(&receiver.transmitted, self.packets.into());
             add_alone(&receiver.transmitted_bytes, self.bytes);
         }
         if self.segments > 0 {
-            receiver.segments.fetch_add(self.segments, Relaxed);
+            receiver.segments.fetch_add(self.segments.into(), Relaxed);
         }
         (self.packets, self.bytes, self.segments) = (0, 0, 0);
     }
@@ -201,6 +209,7 @@ impl ReceiveSide {
             pending: None,
             backlog: Backlog::default(),
             limit: None,
+            queue: None,
             wait: Wait::No,
             wait_us: 0,
             taken: 0,
@@ -233,6 +242,7 @@ impl ReceiveSide {
 
     /// Ends the ring; returns its base. Queued packets are dropped by the next [`run`](Self::run).
     pub fn stop(&mut self) -> Option<u16> {
+        self.forget_way();
         self.ring.take().map(|mut ring| {
             ring.put_back();
             ring.queue.base()
@@ -301,7 +311,7 @@ impl ReceiveSide {
             }
         }
         self.tally.bytes += bytes;
-        self.tally.packets += done as u64;
+        self.tally.packets += done as u32;
         if let Some(packet) = packets.first() {
             add_alone(&packet.account.handed_over, done as u64);
         }
@@ -311,15 +321,23 @@ impl ReceiveSide {
     /// Delivers queued packets, as far as the turn goes, and publishes them to the guest, whose driver may be
     /// [owed a call](Self::owes_call) afterwards. Returns whether there is more to do at once. On an error
     /// the ring is gone.
-    pub fn run(
+    pub fn run(&mut self, now_ms: u64, turn: Turn, observer: &mut impl Observer) -> Result<bool, QueueError> {
+        if self.limit.is_some() {
+            return self.run_limited(now_ms, turn, observer);
+        }
+        if self.queue.is_some() {
+            return self.run_with_queue(now_ms, turn, observer);
+        }
+        self.run_ring(now_ms, turn, observer)
+    }
+
+    /// As [`run`](Self::run), by the ring.
+    fn run_ring(
         &mut self,
         now_ms: u64,
         mut turn: Turn,
         observer: &mut impl Observer,
     ) -> Result<bool, QueueError> {
-        if self.limit.is_some() {
-            return self.run_limited(now_ms, turn, observer);
-        }
         let mut waits = false;
         let mut result = Ok(());
         while !turn.is_over() {
@@ -341,7 +359,7 @@ impl ReceiveSide {
             turn.spend(self.take_work());
         }
         self.end_run();
-        result.map(|()| !waits && (self.pending.is_some() || self.has_others()))
+        result.map(|()| !waits && (self.pending.is_some() || self.has_others() || self.has_unsent()))
     }
 
     /// Work since it was taken last.
@@ -411,6 +429,9 @@ impl ReceiveSide {
         if let Some(pending) = self.pending.take() {
             return Some(pending);
         }
+        if let Some(unsent) = self.queue.as_mut().and_then(|queue| queue.unsent.pop_front()) {
+            return Some(unsent);
+        }
         let (packet, since_us, is_copy) = match self.backlog.pop() {
             Some(waiting) => waiting,
             None => (self.inbox.pop()?, None, false),
@@ -427,7 +448,8 @@ impl ReceiveSide {
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
         let limited = self.limit.as_ref().map_or(0, |limit| limit.waiting());
-        self.backlog.waiting() + u32::from(self.pending.is_some()) + limited
+        let unsent = self.queue.as_ref().map_or(0, |queue| queue.unsent.len() as u32);
+        self.backlog.waiting() + u32::from(self.pending.is_some()) + limited + unsent
     }
 
     /// Whether there are more behind the oldest packet.
@@ -468,13 +490,14 @@ impl ReceiveSide {
         match oldest {
             Some(oldest) => self.backlog.watch_us(&oldest.packet, oldest.is_copy, now(now_ms)),
             None if self.limit.is_some() => self.limit_us(),
-            None => None,
+            None => self.queue_us(),
         }
     }
 
-    /// Whether packets go through the queue that bounds the bandwidth.
+    /// Whether packets go through the internal queue: the bandwidth is bounded, or a device's queue takes
+    /// them.
     pub fn is_limited(&self) -> bool {
-        self.limit.is_some()
+        self.limit.is_some() || self.queue.is_some()
     }
 
     /// After a failed delivery: asks for a kick if there are still no buffers, and advances `wait`. Returns
@@ -487,7 +510,7 @@ impl ReceiveSide {
         self.wait = before.look(now.ms);
         match (before, self.wait) {
             (Wait::No, _) => {
-                let taken = self.account.transmitted.load(Relaxed) + self.tally.packets;
+                let taken = self.account.transmitted.load(Relaxed) + u64::from(self.tally.packets);
                 self.backlog.begins(taken.wrapping_sub(self.taken));
                 (self.wait_us, self.taken) = (now.us, taken);
             }
@@ -542,7 +565,7 @@ impl ReceiveSide {
         self.wait_no_more();
         self.tally.packets += 1;
         self.tally.bytes += packet.frame_len() as u64;
-        self.tally.segments += segments;
+        self.tally.segments += segments as u32;
         match &mut self.tally.origin {
             Some((account, delivered)) if Arc::ptr_eq(account, &packet.account) => *delivered += 1,
             _ => {
@@ -619,7 +642,7 @@ impl ReceiveSide {
     pub fn has_queued(&self) -> bool {
         match self.pending {
             Some(_) => self.wait == Wait::No,
-            None => self.has_others(),
+            None => self.has_others() || self.has_unsent(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::call_cost::CallCost;
 use crate::pause::{Forgiven, LONG_WORK, Pace};
-use crate::receive::{ReceiveSide, Wait};
+use crate::receive::{QueueCounts, ReceiveSide, Wait};
 use crate::shortfall::Shortfalls;
 use crate::transmit::{RingSetup, SendLimit, TransmitSide};
 use crate::{Call, Counters, Mark, Packet};
@@ -339,6 +339,15 @@ impl Vnic {
         let mut receive = self.receive.claim_blocking();
         receive.with(|side| {
             side.set_limit(rates.to, &waits_to);
+            self.set_detour(side);
+        });
+    }
+
+    /// Has packets to the guest, a forwarder of the driver domain, leave by a queue of the device as far as
+    /// that takes them, or no longer. The caller then has a worker serve the port.
+    pub fn set_queue(&self, queue: Option<Box<dyn accelerator::Queue>>, counts: &Arc<QueueCounts>) {
+        self.receive.claim_blocking().with(|side| {
+            side.set_queue(queue, counts);
             self.set_detour(side);
         });
     }

@@ -24,6 +24,9 @@ pub const SECCOMP_VARIABLE: &str = "HYPERSWITCH_SECCOMP";
 /// granted.
 pub const NICE_VARIABLE: &str = "HYPERSWITCH_NICE";
 
+/// Environment variable, set by the supervisor: the data plane sends by queues of devices.
+pub const QUEUES_VARIABLE: &str = "HYPERSWITCH_QUEUES";
+
 /// Environment variable: with `leave` no process is replaced because it hangs, so that it can be looked at.
 pub const HANGS_VARIABLE: &str = "HYPERSWITCH_HANGS";
 
@@ -32,8 +35,14 @@ pub fn data_plane() -> Result<ExitCode> {
     let supervisor = begin(Role::DataPlane)?;
     process::return_freed_memory();
     let topology = placement::Topology::of_machine();
-    isolated(&supervisor, sandbox::isolate_data_plane(violation(), kept())?)?;
-    end(datapath::run(supervisor, topology).map_err(Into::into))
+    let queues =
+        std::env::var_os(QUEUES_VARIABLE).map_or(datapath::Queues::Refused, |_| datapath::Queues::Allowed);
+    let sends = queues == datapath::Queues::Allowed;
+    isolated(
+        &supervisor,
+        sandbox::isolate_data_plane(violation(), kept(), sends)?,
+    )?;
+    end(datapath::run(supervisor, topology, queues).map_err(Into::into))
 }
 
 /// The rights that the supervisor found to be needed to raise threads.

@@ -66,7 +66,13 @@ impl World {
         supervisor.send(&ToChild::Placement(config), &[]).unwrap();
         let states = VmStates::Unavailable("a test".into());
         supervisor.send(&ToChild::VmState(states), &[]).unwrap();
-        std::thread::spawn(|| datapath::run(child, placement::Topology::of_machine()));
+        std::thread::spawn(|| {
+            datapath::run(
+                child,
+                placement::Topology::of_machine(),
+                datapath::Queues::Refused,
+            )
+        });
         let mut world = World {
             control: Channel::pair().unwrap().0,
             supervisor,

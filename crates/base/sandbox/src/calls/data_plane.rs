@@ -26,6 +26,9 @@ pub(crate) const CALLS: Calls = &[
     (libc::SYS_statx, Errno(libc::ENOSYS)), // the standard library falls back to fstat()
 ];
 
+/// Calls of a data plane that sends by queues of devices: many frames at a time, without waiting.
+pub(crate) const SENDING: Calls = &[(libc::SYS_sendmmsg, If(&[OneOf(3, &[bits(libc::MSG_DONTWAIT)])]))];
+
 /// Older calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const LEGACY: Calls = &[(libc::SYS_open, Errno(libc::EACCES))];

@@ -78,7 +78,7 @@ pub(crate) const CALLS: Calls = &[
         libc::SYS_setsockopt,
         If(&[
             OneOf(1, &[bits(libc::SOL_SOCKET)]),
-            OneOf(2, &[bits(libc::SO_RCVBUFFORCE)]),
+            OneOf(2, &[bits(libc::SO_RCVBUFFORCE), bits(libc::SO_SNDBUFFORCE)]),
         ]),
     ),
     // Memory and rings of AF_XDP sockets.

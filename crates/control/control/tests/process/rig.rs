@@ -79,6 +79,7 @@ impl Plane {
                     features: 0,
                     costly: Default::default(),
                     kernel_path: None,
+                    device_queue: None,
                     counters,
                     spec: spec.clone(),
                 };
@@ -107,6 +108,10 @@ impl Plane {
             }
             Request::PortRates { port, rates } => {
                 self.rates.insert(port, rates);
+                Answer::Done
+            }
+            Request::PortQueue { header_len, .. } => {
+                assert_eq!(fds.len(), usize::from(header_len.is_some()));
                 Answer::Done
             }
             Request::PortThreads { port, slots } => {

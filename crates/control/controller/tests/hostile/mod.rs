@@ -134,6 +134,7 @@ fn info((port, switch): (PortId, SwitchId)) -> PortInfo {
         counters: PortCounters::default(),
         costly: Costly::default(),
         kernel_path: None,
+        device_queue: None,
     }
 }
 

@@ -8,11 +8,14 @@
 use control_protocol::driver::{FromDriver, InterfaceState, ToDriver};
 use control_protocol::{Channel, ChannelError};
 use flow::{ControllerId, PortId};
-use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// Refusals kept for a controller at most; further ones are in the log only.
 const MAX_REFUSALS: usize = 64;
+
+/// Queues that a controller waits for at most.
+const MAX_QUEUES: usize = 64;
 
 pub struct Controller {
     pub id: ControllerId,
@@ -21,6 +24,8 @@ pub struct Controller {
     pub lists: u32,
     /// The states of devices are still to be sent.
     pub wants_devices: bool,
+    /// Ports for whose devices queues are still to be opened.
+    pub wants_queues: BTreeSet<PortId>,
     /// Why ports were not attached although it asked for that.
     refusals: BTreeMap<PortId, String>,
 }
@@ -42,6 +47,7 @@ impl Controller {
             channel: Some(channel),
             lists: 0,
             wants_devices: false,
+            wants_queues: BTreeSet::new(),
             refusals: BTreeMap::new(),
         }
     }
@@ -84,9 +90,16 @@ impl Controller {
         }
     }
 
+    /// Notes that it wants a queue of a port's device.
+    pub fn want_queue(&mut self, port: PortId) {
+        if self.wants_queues.len() < MAX_QUEUES {
+            self.wants_queues.insert(port);
+        }
+    }
+
     /// Whether messages wait for it besides states of interfaces.
     pub fn is_owed(&self) -> bool {
-        self.lists > 0 || self.wants_devices || !self.refusals.is_empty()
+        self.lists > 0 || self.wants_devices || !self.wants_queues.is_empty() || !self.refusals.is_empty()
     }
 
     /// Sends the refusals that wait, as far as there is room.
@@ -105,8 +118,13 @@ impl Controller {
 
     /// Whether the message was sent, or cannot ever be.
     pub fn send(&self, message: &FromDriver) -> bool {
+        self.send_with(message, &[])
+    }
+
+    /// As [`Self::send`], with descriptors.
+    pub fn send_with(&self, message: &FromDriver, fds: &[BorrowedFd<'_>]) -> bool {
         let Some(channel) = &self.channel else { return true };
-        match channel.try_send(message, &[]) {
+        match channel.try_send(message, fds) {
             Ok(()) => true,
             Err(ChannelError::WouldBlock) => false,
             // The end of the channel is noticed when it is read.

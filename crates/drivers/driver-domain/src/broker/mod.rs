@@ -9,6 +9,7 @@
 //! | `port` | a port: what its opener and its forwarder have said |
 //! | `requests` | what controllers ask for |
 //! | `devices` | states of devices for users |
+//! | `queues` | queues of devices for the data plane |
 //! | `forwarders` | which forwarder serves which port; what they say |
 //! | `outbox` | a channel with messages that wait for room |
 //!
@@ -27,6 +28,7 @@ mod open_interface;
 mod opener;
 mod outbox;
 mod port;
+mod queues;
 mod requests;
 
 use control_protocol::driver::{FromDriver, InterfaceAddresses, InterfaceState};
@@ -413,6 +415,7 @@ impl Broker {
                 own.for_each(|(_, port)| port.unreported_addresses = port.addresses.is_some());
             }
             devices::tell(controller, &mut self.ports);
+            queues::tell(controller, &self.ports);
             let own = self.ports.iter_mut().filter(|(id, _)| controller.id.owns(**id));
             for (id, port) in own.filter(|(_, port)| port.unreported_addresses) {
                 let addresses = port.addresses.clone().unwrap_or_default();

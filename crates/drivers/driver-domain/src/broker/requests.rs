@@ -69,6 +69,12 @@ impl Broker {
                     controller.wants_devices = true;
                 }
             }
+            ToDriver::Queue { port } if controller.owns(port) => {
+                if let Some(controller) = self.controllers.get_mut(&controller) {
+                    controller.want_queue(port);
+                }
+            }
+            ToDriver::Queue { port } => log::debug!("port {port} is not controller {controller}'s"),
             ToDriver::List => {
                 if let Some(controller) = self.controllers.get_mut(&controller) {
                     controller.lists = controller.lists.saturating_add(1);

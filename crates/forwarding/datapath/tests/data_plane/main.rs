@@ -48,6 +48,7 @@ mod control_lost;
 mod controllers;
 mod costly;
 mod deep_headers;
+mod device_queues;
 mod events;
 mod fairness;
 mod forwarding;

@@ -129,7 +129,7 @@ impl Switch {
             .send(&ToChild::VmState(states), vm_state.as_slice())
             .unwrap();
         let topology = placement::Topology::of_machine();
-        let thread = std::thread::spawn(move || datapath::run(child, topology));
+        let thread = std::thread::spawn(move || datapath::run(child, topology, datapath::Queues::Allowed));
         let supervisor = Arc::new(supervisor);
         Switch {
             controller: Controller::new(ControllerId::BUILT_IN, &supervisor),

@@ -587,6 +587,7 @@ fn info(spec: control_protocol::data_plane::PortSpec, counters: PortCounters) ->
         features: 0,
         costly: Default::default(),
         kernel_path: None,
+        device_queue: None,
         counters,
     }
 }

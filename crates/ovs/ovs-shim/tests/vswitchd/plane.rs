@@ -37,7 +37,7 @@ impl DataPlane {
         let states = VmStates::Unavailable("a test".into());
         supervisor.send(&ToChild::VmState(states), &[]).unwrap();
         let topology = placement::Topology::of_machine();
-        std::thread::spawn(move || datapath::run(child, topology).unwrap());
+        std::thread::spawn(move || datapath::run(child, topology, datapath::Queues::Allowed).unwrap());
         DataPlane {
             supervisor,
             glues: 0,

@@ -97,6 +97,7 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     let granted = thread_priority::grant(wanted.placement.priority);
     let nice = granted.by_capability;
     let optional = Optional {
+        has_queues: wanted.switches.iter().any(|switch| switch.uplink_fast_path),
         ovs: wanted.ovs,
         view: wanted.view,
         access: wanted.access,
@@ -149,6 +150,8 @@ fn read_config(path: &Path) -> Result<management::Config> {
 
 /// Configuration of the processes that there are only where they are wanted.
 struct Optional {
+    /// The data plane sends by queues of devices.
+    has_queues: bool,
     ovs: management::OvsConfig,
     view: management::ViewConfig,
     access: management::AccessConfig,
@@ -188,6 +191,9 @@ impl Optional {
                 command.arg("--mode").arg(self.access.view_mode.to_string());
             }
             Role::P4Runtime => tell_p4runtime(command, &self.p4runtime),
+            Role::DataPlane if self.has_queues => {
+                command.env(crate::children::QUEUES_VARIABLE, "1");
+            }
             Role::DataPlane | Role::Control | Role::Driver | Role::Forwarder(_) => {}
         }
     }

@@ -4,8 +4,8 @@ use super::{PortVerb, Reply, Request};
 use crate::cli::{PortArgs, PortSetArgs, VlanArgs};
 use crate::output::{counted, or_dash};
 use management::{
-    AclChange, AddressSource, KernelPathInfo, Name, PortChanges, PortConfig, PortInfo, PrivateRole,
-    StormBits, VlanConfig,
+    AclChange, AddressSource, DeviceQueueInfo, KernelPathInfo, Name, PortChanges, PortConfig, PortInfo,
+    PrivateRole, StormBits, VlanConfig,
 };
 use std::fmt::Write;
 
@@ -193,10 +193,22 @@ fn kernel_path(path: &KernelPathInfo) -> String {
     }
 }
 
+/// What leaves by a queue of an uplink's device.
+fn device_queue(queue: &DeviceQueueInfo) -> String {
+    let sent = format!("{} packets in {} calls", queue.packets, queue.calls);
+    match &queue.obstacle {
+        Some(obstacle) => format!("no: {obstacle}; {sent} so far"),
+        None => sent,
+    }
+}
+
 /// What the port leads to.
 fn link(port: &PortInfo, line: &mut impl FnMut(&str, String)) {
     if let Some(path) = &port.kernel_path {
         line("kernel path", kernel_path(path));
+    }
+    if let Some(queue) = &port.device_queue {
+        line("fast path", device_queue(queue));
     }
     if let Some(socket) = &port.socket {
         let mode = port

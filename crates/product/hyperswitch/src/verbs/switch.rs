@@ -17,6 +17,7 @@ fn config(args: &SwitchArgs) -> SwitchConfig {
     let mut switch = SwitchConfig::new(args.name.clone(), args.kind);
     switch.uplink.clone_from(&args.uplink);
     switch.uplink_back_end = args.uplink_back_end;
+    switch.uplink_fast_path = args.uplink_fast_path;
     switch.mtu = args.mtu.unwrap_or_default();
     switch.mac_ageing = args.mac_ageing.unwrap_or_default();
     switch.mac_table_size = args.mac_table_size.unwrap_or_default();
