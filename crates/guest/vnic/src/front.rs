@@ -42,9 +42,6 @@ impl Packet {
     ///
     /// The frame is no longer one of which the rest of the work could be done. The packet is to be dropped.
     pub fn replace_front(&mut self, front: &[u8], replaced: usize) -> Result<bool, BadOffload> {
-        if replaced == front.len() && self.head.bytes().get(..replaced) == Some(front) {
-            return Ok(true);
-        }
         let (frame_len, open) = (self.frame_len(), self.open_field());
         let Some(beyond) = replaced.checked_sub(self.head.len()) else {
             return Ok(false);
