@@ -22,7 +22,7 @@ pub struct Contender {
 pub struct Ports {
     /// Largest IP packet in bytes.
     pub mtu: u16,
-    /// The back end of a way to the outside besides them, if there is one.
+    /// Lines of the switch about a way to the outside, if there is one.
     pub uplink: Option<&'static str>,
 }
 
@@ -152,7 +152,16 @@ pub const BEFORE: Contender = Contender {
 pub const AF_XDP: Contender = Contender {
     name: "hyperswitch-af-xdp",
     ports: Ports {
-        uplink: Some("af-xdp"),
+        uplink: Some("uplink-back-end = \"af-xdp\""),
+        ..USUAL
+    },
+    ..HYPERSWITCH
+};
+/// The product with an uplink by which frames leave straight from their senders' memory.
+pub const FAST_PATH: Contender = Contender {
+    name: "hyperswitch-fast-path",
+    ports: Ports {
+        uplink: Some("uplink-fast-path = true"),
         ..USUAL
     },
     ..HYPERSWITCH

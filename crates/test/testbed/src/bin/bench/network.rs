@@ -183,7 +183,7 @@ impl Network {
                     .must(&format!("{down} && {tags} && ip link set up0 up"))?;
                 switch.wait_port("sw0:uplink", "running")?;
                 let shown = switch.host().must("ip link show up0")?;
-                let wants_xdp = self.ports.uplink == Some("af-xdp");
+                let wants_xdp = self.ports.uplink.is_some_and(|lines| lines.contains("af-xdp"));
                 ensure!(
                     shown.contains("xdp") == wants_xdp,
                     "another back end serves: {shown}"
@@ -373,11 +373,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn configuration(tables: &str, [of_each, of_last]: [&str; 2], like: Ports, ports: &[&str]) -> Result<String> {
     let mut text = format!("{tables}\n[[switch]]\nname = \"sw0\"\nmtu = {}\n", like.mtu);
-    if let Some(back_end) = like.uplink {
-        writeln!(
-            text,
-            "type = \"external\"\nuplink = \"up0\"\nuplink-back-end = \"{back_end}\""
-        )?;
+    if let Some(lines) = like.uplink {
+        writeln!(text, "type = \"external\"\nuplink = \"up0\"\n{lines}")?;
     }
     for (number, port) in (1..).zip(ports) {
         let lines = if number == ports.len() { of_last } else { of_each };

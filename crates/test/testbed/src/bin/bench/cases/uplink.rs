@@ -15,7 +15,7 @@ pub mod frames;
 use super::guests::{boot, cpu_during, names};
 use super::{Case, Rig};
 use crate::Effort;
-use crate::contender::{AF_XDP, BRIDGE, Contender, HYPERSWITCH, Ports};
+use crate::contender::{AF_XDP, BRIDGE, Contender, FAST_PATH, HYPERSWITCH, Ports};
 use crate::network::Network;
 use crate::record::Better::{Higher, Lower};
 use crate::record::Record;
@@ -41,7 +41,7 @@ pub const CASE: Case = Case {
         ("processor time", "us/transaction, all of the machine", Lower),
         ("p99", "us", Lower),
     ],
-    contenders: &[HYPERSWITCH, AF_XDP, BRIDGE],
+    contenders: &[HYPERSWITCH, FAST_PATH, AF_XDP, BRIDGE],
     run,
 };
 
@@ -52,7 +52,7 @@ const OUTSIDE: &str = "10.98.0.200";
 fn own_uplinks(contenders: &[Contender]) -> Vec<Contender> {
     let with = |contender: &Contender| Contender {
         ports: Ports {
-            uplink: contender.ports.uplink.or(Some("packet")),
+            uplink: contender.ports.uplink.or(Some("")),
             ..contender.ports
         },
         ..*contender

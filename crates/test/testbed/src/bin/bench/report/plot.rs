@@ -55,6 +55,7 @@ const COLOURS: &[(&str, RGBColor)] = &[
     ("hyperswitch-policies", RGBColor(0, 150, 160)),
     ("hyperswitch-p4", RGBColor(150, 80, 0)),
     ("hyperswitch-af-xdp", RGBColor(250, 120, 120)),
+    ("hyperswitch-fast-path", RGBColor(90, 60, 200)),
     ("hyperswitch-watched", RGBColor(200, 60, 120)),
     ("hyperswitch-ovs", RGBColor(0, 120, 60)),
     ("hyperswitch-ovs-filtered", RGBColor(120, 190, 60)),
