@@ -698,8 +698,10 @@ fn an_uplink_moves_to_another_namespace_and_back() {
         let line = format!("ip netns exec {} ping -c 1 -W 1 10.80.0.2", outside.0);
         command(&line).output().unwrap().status.success()
     };
+    // On a busy machine the first answer may come late.
+    let answers_soon = || (0..10).any(|_| answers());
     up(&host);
-    assert!(answers());
+    assert!(answers_soon());
     let driver = Driver::start(Some(&host));
     let (_backend, [stream, _]) = Backend::start(ALL);
     let spec = uplink_spec(&uplink);
@@ -710,7 +712,7 @@ fn an_uplink_moves_to_another_namespace_and_back() {
         host.sh(&format!("ip link set {uplink} netns {}", other.0));
         driver.expect_failed(0, "there is no interface");
         up(&other);
-        assert!(answers(), "it is another namespace's");
+        assert!(answers_soon(), "it is another namespace's");
         other.sh(&format!("ip link set {uplink} netns {}", host.0));
         up(&host);
         driver.expect_up(0);
