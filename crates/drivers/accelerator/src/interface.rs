@@ -8,23 +8,12 @@ use std::io;
 
 /// A queue of a device, in the data plane. Which frames come to it, an [`Accelerator`] says.
 pub trait Queue: Debug + Send {
-    /// What it can send and receive. Frames that need more take the slow path.
-    fn abilities(&self) -> Abilities;
-
-    /// Sends messages, each a virtio-net header of [`Abilities::header_len`] bytes and a frame, without
-    /// waiting; as many from the first on as the device takes.
-    fn send(&mut self, messages: &mut Messages<'_>) -> Sent;
-}
-
-/// What a queue can do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Abilities {
     /// Bytes of the virtio-net header in front of each frame: 12, or 10 without a number of buffers.
-    pub header_len: usize,
-    /// Frames with open checksums, and those to be segmented.
-    pub offloads: bool,
-    /// Frames per call at most.
-    pub batch: usize,
+    fn header_len(&self) -> usize;
+
+    /// Sends messages, each a virtio-net header of [`header_len`](Self::header_len) bytes and a frame,
+    /// without waiting; as many from the first on as the device takes.
+    fn send(&mut self, messages: &mut Messages<'_>) -> Sent;
 }
 
 /// What became of messages.

@@ -26,9 +26,7 @@ mod learning;
 mod packet_queue;
 mod way;
 
-pub use interface::{
-    Abilities, Accelerator, Declined, Filter, FilterId, Full, Match, MatchKinds, Queue, Room, Sent,
-};
+pub use interface::{Accelerator, Declined, Filter, FilterId, Full, Match, MatchKinds, Queue, Room, Sent};
 pub use learning::{Change, Learner, Limits};
 pub use packet_queue::PacketQueue;
 pub use way::{BOUND_US, State, Way, WayCounts};

@@ -4,14 +4,11 @@
 //! as the virtio-net header in front of each frame says; the kernel completes what the device cannot do. The
 //! kernel copies the frame, while nobody else does.
 
-use crate::interface::{Abilities, Declined, Full, Queue, Sent};
+use crate::interface::{Declined, Full, Queue, Sent};
 use guest_memory::Messages;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::io;
-
-/// Frames per call at most: so long the calling thread is the kernel's.
-const BATCH: usize = 32;
 
 /// A packet socket that sends.
 #[derive(Debug)]
@@ -30,12 +27,8 @@ impl PacketQueue {
 }
 
 impl Queue for PacketQueue {
-    fn abilities(&self) -> Abilities {
-        Abilities {
-            header_len: self.header_len,
-            offloads: true,
-            batch: BATCH,
-        }
+    fn header_len(&self) -> usize {
+        self.header_len
     }
 
     fn send(&mut self, messages: &mut Messages<'_>) -> Sent {

@@ -241,10 +241,7 @@ fn packets_that_were_of_a_kind_meet_the_entries_of_a_batch_and_a_wrong_batch_cha
 #[test]
 fn registers_outlive_their_version_and_can_be_read_and_set() {
     let (packets, given) = parts_of_script("stateful_firewall");
-    let bytes = |at: usize| match &packets[at] {
-        Command::Packet(_, bytes) => bytes.clone(),
-        other => panic!("{other:?}"),
-    };
+    let bytes = |at: usize| packet(&packets[at]);
     let (asked, answered) = (bytes(1), bytes(2));
     let registers = |program: &p4_ir::Program| {
         let names = program.registers.iter().map(|array| array.identity.name.clone());
@@ -317,6 +314,14 @@ fn at_once(tag: u64, writes: Vec<P4CellWrite>) -> Request {
     })
 }
 
+/// The bytes of a script's packet.
+fn packet(command: &Command) -> Vec<u8> {
+    match command {
+        Command::Packet(_, bytes) => bytes.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// The registers in which the firewall marks connections.
 fn marks() -> [P4Array; 2] {
     let registers = |program: &p4_ir::Program| {
@@ -331,10 +336,7 @@ fn marks() -> [P4Array; 2] {
 #[test]
 fn cells_that_are_set_at_once_are_seen_at_once() {
     let (packets, given) = parts_of_script("stateful_firewall");
-    let bytes = |at: usize| match &packets[at] {
-        Command::Packet(_, bytes) => bytes.clone(),
-        other => panic!("{other:?}"),
-    };
+    let bytes = |at: usize| packet(&packets[at]);
     let (asked, answered, [a, b]) = (bytes(1), bytes(2), marks());
     let (mut switch, mut guests) = bound(2, &version("stateful_firewall", &given));
     guests.get_mut(&1).unwrap().send(&asked);
@@ -379,10 +381,7 @@ fn cells_that_are_set_at_once_are_seen_at_once() {
 #[test]
 fn entries_and_cells_of_a_commit_are_seen_at_once() {
     let (packets, given) = parts_of_script("stateful_firewall");
-    let bytes = |at: usize| match &packets[at] {
-        Command::Packet(_, bytes) => bytes.clone(),
-        other => panic!("{other:?}"),
-    };
+    let bytes = |at: usize| packet(&packets[at]);
     let (asked, answered, [a, _]) = (bytes(1), bytes(2), marks());
     let with = version("stateful_firewall", &given);
     let (mut switch, mut guests) = bound(2, &with);

@@ -348,7 +348,7 @@ impl ReceiveSide {
     fn send(&mut self, batch: &mut Vec<Pending>, observer: &mut impl Observer) -> Option<Declined> {
         while !batch.is_empty() {
             let queue = self.queue.as_mut()?;
-            let header_len = queue.queue.abilities().header_len;
+            let header_len = queue.queue.header_len();
             let headers: Vec<_> = batch.iter().map(|next| header_of(&next.packet)).collect();
             let mut messages = Messages::with_capacity(batch.len());
             for (next, header) in batch.iter().zip(&headers) {
