@@ -60,6 +60,29 @@ impl<'a> Messages<'a> {
         self.ends.is_empty()
     }
 
+    /// Copies a message to the beginning of `to`, for devices with memory of their own for frames. Returns
+    /// its length in bytes, or `None`, with nothing copied, if `to` is shorter or there is no such message.
+    pub fn copy(&self, number: usize, to: &mut [u8]) -> Option<usize> {
+        let end = *self.ends.get(number)?;
+        let begin = number.checked_sub(1).map_or(0, |last| self.ends[last]);
+        let pieces = &self.vectors[begin..end];
+        let len = pieces
+            .iter()
+            .try_fold(0_usize, |sum, piece| sum.checked_add(piece.iov_len));
+        let len = len.filter(|len| *len <= to.len())?;
+        let mut at = 0;
+        for piece in pieces {
+            let target = to[at..at + piece.iov_len].as_mut_ptr();
+            // SAFETY: the piece is a live slice of ours, or lies in a mapping of a `GuestMemory` (`pointer`
+            // checked), which `'a` keeps borrowed; the target was just checked to have as many bytes. `to` is
+            // borrowed mutably, so neither lies in it. The guest may write meanwhile: bytes have no invalid
+            // values.
+            unsafe { std::ptr::copy_nonoverlapping(piece.iov_base.cast::<u8>(), target, piece.iov_len) };
+            at += piece.iov_len;
+        }
+        Some(len)
+    }
+
     /// Sends messages over a connected or bound socket from number `first` on, without waiting
     /// (`sendmmsg(2)`). Returns how many the kernel took; 0 if there are none.
     ///

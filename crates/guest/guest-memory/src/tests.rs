@@ -1,5 +1,5 @@
 use crate::{
-    Account, Bound, GuestMemory, GuestRange, MAX_REGIONS, MapError, Region, copy, fault_count,
+    Account, Bound, GuestMemory, GuestRange, MAX_REGIONS, MapError, Messages, Region, copy, fault_count,
     survive_truncation, unmap_apart,
 };
 use proptest::prelude::*;
@@ -31,6 +31,30 @@ fn any_offset_can_be_mapped() {
     let mut bytes = [0; 5];
     assert_eq!(memory.read(memory.range(0x1000, 100).unwrap(), &mut bytes), 5);
     assert_eq!(&bytes, b"hello");
+}
+
+#[test]
+fn a_message_is_copied_whole_or_not_at_all() {
+    let memory = memory(&[(0, 0x2000)]);
+    let range = memory.range(0x1000, 5).unwrap();
+    memory.write(range, b"guest");
+    let mut messages = Messages::with_capacity(3);
+    messages.push_bytes(b"head ");
+    messages.push_guest(&memory, range);
+    messages.push_bytes(b"!");
+    messages.end();
+    messages.end();
+    messages.push_bytes(b"next");
+    messages.end();
+    let mut room = [b'.'; 12];
+    assert_eq!(messages.copy(0, &mut room[..10]), None);
+    assert_eq!(&room, b"............");
+    assert_eq!(messages.copy(0, &mut room), Some(11));
+    assert_eq!(&room, b"head guest!.");
+    assert_eq!(messages.copy(1, &mut []), Some(0));
+    assert_eq!(messages.copy(2, &mut room), Some(4));
+    assert_eq!(&room, b"next guest!.");
+    assert_eq!(messages.copy(3, &mut room), None);
 }
 
 #[test]
