@@ -7,9 +7,10 @@
 
 use crate::Error;
 use crate::accounts::Accounts;
-use crate::controller::Controller;
+use crate::controller::{Controller, ENDED_PERIOD};
 use crate::p4::{P4Key, P4Table};
 use crate::pipeline::Pipeline;
+use crate::removed::RemovedPorts;
 use crate::requests::{Engine, Serving};
 use crate::state::{Datapath, Queues};
 use control_protocol::supervisor::{FromChild, Role, StuckThread, ToChild};
@@ -68,6 +69,7 @@ pub fn run(supervisor: Channel, topology: Topology, queues: Queues) -> Result<()
             workers,
             misses: Misses::default(),
             accounts: Accounts::default(),
+            removed: RemovedPorts::default(),
         },
         controllers: BTreeMap::new(),
         kernel_path_due: None,
@@ -219,6 +221,7 @@ impl Server {
         self.pulse.beat();
         scheduler.stop_polling(None);
         scheduler.rings.before_sleep();
+        engine.finish_removed();
         for controller in self.controllers.values_mut() {
             controller.send_ended(&engine.datapath);
             if controller.take_overdue(engine.datapath.now_ms())
@@ -288,7 +291,8 @@ impl Server {
         let news = self.controllers.values().map(|one| one.timeout(now_ms));
         let ports = self.engine.datapath.ports();
         let clients = ports.p4().and_then(P4Table::next_turn_of_clients);
-        news.chain([timers, clients, self.kernel_path_due])
+        let removed = (!self.engine.removed.is_empty()).then_some(ENDED_PERIOD);
+        news.chain([timers, clients, self.kernel_path_due, removed])
             .flatten()
             .min()
     }

@@ -37,9 +37,9 @@ const BATCH: usize = 64;
 const TOGETHER: usize = 32;
 /// Bytes of packets gathered before they are sent.
 const TOGETHER_BYTES: usize = 16 * 1024;
-/// Time between checks of whether forwarding threads have flushed their counts, or let go of a P4 program,
-/// while an answer waits for that.
-const ENDED_PERIOD: Duration = Duration::from_millis(1);
+/// Time between checks of whether forwarding threads have flushed their counts, or let go of a P4 program or
+/// a port, while something waits for that.
+pub(crate) const ENDED_PERIOD: Duration = Duration::from_millis(1);
 
 /// See the module's description.
 pub(crate) struct Controller {

@@ -1,4 +1,5 @@
-//! Grace periods: when has every forwarding thread flushed its counts into the flows' statistics?
+//! Grace periods: when has every forwarding thread flushed its counts into the flows' statistics, and let go
+//! of an earlier table of ports?
 //!
 //! A thread counts in a cache of its own, and flushes the counts every few milliseconds and before it sleeps.
 //! So the statistics of a flow that has ended are final once every thread has flushed after the end: the
@@ -70,14 +71,16 @@ impl Member {
         fence(Ordering::SeqCst);
     }
 
-    /// The thread flushes its counts, and looks at each decision that it holds again before using it.
-    pub fn quiescent(&self, flush: impl FnOnce()) {
+    /// The thread flushes its counts, and looks at each decision and port that it holds again before using
+    /// it. `flush` says false if it cannot let go of an earlier table of ports yet: periods go on.
+    pub fn quiescent(&self, flush: impl FnOnce() -> bool) {
         let current = self.periods.current.load(Ordering::Acquire);
-        flush();
-        self.seen.0.store(current, Ordering::Release);
+        if flush() {
+            self.seen.0.store(current, Ordering::Release);
+        }
     }
 
-    /// As [`quiescent`](Self::quiescent); the thread looks no flow up until it is online again.
+    /// The thread flushes its counts, and looks no flow or port up until it is online again.
     pub fn offline(&self, flush: impl FnOnce()) {
         flush();
         self.seen.0.store(OFFLINE, Ordering::Release);
@@ -106,7 +109,15 @@ mod tests {
         other.online();
         let second = periods.begin();
         assert!(!periods.is_over(second));
-        one.quiescent(|| assert!(!periods.is_over(second)));
+        one.quiescent(|| {
+            assert!(!periods.is_over(second));
+            false
+        });
+        other.offline(|| {});
+        assert!(!periods.is_over(second), "one goes on with what it knows");
+        other.online();
+        let second = periods.begin();
+        one.quiescent(|| true);
         assert!(!periods.is_over(second));
         other.offline(|| assert!(!periods.is_over(second)));
         assert!(periods.is_over(second));
@@ -117,7 +128,10 @@ mod tests {
         assert!(periods.is_over(third), "a thread that has ended");
         // A period that began while it flushed is not over.
         let mut fourth = 0;
-        other.quiescent(|| fourth = periods.begin());
+        other.quiescent(|| {
+            fourth = periods.begin();
+            true
+        });
         assert!(!periods.is_over(fourth));
     }
 
@@ -148,6 +162,7 @@ mod tests {
                             }
                             member.quiescent(|| {
                                 told.fetch_add(counted, Ordering::Relaxed);
+                                true
                             });
                         }
                         member.offline(|| {});

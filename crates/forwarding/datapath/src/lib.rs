@@ -22,7 +22,8 @@
 //! | `p4` | P4 programs as forwarders of ports, in place of flows |
 //! | `miss` | packets for the control process, and how many of them |
 //! | `switches`, `ownership` | a controller's switches; the ports that its flows may name |
-//! | `ended`, `grace` | answers with last statistics of flows; when all threads have flushed their counts |
+//! | `ended`, `removed` | answers with last statistics of flows; ports that threads may still know |
+//! | `grace` | when all threads have flushed their counts and let go of what they knew |
 //! | `events`, `notices` | changes of ports, for controllers; how other threads pass them to the channel thread |
 //! | `trace` | a packet's way without the packet |
 //!
@@ -71,6 +72,7 @@ mod police;
 mod port;
 mod refusal;
 mod reject;
+mod removed;
 mod report;
 mod requests;
 mod rule_records;

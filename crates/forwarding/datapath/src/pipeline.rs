@@ -257,7 +257,11 @@ impl Pipeline {
     fn flush_stats_at(&mut self, now_ms: u64) {
         if self.flushed_ms != now_ms {
             self.flushed_ms = now_ms;
-            self.member.quiescent(|| self.walk.look_up.flush_stats(now_ms));
+            let (datapath, kept, known) = (&self.datapath, &self.kept, self.ports_version);
+            self.member.quiescent(|| {
+                self.walk.look_up.flush_stats(now_ms);
+                !kept.has_any() || datapath.ports_version() == known
+            });
         }
     }
 

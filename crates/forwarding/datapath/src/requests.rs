@@ -10,6 +10,7 @@ use crate::p4::{Clients, P4Key, P4Refused};
 use crate::pipeline::{Injected, Pipeline};
 use crate::port::Port;
 use crate::refusal::Refusal;
+use crate::removed::RemovedPorts;
 use crate::report::{count_ports, work_report};
 use crate::rule_requests::page;
 use crate::state::Datapath;
@@ -58,12 +59,30 @@ pub(crate) struct Engine {
     pub misses: Misses,
     /// For those who read counters of all ports.
     pub accounts: Accounts,
+    pub removed: RemovedPorts,
 }
 
 /// A controller in its turn.
 pub(crate) struct Serving<'a> {
     pub controller: &'a mut Controller,
     pub engine: &'a mut Engine,
+}
+
+impl Engine {
+    /// Drops what threads that still knew removed ports have queued for them.
+    pub fn finish_removed(&mut self) {
+        for port in self.removed.take_unknown(&self.datapath.periods) {
+            write_off(&port, &mut self.scheduler);
+        }
+    }
+}
+
+/// Drops all packets of a port that was taken out of the table.
+fn write_off(port: &Port, scheduler: &mut Scheduler<Pipeline>) {
+    let Scheduler { rings, schedule } = scheduler;
+    rings.empty(port, schedule);
+    let lost = port.misses.clear() + port.misses.write_off();
+    port.vnic.account.discarded(DropReason::PortRemoved, lost);
 }
 
 impl Serving<'_> {
@@ -443,7 +462,10 @@ impl Serving<'_> {
         port.peer.stop();
         let is_attached = !self.p4_attachment(id).is_none();
         let Engine {
-            datapath, scheduler, ..
+            datapath,
+            scheduler,
+            removed,
+            ..
         } = &mut *self.engine;
         datapath.set_port(id, None);
         if is_attached {
@@ -455,10 +477,8 @@ impl Serving<'_> {
         port.switch.flows.lock().set_filters(id, Filters::default());
         // What is dropped now is copied nowhere.
         port.set_mirrors(Vec::new(), &datapath.rules);
-        let Scheduler { rings, schedule } = scheduler;
-        rings.empty(&port, schedule);
-        let lost = port.misses.clear() + port.misses.write_off();
-        port.vnic.account.discarded(DropReason::PortRemoved, lost);
+        write_off(&port, scheduler);
+        removed.push(port, &datapath.periods);
         self.controller.events.forget(id);
         datapath.notices.on_read(id);
         if self.controller.id != ControllerId::BUILT_IN {
@@ -709,6 +729,7 @@ mod tests {
             workers: 0,
             misses: Misses::default(),
             accounts: Accounts::default(),
+            removed: RemovedPorts::default(),
         }
     }
 

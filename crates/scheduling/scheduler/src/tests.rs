@@ -16,6 +16,7 @@ use crate::worker::start_all;
 use ::placement::{Config, Costs, Cpu, Policy, Shape, Topology, VnicId};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd as _, OwnedFd};
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -176,6 +177,22 @@ fn a_thread_sleeps_until_its_next_timer() {
     while scheduler.step() {}
     assert_eq!(scheduler.rings.served, [receive(2)]);
     assert!(scheduler.schedule.next_deadline() > Some(Duration::ZERO));
+}
+
+#[test]
+fn a_thread_that_ends_leaves_its_rings_to_others() {
+    let mut scheduler = alone(4);
+    scheduler.on_kick(transmit(0));
+    while scheduler.step() {}
+    assert!(scheduler.schedule.is_polling());
+    scheduler.schedule.later(transmit(1));
+    scheduler.schedule.set_timer(u64::MAX, receive(2), Due::Stall);
+    scheduler.resign();
+    assert!(!scheduler.schedule.is_polling() && scheduler.schedule.next_deadline().is_none());
+    let placement = &scheduler.schedule.shared.placement;
+    let posted = placement.workers().iter().flat_map(|worker| worker.take_posted());
+    let vnics: BTreeSet<_> = posted.map(RingId::vnic).collect();
+    assert_eq!(vnics, BTreeSet::from([0, 1, 2].map(VnicId)));
 }
 
 #[test]

@@ -119,6 +119,28 @@ impl<R: Rings> Scheduler<R> {
         self.rings.give_up_claims(&mut self.schedule);
     }
 
+    /// Leaves all that this thread would serve, now or at some time, to the threads that have the rings'
+    /// kicks: this one ends.
+    pub(crate) fn resign(&mut self) {
+        self.give_up_claims();
+        self.rings.refresh();
+        let Schedule {
+            shared,
+            queue,
+            timers,
+            polled,
+            ..
+        } = &mut self.schedule;
+        polled.take().for_each(|ring| queue.push(ring));
+        timers.expire(u64::MAX, |ring, _| queue.push(ring));
+        let homes = self.rings.homes();
+        while let Some(ring) = queue.pop() {
+            if let Some(home) = homes.home(ring.vnic()) {
+                home.post(|| shared.placement.executor_of(home));
+            }
+        }
+    }
+
     /// Runs a piece of work and accounts for it. The time since the last charge is busy if packets were
     /// moved.
     #[inline]

@@ -187,6 +187,7 @@ impl<R: Rings> Worker<R> {
         }
         // Others may wait for what is queued: chains of their packets that went here.
         let _ = (0..LAST_STEPS).all(|_| self.scheduler.step());
+        self.scheduler.resign();
     }
 
     /// Does some of the work that there is, or waits for more; false if there is none.

@@ -607,7 +607,7 @@ mod tests {
         let links = P4Request::Link { links: Vec::new() };
         assert!(work.serve(ControllerId::BUILT_IN, &datapath, 7, links).is_none());
         assert!(work.work(ControllerId::BUILT_IN, &datapath, 1).is_empty());
-        thread.quiescent(|| ());
+        thread.quiescent(|| true);
         let done = work.work(ControllerId::BUILT_IN, &datapath, 1);
         assert!(matches!(done[..], [(7, Ok(Answer::Done))]));
     }

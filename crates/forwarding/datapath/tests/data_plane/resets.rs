@@ -5,9 +5,12 @@ use crate::support::frames::plain;
 use crate::support::guest::{RECEIVE, TRANSMIT};
 use crate::support::ring::Ring;
 use crate::support::session::{RESET_DEVICE, SET_VRING_ENABLE, state};
-use crate::support::{Bystanders, Guest, Setup, Switch};
-use control_protocol::data_plane::PortState;
+use crate::support::{Bystanders, Guest, Setup, Switch, is_long};
+use control_protocol::data_plane::{PortState, Request};
+use flow::{Action, PortCounters, PortId};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const DRIVER: u32 = 1;
 const SLOW: u32 = 2;
@@ -189,5 +192,32 @@ fn rings_that_a_driver_clears_by_itself_harm_nobody_else() {
     }
     slow.post(0..64);
     bystanders.finish(&mut switch);
+    switch.finish();
+}
+
+/// A port is removed while packets for it are on their way in threads that know it still.
+#[test]
+fn a_sender_gets_its_chains_back_whenever_its_receiver_goes() {
+    let mut switch = Switch::with_ports(2);
+    switch.flow(DRIVER, &[Action::Output(PortId(SLOW))]);
+    let mut driver = Guest::usual(&mut switch, DRIVER);
+    let ending = Arc::new(AtomicBool::new(false));
+    let end = ending.clone();
+    let sending = std::thread::spawn(move || {
+        while !end.load(Ordering::Relaxed) {
+            driver.send(&plain(DRIVER, SLOW, 100, 0));
+        }
+        driver.all_sent();
+    });
+    for _ in 0..if is_long() { 2_000 } else { 200 } {
+        let receiver = Guest::usual(&mut switch, SLOW);
+        let received = |counters: &PortCounters| counters.transmitted > 0;
+        switch.until(SLOW, "packets have come", received);
+        switch.done(Request::PortDel { port: PortId(SLOW) });
+        switch.add(SLOW);
+        drop(receiver);
+    }
+    ending.store(true, Ordering::Relaxed);
+    sending.join().unwrap();
     switch.finish();
 }
