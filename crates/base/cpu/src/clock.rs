@@ -72,6 +72,23 @@ pub fn cycles_per_us() -> u64 {
     rate
 }
 
+/// Bits of a fraction: so a year by multiplication differs from one by division by less than a millisecond.
+const FRACTION: u32 = 40;
+
+/// Nanoseconds in a cycle, in units of a [`FRACTION`]: a division takes tens of cycles.
+#[inline]
+fn ns_per_cycle() -> u64 {
+    let of = |rate: u64| (1000 << FRACTION) / rate;
+    #[cfg(feature = "assume")]
+    let found = of(cycles_per_us());
+    #[cfg(not(feature = "assume"))]
+    let found = {
+        static FOUND: OnceLock<u64> = OnceLock::new();
+        *FOUND.get_or_init(|| of(cycles_per_us()))
+    };
+    found
+}
+
 fn calibrate() -> u64 {
     // A thread that loses its core between two readings finds too low a rate, never too high a one.
     let one = |_| {
@@ -106,7 +123,7 @@ pub fn now_us() -> u64 {
 #[inline]
 #[must_use]
 pub fn now_ns() -> u64 {
-    (u128::from(cycles()) * 1000 / u128::from(cycles_per_us())) as u64
+    (u128::from(cycles()) * u128::from(ns_per_cycle()) >> FRACTION) as u64
 }
 
 /// When a turn is to end, by the counter: asking whether it has passed costs as much as reading that.

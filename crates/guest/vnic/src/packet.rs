@@ -158,13 +158,19 @@ impl Packet {
     pub fn parse_plain(&mut self) -> bool {
         let is_plain = !Offload::is_wanted(&self.header) && self.is_untagged();
         if is_plain {
-            self.layers = Layers {
-                l3: 14,
-                ..Layers::default()
-            };
-            self.offload = Offload::NONE;
+            self.note_plain();
         }
         is_plain
+    }
+
+    /// Notes of a frame without tags that nothing is left to be done for it.
+    #[inline]
+    pub(crate) fn note_plain(&mut self) {
+        self.layers = Layers {
+            l3: 14,
+            ..Layers::default()
+        };
+        self.offload = Offload::NONE;
     }
 
     /// Whether the Ethernet header is followed by an IP header.

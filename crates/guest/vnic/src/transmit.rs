@@ -430,6 +430,11 @@ impl TransmitSide {
             || self.is_fetching() && self.has_slots() && self.queue.look().unwrap_or(1) > 0
     }
 
+    /// Whether fetching would find an empty ring, and nothing else.
+    pub fn is_empty(&mut self) -> bool {
+        self.fetching == Fetching::Free && matches!(self.queue.look(), Ok(0))
+    }
+
     /// Whether the ring may be looked at for packets.
     fn is_fetching(&self) -> bool {
         self.fetching < Fetching::Waiting

@@ -6,6 +6,7 @@
 
 use crate::engine::{Engine, match_kind};
 use crate::error::Error;
+use crate::state::CounterValue;
 use p4_ir::changes::EntryChange;
 use p4_ir::limits::CONSTANT_ENTRIES;
 use p4_ir::{
@@ -13,8 +14,8 @@ use p4_ir::{
     Program, Rates, TableId, ValueSetId,
 };
 use p4_tables::{
-    Author, BatchError, Change, Colour, DEFAULT, Entry, GroupMember, Handle, KeyField, KeyLayout, Match,
-    MeterRates, Pattern, ProfileChange, ProfileSpec, Shared, TableSpec, Target, Words,
+    Author, BatchError, Change, Colour, Count, DEFAULT, Entry, GroupMember, Handle, KeyField, KeyLayout,
+    Match, MeterRates, Pattern, ProfileChange, ProfileSpec, Shared, TableSpec, Target, Words,
 };
 use parking_lot::RwLockReadGuard;
 use std::sync::Arc;
@@ -186,10 +187,11 @@ impl TablesReadGuard<'_> {
         }
     }
 
-    /// Does to an entry what a look-up does that finds it: counts, and the time of its last use.
-    pub fn use_entry(&self, table: TableId, entry: Handle, length: u64, now: u64) {
+    /// Does to an entry what look-ups do that find it: counts, and the time of its last use.
+    pub fn use_entry(&self, table: TableId, entry: Handle, train: CounterValue, now: u64) {
         if let Ok(table) = self.tables.table(u32::from(table.0)) {
-            table.count(entry, length);
+            let CounterValue { packets, bytes } = train;
+            table.add_counted(entry, Count { packets, bytes });
             table.note_use(entry, now);
         }
     }

@@ -19,7 +19,7 @@
 use crate::context::Context;
 use crate::engine::Engine;
 use crate::packet::Drop;
-use crate::state::ReadGuard;
+use crate::state::{CounterValue, ReadGuard};
 use p4_ir::TableId;
 use p4_tables::Handle;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -187,25 +187,24 @@ impl Engine {
         program.value_sets.is_empty() && program.phv.bytes <= MAX_PHV
     }
 
-    /// Counts a packet of that many bytes whose verdict was found, as if it had run at that time.
+    /// Counts packets whose verdict was found, as if they had run at that time.
     pub fn repeat(
         &self,
         guard: &ReadGuard<'_>,
         ctx: &mut Context,
         verdict: &Verdict,
-        length: usize,
+        train: CounterValue,
         now: u64,
     ) {
-        ctx.counts.packets += 1;
+        ctx.counts.packets += train.packets;
         match verdict.end {
-            End::Leaves(_) => ctx.counts.outputs += 1,
-            End::Dropped(reason) => ctx.counts.drops[reason as usize] += 1,
+            End::Leaves(_) => ctx.counts.outputs += train.packets,
+            End::Dropped(reason) => ctx.counts.drops[reason as usize] += train.packets,
         }
-        let length = length as u64;
         for one in &verdict.uses {
             match *one {
-                Use::Entry(table, entry) => guard.tables().use_entry(table, entry, length, now),
-                Use::Cell(counter, index) => guard.state().count(usize::from(counter), index, length),
+                Use::Entry(table, entry) => guard.tables().use_entry(table, entry, train, now),
+                Use::Cell(counter, index) => guard.state().count(usize::from(counter), index, train),
             }
         }
     }
@@ -255,24 +254,31 @@ impl Default for Verdicts {
 
 impl Verdicts {
     /// The place of the verdict about a packet that came by a port and begins with `head`, if it is kept.
+    /// `likely` is the place of the packet before it, which often is the same.
     #[inline]
     #[must_use]
-    pub fn find(&self, mask: &Mask, port: u32, head: &[u8]) -> Option<u32> {
+    pub fn find(&self, mask: &Mask, port: u32, head: &[u8], likely: u32) -> Option<u32> {
         if mask.tag == 0 {
             return None;
         }
-        let key = mask.key(head);
-        let first = self.first(mask, port, &key);
-        for (at, slot) in self.slots.get(first..first + WAYS)?.iter().enumerate() {
-            let is_same = slot.tag == mask.tag && slot.port == port && slot.key == key;
-            if is_same
+        let mut short = [0; KEY];
+        let bytes = head.first_chunk().unwrap_or_else(|| {
+            short[..head.len()].copy_from_slice(head);
+            &short
+        });
+        let is_about = |slot: &Slot| {
+            mask.is_key_of(&slot.key, bytes)
+                && slot.tag == mask.tag
+                && slot.port == port
                 && slot.at_least as usize <= head.len()
                 && slot.verdict.as_ref().is_some_and(|verdict| verdict.holds(head))
-            {
-                return Some((first + at) as u32);
-            }
+        };
+        if self.slots.get(likely as usize).is_some_and(is_about) {
+            return Some(likely);
         }
-        None
+        let first = self.first(mask, port, &mask.key(bytes));
+        let mut slots = self.slots.get(first..first + WAYS)?.iter();
+        slots.position(is_about).map(|at| (first + at) as u32)
     }
 
     /// The verdict at a place.
@@ -292,7 +298,10 @@ impl Verdicts {
             self.tags += 1;
             mask.extend(&verdict.mask, self.tags);
         }
-        let key = mask.key(head);
+        let mut bytes = [0; KEY];
+        let length = head.len().min(KEY);
+        bytes[..length].copy_from_slice(&head[..length]);
+        let key = mask.key(&bytes);
         let first = self.first(mask, port, &key);
         let slots = &mut self.slots[first..first + WAYS];
         let is_same = |slot: &Slot| slot.tag == mask.tag && slot.port == port && slot.key == key;
@@ -343,19 +352,17 @@ impl Default for Slot {
 impl Mask {
     /// The bits of a packet that are looked up.
     #[inline]
-    fn key(&self, head: &[u8]) -> [u64; WORDS] {
-        let word = |bytes: &[u8; KEY], at: usize| {
-            let word = bytes[at * 8..].first_chunk().copied().unwrap_or_default();
-            u64::from_ne_bytes(word) & self.words[at]
-        };
-        match head.first_chunk::<KEY>() {
-            Some(bytes) => std::array::from_fn(|at| word(bytes, at)),
-            None => {
-                let mut bytes = [0; KEY];
-                bytes[..head.len()].copy_from_slice(head);
-                std::array::from_fn(|at| word(&bytes, at))
-            }
-        }
+    fn key(&self, bytes: &[u8; KEY]) -> [u64; WORDS] {
+        let words = bytes.as_chunks::<8>().0;
+        std::array::from_fn(|at| u64::from_ne_bytes(words[at]) & self.words[at])
+    }
+
+    /// Whether these are the bits of a packet that are looked up.
+    #[inline]
+    fn is_key_of(&self, key: &[u64; WORDS], bytes: &[u8; KEY]) -> bool {
+        let words = bytes.as_chunks::<8>().0.iter().zip(&self.words).zip(key);
+        let differences = words.map(|((word, mask), key)| u64::from_ne_bytes(*word) & mask ^ key);
+        differences.fold(0, std::ops::BitOr::bitor) == 0
     }
 
     fn adds(&self, mask: &[u8; KEY]) -> bool {

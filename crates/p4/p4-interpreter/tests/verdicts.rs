@@ -45,7 +45,7 @@ impl Kept {
 
     /// What leaves for a packet whose verdict is found, after a comparison with a run.
     fn again(&self, bytes: &[u8]) -> Option<Option<(u32, Vec<u8>)>> {
-        let verdict = self.verdicts.get(self.verdicts.find(&self.mask, 1, bytes)?)?;
+        let verdict = self.verdicts.get(self.verdicts.find(&self.mask, 1, bytes, 0)?)?;
         let mut sink = Collected::default();
         let mut context = Context::new(&self.bench.engine, 1);
         let guard = self.bench.state.read();

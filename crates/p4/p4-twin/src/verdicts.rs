@@ -8,7 +8,8 @@ use crate::evaluate::{Evaluator, Sent};
 use crate::generate;
 use fastrand::Rng;
 use p4_interpreter::{
-    Collected, Context, End, Engine, KeyMasks, Mask, NoObserver, Notes, Packet, State, StateLimits, Verdicts,
+    Collected, Context, CounterValue, End, Engine, KeyMasks, Mask, NoObserver, Notes, Packet, State,
+    StateLimits, Verdicts,
 };
 use p4_ir::{Checked, CounterId, Program};
 
@@ -96,6 +97,7 @@ pub fn compare_verdicts(
             contexts: [1, 1].map(|_| Context::new(&version.engine, seed)),
             verdicts,
             found: &mut found,
+            last: 0,
         };
         let checked = version.checked.clone();
         let mut evaluator = Evaluator::new(&checked);
@@ -160,6 +162,8 @@ struct Run<'a> {
     contexts: [Context; 2],
     verdicts: &'a mut Verdicts,
     found: &'a mut Found,
+    /// The place of the last verdict that was found.
+    last: u32,
 }
 
 impl Run<'_> {
@@ -180,10 +184,12 @@ impl Run<'_> {
 
     fn kept(&mut self, version: &mut Version, port: u32, bytes: &[u8], now: u64) -> Vec<Sent> {
         let (engine, guard) = (&version.engine, version.kept.read());
-        let place = self.verdicts.find(&version.mask, port, bytes);
+        let place = self.verdicts.find(&version.mask, port, bytes, self.last);
+        self.last = place.unwrap_or(self.last);
         if let Some(verdict) = place.and_then(|place| self.verdicts.get(place)) {
             self.found.found += 1;
-            engine.repeat(&guard, &mut self.contexts[0], verdict, bytes.len(), now);
+            let one = CounterValue::one(bytes.len());
+            engine.repeat(&guard, &mut self.contexts[0], verdict, one, now);
             let End::Leaves(port) = verdict.end() else {
                 return Vec::new();
             };

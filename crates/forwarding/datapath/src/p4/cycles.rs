@@ -3,8 +3,8 @@
 //!
 //! `cargo test --release -p datapath --lib p4::cycles -- --ignored --nocapture`
 //!
-//! Frames of 64 bytes of 64 flows in turn, in bursts of 32 or `BURST`, with verdicts kept and without. One
-//! program alone, for a profiler:
+//! Frames of 64 bytes of 64 flows in turn, or `FLOWS`, in bursts of 32 or `BURST`, with verdicts kept and
+//! without. One program alone, for a profiler:
 //! `PROGRAM=router KEPT=0 BURSTS=200 valgrind --tool=callgrind --toggle-collect='*Scheduler*::step' ...`.
 
 use super::version::Version;
@@ -209,7 +209,8 @@ fn measure(program: &str, kept: bool, burst: usize, bursts: usize) -> [f64; 2] {
         let keys = numbers.map(|number| (PortId(1).controller(), P4Id(number)));
         keys.for_each(|key| verdicts.keep_none(key));
     }
-    guests.prepare_each((0..FLOWS).map(frame_of));
+    let flows = number("FLOWS", FLOWS as usize) as u64;
+    guests.prepare_each((0..flows.clamp(1, FLOWS)).map(frame_of));
     let mut times = Vec::with_capacity(bursts);
     for _ in 0..bursts {
         times.push(forward(&mut scheduler, &mut guests, burst));
@@ -228,10 +229,14 @@ fn forward(scheduler: &mut Scheduler<Pipeline>, guests: &mut Guests, burst: usiz
     taken
 }
 
+/// What a variable says.
+fn number(name: &str, usual: usize) -> usize {
+    std::env::var(name).map_or(usual, |text| text.parse().unwrap())
+}
+
 #[test]
 #[ignore = "a measurement"]
 fn cycles() {
-    let number = |name, usual| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
     let (burst, bursts) = (number("BURST", 32), number("BURSTS", BURSTS));
     let wanted = std::env::var("PROGRAM").ok();
     let wanted_kept = std::env::var("KEPT").ok().map(|kept| kept != "0");

@@ -60,12 +60,8 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
             End::Leaves(port) => port,
             End::Dropped(reason) => return packet.account.dropped(reason_of(reason), 1),
         };
-        let change = |head: &mut [u8]| verdict.edit(head);
-        let is_changed = verdict.is_plain()
-            || verdict.keeps_ether_type() && packet.rewrite_plain(change)
-            || packet.rewrite_front(change).is_ok();
-        if !is_changed {
-            return packet.account.dropped(DropReason::BadOffload, 1);
+        if !change(&mut packet, verdict) {
+            return;
         }
         let Some(to) = self.receiver_of(port) else {
             return packet.account.dropped(DropReason::NoSuchPort, 1);
@@ -322,6 +318,19 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Exit<'_, S> {
         spare.parse_flow_key()?;
         Ok(spare)
     }
+}
+
+/// Changes a packet as its verdict says; one that cannot be sent so is counted as dropped, and the answer is
+/// false.
+pub(super) fn change(packet: &mut Packet, verdict: &Verdict) -> bool {
+    let edit = |head: &mut [u8]| verdict.edit(head);
+    let is_changed = verdict.is_plain()
+        || verdict.keeps_ether_type() && packet.rewrite_plain(edit)
+        || packet.rewrite_front(edit).is_ok();
+    if !is_changed {
+        packet.account.dropped(DropReason::BadOffload, 1);
+    }
+    is_changed
 }
 
 /// A packet that does not leave, and why.

@@ -33,6 +33,11 @@ impl Walk {
         step: &mut Step<'_>,
     ) -> Result<Diverted, QueueError> {
         let (port, ports) = (sender.port, step.ports);
+        // Most bursts are followed by none.
+        let is_empty = |side: &mut Option<TransmitSide>| side.as_mut().is_some_and(TransmitSide::is_empty);
+        if guest_memory::fault_count() == 0 && sender.transmit.with(is_empty) {
+            return Ok(Diverted::Fetched(Fetched::Empty));
+        }
         let course = Course::of(ports.p4(), port.id());
         let program = course.program();
         let way = Way {
@@ -160,7 +165,7 @@ impl Walk {
             due = self.shares.due(port, program.turns(), now_ns, load);
         }
         if due == Due::Now {
-            self.shares.begin_charge(now_ns);
+            self.shares.begin_charge();
             return None;
         }
         way.add_passed_on();
@@ -268,7 +273,7 @@ impl Walk {
         let Some((mut own, mut others)) = held else {
             return from.switch.counts.add_passed_on();
         };
-        self.shares.begin_charge(begin_ns);
+        self.shares.begin_charge();
         slots.reclaim();
         from.receive(program.bounds.burst, slots, &mut self.burst.packets);
         self.crossings.begin(&program.bounds);
@@ -338,8 +343,8 @@ impl Walk {
             let link = link.and_then(|port| bound.link_at(port));
             let link = link.filter(|_| self.crossings.admits(packets.len(), crossed));
             if common.is_some() || link.is_some() || is_stage && run.all_pass(found) {
-                run.repeat_all(packets, &places);
-                if let Some(to) = link {
+                run.repeat_all(packets, found);
+                if let Some(to) = link.filter(|_| !packets.is_empty()) {
                     self.crossings.add_all(to, crossed, packets);
                 }
             } else {
@@ -374,7 +379,7 @@ impl Walk {
                 .crossings
                 .spare
                 .min(left.saturating_mul(version.operations.max(1)));
-            common
+            common.filter(|_| !packets.is_empty())
         })
     }
 }

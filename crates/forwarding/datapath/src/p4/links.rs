@@ -225,16 +225,19 @@ impl Bounds {
     pub(super) fn of(before: u64, operations: u64, crossings: u8) -> Bounds {
         let each = operations.saturating_mul(u64::from(crossings) + 1);
         let each = each.saturating_add(before).max(1);
-        let burst = usize::try_from(BURST_OPERATIONS / each);
-        let burst = burst.unwrap_or(BURST).clamp(1, BURST);
-        let copies = usize::try_from(BURST_OPERATIONS / operations.max(1)).unwrap_or(usize::MAX);
+        // Most programs need no division, which takes tens of cycles.
+        let burst = match BURST_OPERATIONS / BURST as u64 {
+            most if each <= most => BURST,
+            _ => usize::try_from(BURST_OPERATIONS / each).unwrap_or(BURST).max(1),
+        };
+        let copies = || usize::try_from(BURST_OPERATIONS / operations.max(1)).unwrap_or(usize::MAX);
         Bounds {
             burst,
             length: (each / BURST_OPERATIONS).max(1),
             spare: BURST_OPERATIONS.max(operations).max(before),
             crossings: match crossings {
                 0 => 0,
-                crossings => (burst * usize::from(crossings)).saturating_add(copies),
+                crossings => (burst * usize::from(crossings)).saturating_add(copies()),
             },
         }
     }

@@ -1,108 +1,72 @@
 //! Time of a turn in which the thread did not have its core.
 //!
-//! The clock goes on while another task has the core, the thread's processor time does not. To ask for that
-//! is a system call, which most turns need not pay: turns are asked about that begin within [`WATCHED_NS`]
-//! after one that took longer than usual. The first such turn is not measured, so nothing beyond usual is
-//! charged for it: a program that takes long now and then gains a turn in [`WATCHED_NS`].
-
-/// For how long turns are measured after one that took longer than usual, in nanoseconds.
-const WATCHED_NS: u64 = 10_000_000;
+//! The clock goes on while another task has the core. For how long, only a system call tells, which takes a
+//! third of the time of a usual turn; whether it happened costs nothing ([`cpu::has_kept_core`]). So nothing
+//! beyond usual is charged for a turn, or a part of one, that lost its core. What a program gains by that is
+//! bounded by the kernel's slices: a turn in some milliseconds.
 
 /// See the module's description.
 #[derive(Default)]
 pub(super) struct LostTime {
-    watched_until_ns: u64,
-    turn: Turn,
-    /// Time that was lost in this turn, and subtracted.
-    subtracted_ns: u64,
-}
-
-/// How a turn's time is measured.
-#[derive(Clone, Copy, Default)]
-enum Turn {
-    /// By the clock: its beginning is not known.
-    #[default]
-    Unknown,
-    /// Not beyond what is usual.
-    Unmeasured,
-    /// By what the thread has had of the clock since its beginning.
-    Measured { began_ns: u64, processor_ns: u64 },
+    is_watched: bool,
 }
 
 impl LostTime {
     /// A turn begins.
-    pub fn begin(&mut self, now_ns: u64, processor_ns: impl FnOnce() -> u64) {
-        self.turn = if now_ns < self.watched_until_ns {
-            Turn::Measured {
-                began_ns: now_ns,
-                processor_ns: processor_ns(),
-            }
-        } else {
-            Turn::Unmeasured
-        };
-        self.subtracted_ns = 0;
+    pub fn begin(&mut self) {
+        cpu::watch_core();
+        self.is_watched = true;
     }
 
-    /// What a part of the turn took on the core, which ends now and took longer than usual by the clock.
-    /// `most_ns` at most, if the turn is not measured. Parts of one turn are told of in sequence.
-    pub fn subtract(
-        &mut self,
-        (took_ns, most_ns): (u64, u64),
-        now_ns: u64,
-        processor_ns: impl FnOnce() -> u64,
-    ) -> u64 {
-        self.watched_until_ns = now_ns + WATCHED_NS;
-        let (began_ns, had_ns) = match self.turn {
-            Turn::Unknown => return took_ns,
-            Turn::Unmeasured => return took_ns.min(most_ns),
-            Turn::Measured {
-                began_ns,
-                processor_ns: before_ns,
-            } => (began_ns, processor_ns().saturating_sub(before_ns)),
-        };
-        let lost_ns = now_ns.saturating_sub(began_ns).saturating_sub(had_ns);
-        let left_ns = lost_ns.saturating_sub(self.subtracted_ns).min(took_ns);
-        self.subtracted_ns += left_ns;
-        took_ns - left_ns
+    /// What is charged for a part of the turn, which ends now and took longer than usual by the clock: not
+    /// more than usual if the core was lost. Where that is not known, the clock counts.
+    pub fn charged(&mut self, took_ns: u64, usual_ns: u64) -> u64 {
+        let is_lost = self.is_watched && cpu::has_kept_core() == Some(false);
+        if !is_lost {
+            return took_ns;
+        }
+        self.begin();
+        took_ns.min(usual_ns)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const USUAL_NS: u64 = 10_000;
-
-    #[test]
-    fn time_without_the_core_is_not_charged() {
-        let mut lost = LostTime::default();
-        lost.begin(1_000_000, || unreachable!("nothing took long"));
-        let unmeasured = lost.subtract((500_000, USUAL_NS), 1_500_000, || unreachable!());
-        assert_eq!(unmeasured, USUAL_NS, "the first one");
-        lost.begin(2_000_000, || 7_000);
-        // 60 us on the core, and 340 us without.
-        assert_eq!(lost.subtract((400_000, USUAL_NS), 2_400_000, || 67_000), 60_000);
-        // Further parts of the turn, of which the second one loses the core again.
-        assert_eq!(lost.subtract((50_000, USUAL_NS), 2_450_000, || 117_000), 50_000);
-        assert_eq!(lost.subtract((50_000, USUAL_NS), 2_500_000, || 127_000), 10_000);
-        lost.begin(3_000_000, || 200_000);
-        assert_eq!(lost.subtract((90_000, USUAL_NS), 3_090_000, || 290_000), 90_000);
-    }
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     #[test]
-    fn turns_are_measured_for_a_while_only() {
+    fn a_turn_that_lost_its_core_is_a_usual_one() {
         let mut lost = LostTime::default();
-        let (mut now_ns, mut charged_ns) = (1_000_000, 0);
-        for _ in 0..1_000 {
-            lost.begin(now_ns, || now_ns);
-            now_ns += 100_000;
-            charged_ns += lost.subtract((100_000, USUAL_NS), now_ns, || now_ns);
+        assert_eq!(lost.charged(90_000, 10_000), 90_000, "no turn has begun");
+        lost.begin();
+        if cpu::has_kept_core().is_none() {
+            return;
         }
-        assert_eq!(
-            charged_ns,
-            999 * 100_000 + USUAL_NS,
-            "a program that always takes long"
+        // Other programs may take the core at any time, but not always.
+        let long = || {
+            let mut lost = LostTime::default();
+            lost.begin();
+            lost.charged(90_000, 10_000)
+        };
+        assert!((0..1_000).any(|_| long() == 90_000));
+        lost.begin();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 * std::thread::available_parallelism().unwrap().get() {
+                scope.spawn(|| {
+                    while !is_done.load(Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            while cpu::has_kept_core() == Some(true) {}
+            is_done.store(true, Relaxed);
+        });
+        assert_eq!(lost.charged(90_000, 10_000), 10_000);
+        assert!(
+            (0..1_000).any(|_| lost.charged(90_000, 10_000) == 90_000),
+            "a further part"
         );
-        lost.begin(now_ns + WATCHED_NS, || unreachable!("no system call"));
     }
 }

@@ -1,15 +1,17 @@
 //! A burst on its way through a program: packet by packet, but for those whose verdicts are kept.
 
 use super::Bound;
-use super::exit::{Behind, Exit, MIN_FRAME};
+use super::exit::{Behind, Exit, MIN_FRAME, change};
 use super::outputs::Outputs;
-use super::verdicts::{Own, Places};
+use super::verdicts::{NONE, Own, Places};
 use super::version::Version;
 use crate::pipeline::record;
 use crate::state::Ports;
 use flow::MirrorPoint;
 use lock_free::Unique;
-use p4_interpreter::{Context, Drop, End, NoObserver, Notes, Observer, Output, ReadGuard, Sink, Verdict};
+use p4_interpreter::{
+    Context, CounterValue, Drop, End, NoObserver, Notes, Observer, Output, ReadGuard, Sink, Verdict,
+};
 use p4_ir::DigestId;
 use vnic::Packet;
 
@@ -32,13 +34,13 @@ impl Run<'_> {
             return 0;
         }
         let (port, mask) = (u32::from(self.bound.port), &self.own.account.mask);
-        let mut found = 0;
+        let (mut found, mut last) = (0, NONE);
         for (packet, place) in packets.iter().zip(places) {
             let head = packet.head.bytes();
-            if let Some(at) = self.own.verdicts.find(mask, port, head)
+            if let Some(at) = self.own.verdicts.find(mask, port, head, last)
                 && head.len() >= MIN_FRAME
             {
-                *place = at;
+                (*place, last) = (at, at);
                 found += 1;
             }
         }
@@ -46,46 +48,52 @@ impl Run<'_> {
         found
     }
 
-    /// The program's number of the port by which all packets leave as they came.
+    /// The program's number of the port by which all packets leave.
     pub fn common_port(&self, places: &[u32]) -> Option<u32> {
-        let plain = |place: u32| match self.own.verdicts.get(place) {
-            Some(verdict) if verdict.is_plain() => match verdict.end() {
-                End::Leaves(port) => Some(port),
-                End::Dropped(_) => None,
-            },
-            _ => None,
-        };
-        let (first, others) = places.split_first()?;
-        let port = plain(*first)?;
-        others
-            .iter()
-            .all(|place| plain(*place) == Some(port))
-            .then_some(port)
+        let mut ports = self.ports(places);
+        let port = ports.next()??;
+        ports.all(|other| other == Some(port)).then_some(port)
     }
 
-    /// Whether all packets pass a stage as they came.
+    /// Whether all packets pass a stage.
     pub fn all_pass(&self, places: &[u32]) -> bool {
-        let passes = |place: &u32| match self.own.verdicts.get(*place) {
-            Some(verdict) if verdict.is_plain() => match verdict.end() {
-                End::Leaves(port) => self.bound.clients_at(port).is_none(),
-                End::Dropped(_) => false,
-            },
-            _ => false,
-        };
-        places.iter().all(passes)
+        let clients = |port| self.bound.clients_at(port).is_some();
+        self.ports(places)
+            .all(|port| port.is_some_and(|port| !clients(port)))
     }
 
-    /// Counts packets whose verdicts are kept.
-    pub fn repeat_all(&mut self, packets: &[Unique<Packet>], places: &Places) {
-        for (packet, place) in packets.iter().zip(places) {
-            self.repeat(packet, *place);
+    /// By which ports packets leave, if their verdicts are kept and say so; once for those in sequence of one
+    /// verdict.
+    fn ports(&self, places: &[u32]) -> impl Iterator<Item = Option<u32>> {
+        let trains = places.chunk_by(|one, next| one == next);
+        trains.map(|train| match self.own.verdicts.get(train[0])?.end() {
+            End::Leaves(port) => Some(port),
+            End::Dropped(_) => None,
+        })
+    }
+
+    /// Counts packets whose verdicts are kept, and changes them. Those that cannot be sent so are dropped.
+    pub fn repeat_all(&mut self, packets: &mut Vec<Unique<Packet>>, places: &[u32]) {
+        let (engine, mut is_plain, mut first) = (&self.version.engine, true, 0);
+        for train in places.chunk_by(|one, next| one == next) {
+            let end = first + train.len();
+            let bytes = packets[first..end].iter().map(|packet| packet.frame_len() as u64);
+            let train_of = CounterValue {
+                packets: train.len() as u64,
+                bytes: bytes.sum(),
+            };
+            if let Some(verdict) = self.own.verdicts.get(train[0]) {
+                engine.repeat(self.guard, self.context, verdict, train_of, self.now);
+                is_plain &= verdict.is_plain();
+            }
+            first = end;
         }
-    }
-
-    fn repeat(&mut self, packet: &Packet, place: u32) {
-        let engine = &self.version.engine;
-        if let Some(verdict) = self.own.verdicts.get(place) {
-            engine.repeat(self.guard, self.context, verdict, packet.frame_len(), self.now);
+        if !is_plain {
+            let mut verdicts = places.iter().map(|place| self.own.verdicts.get(*place));
+            packets.retain_mut(|packet| match verdicts.next().flatten() {
+                Some(verdict) => change(packet, verdict),
+                None => true,
+            });
         }
     }
 
@@ -101,9 +109,10 @@ impl Run<'_> {
         let mut is_timed = false;
         for (packet, place) in packets.drain(..).zip(places) {
             if let Some(verdict) = self.own.verdicts.get(*place) {
+                let one = CounterValue::one(packet.frame_len());
                 self.version
                     .engine
-                    .repeat(self.guard, self.context, verdict, packet.frame_len(), self.now);
+                    .repeat(self.guard, self.context, verdict, one, self.now);
                 exit.send_again(packet, verdict);
                 continue;
             }

@@ -30,8 +30,7 @@
 //! have arrived has none in its ring whenever a turn is to be given, and would wait for each of its own.
 //!
 //! A thread that shares its core loses it in the middle of turns. What others do with the core meanwhile is
-//! not the program's: of a turn that took longer than usual, time without the core ([`LostTime`]) is not
-//! charged.
+//! not the program's: nothing beyond usual is charged for a turn that lost its core ([`LostTime`]).
 //!
 //! Nobody waits for nothing: a turn is passed on only while rings of others are served. If as many turns in
 //! sequence were passed on as rings wait, nobody else has packets.
@@ -189,7 +188,7 @@ impl Shares {
         let usual_ns = turn.usual_ns(self.usual.each_ns());
         let took_ns = if took_ns > usual_ns {
             let most_ns = if length > 1 { took_ns } else { usual_ns };
-            (self.lost).subtract((took_ns, most_ns), now_ns, cpu::processor_ns)
+            self.lost.charged(took_ns, most_ns)
         } else {
             took_ns
         };
@@ -216,8 +215,8 @@ impl Shares {
     }
 
     /// A turn begins whose time will be charged, or might have.
-    pub fn begin_charge(&mut self, now_ns: u64) {
-        self.lost.begin(now_ns, cpu::processor_ns);
+    pub fn begin_charge(&mut self) {
+        self.lost.begin();
     }
 
     /// A turn of a P4 switch begins, or might have. `packets` are those that the thread has forwarded.

@@ -4,6 +4,7 @@ use super::{Ended, Machine};
 use crate::bits::{self, mask};
 use crate::code::{ExternOp, HeaderOp, NO_HEADER, Slow};
 use crate::observe::{Observer, View};
+use crate::state::CounterValue;
 
 impl<O: Observer> Machine<'_, O> {
     fn reg(&self, register: u8) -> u64 {
@@ -167,8 +168,8 @@ impl<O: Observer> Machine<'_, O> {
     fn extern_op(&mut self, op: &ExternOp) {
         match op {
             ExternOp::Count { counter, index } => {
-                let (index, length) = (self.reg(*index), self.ctx.packet.length as u64);
-                self.state.count(usize::from(*counter), index, length);
+                let (index, one) = (self.reg(*index), CounterValue::one(self.ctx.packet.length));
+                self.state.count(usize::from(*counter), index, one);
                 if O::ACTIVE {
                     self.observer.counted(*counter, index);
                 }

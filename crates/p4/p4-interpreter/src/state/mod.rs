@@ -62,13 +62,24 @@ impl Default for StateLimits {
     }
 }
 
-/// A cell of a counter.
+/// A cell of a counter, or what it counts of packets that follow each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CounterValue {
     /// Packets.
     pub packets: u64,
     /// Bytes.
     pub bytes: u64,
+}
+
+impl CounterValue {
+    /// One packet of so many bytes.
+    #[must_use]
+    pub fn one(bytes: usize) -> CounterValue {
+        CounterValue {
+            packets: 1,
+            bytes: bytes as u64,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -295,7 +306,7 @@ impl State {
 
     // Counters.
 
-    pub(crate) fn count(&self, counter: usize, index: u64, length: u64) {
+    pub(crate) fn count(&self, counter: usize, index: u64, train: CounterValue) {
         let Some(array) = self.counters.get(counter) else {
             return;
         };
@@ -304,10 +315,10 @@ impl State {
             .and_then(|index| array.cells.get(index));
         if let Some(cell) = cell {
             if array.packets {
-                cell.packets.fetch_add(1, Relaxed);
+                cell.packets.fetch_add(train.packets, Relaxed);
             }
             if array.bytes {
-                cell.bytes.fetch_add(length, Relaxed);
+                cell.bytes.fetch_add(train.bytes, Relaxed);
             }
         }
     }
