@@ -123,7 +123,7 @@ pub fn now_us() -> u64 {
 #[inline]
 #[must_use]
 pub fn now_ns() -> u64 {
-    (u128::from(cycles()) * u128::from(ns_per_cycle()) >> FRACTION) as u64
+    ((u128::from(cycles()) * u128::from(ns_per_cycle())) >> FRACTION) as u64
 }
 
 /// When a turn is to end, by the counter: asking whether it has passed costs as much as reading that.
