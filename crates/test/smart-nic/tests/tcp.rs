@@ -263,7 +263,7 @@ impl phy::Device for Card {
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Room<'_>> {
-        (self.waiting.len() < WAITING).then(|| Room(&mut self.waiting))
+        (self.waiting.len() < WAITING).then_some(Room(&mut self.waiting))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
