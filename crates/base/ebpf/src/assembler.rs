@@ -3,11 +3,12 @@
 //! Instructions are appended one by one; jumps name labels, which are placed before or after. The assembler
 //! does not repeat the checks of the kernel's verifier.
 
-/// A register: `R0` holds results, `R1` to `R5` arguments (lost in calls), `R6` to `R9` survive calls.
+/// A register: `R0` holds results, `R1` to `R5` arguments (lost in calls), `R6` to `R9` survive calls, `R10`
+/// is the end of the stack and cannot be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 #[rustfmt::skip]
-pub enum Reg { R0, R1, R2, R3, R4, R5, R6, R7, R8, R9 }
+pub enum Reg { R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10 }
 
 /// Size of a load or store, with its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

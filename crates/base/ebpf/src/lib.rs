@@ -27,6 +27,7 @@ const RAW_TRACEPOINT_OPEN: libc::c_int = 17;
 const LINK_CREATE: libc::c_int = 28;
 const LINK_DETACH: libc::c_int = 34;
 const MAP_TYPE_ARRAY: u32 = 2;
+const PROG_TYPE_SOCKET_FILTER: u32 = 1;
 const PROG_TYPE_SCHED_CLS: u32 = 3;
 const PROG_TYPE_XDP: u32 = 6;
 const XDP_HAS_FRAGS: u32 = 1 << 5;
@@ -162,6 +163,9 @@ pub enum Purpose {
     Tracepoint(u32),
     /// What arrives at a device: the program decides before the host's stack sees it.
     Ingress,
+    /// What arrives at a socket: the program says how many bytes of it the socket gets, or which socket of a
+    /// group does.
+    Socket,
     /// What arrives at a device: the program decides in its driver, before there is a packet.
     Driver {
         /// Frames may lie in several buffers, which takes Linux 5.18. The program may read the first one.
@@ -189,6 +193,7 @@ pub fn load(program: &[u64], license: &CStr, label: &str, purpose: Purpose) -> i
             attributes.attach_btf_id = number;
         }
         Purpose::Ingress => attributes.prog_type = PROG_TYPE_SCHED_CLS,
+        Purpose::Socket => attributes.prog_type = PROG_TYPE_SOCKET_FILTER,
         Purpose::Driver { in_parts } => {
             attributes.prog_type = PROG_TYPE_XDP;
             attributes.prog_flags = if in_parts { XDP_HAS_FRAGS } else { 0 };

@@ -24,7 +24,7 @@ use rule_list::{LogRecord, Verdict};
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 28;
+pub const VERSION: u32 = 29;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,13 +122,23 @@ pub enum Request {
     },
     /// Has packets to a port with [`Connection::Driver`] leave by a queue of the device as far as that takes
     /// them, or no longer. One descriptor if there is a queue: a packet socket that is bound to the device
-    /// and receives nothing. Refused with EPERM if this data plane may not use queues, with EINVAL if the
-    /// port cannot have one.
+    /// and receives nothing; and a second one if packets come by a queue, too: a packet socket with a receive
+    /// ring. Refused with EPERM if this data plane may not use queues, with EINVAL if the port cannot have
+    /// one.
     PortQueue {
         /// The port.
         port: PortId,
         /// Bytes of the virtio-net header that the socket takes, 10 or 12; `None` without a queue.
         header_len: Option<u8>,
+        /// Bytes of the virtio-net header in front of each message of the second socket.
+        receives: Option<u8>,
+    },
+    /// Filters of a queue by which packets come are about to change. No error if there is no such queue.
+    PortSteering {
+        /// The port.
+        port: PortId,
+        /// How.
+        change: Steering,
     },
     /// Sets the vCPU threads of a port's guest.
     PortThreads {
@@ -489,6 +499,35 @@ pub struct PortInfo {
     pub device_queue: Option<DeviceQueueState>,
 }
 
+/// How the filters of a queue are about to change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Steering {
+    /// One is programmed after the answer: packets wait in the queue until the forwarder's ring has this
+    /// mark, as those before them are there.
+    Arm(u16),
+    /// One is removed: for a while, packets in the queue go before those in the forwarder's ring.
+    Leave,
+}
+
+/// What has come by a queue of a port's device, without a forwarder.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrivalsState {
+    /// Packets that came by it.
+    pub packets: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Frames that could not be used: too long, or cut.
+    pub unusable: u64,
+    /// Times packets in it had to wait for the forwarder's, since a filter was programmed.
+    pub armed: u64,
+    /// Of these, times that the forwarder did not mark its ring in time: packets may have been overtaken.
+    pub overdue: u64,
+    /// Times a filter was removed.
+    pub left: u64,
+    /// The longest wait for the forwarder, in microseconds.
+    pub longest_wait_us: u64,
+}
+
 /// What has left by a queue of a port's device, without a forwarder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceQueueState {
@@ -510,6 +549,8 @@ pub struct DeviceQueueState {
     pub overdue: u64,
     /// The longest wait for the forwarder, in microseconds.
     pub longest_wait_us: u64,
+    /// What has come by a queue; `None` if nothing can.
+    pub arrivals: Option<ArrivalsState>,
 }
 
 /// The packets from a port that the kernel forwards by itself.

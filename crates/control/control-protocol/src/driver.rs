@@ -40,10 +40,20 @@ pub enum ToDriver {
     List,
     /// Ask for `FromDriver::Devices`.
     Devices,
-    /// Ask for `FromDriver::Queue`.
+    /// Ask for `FromDriver::Queue`. Filters of the port's device are removed.
     Queue {
         /// Port of an uplink or device.
         port: PortId,
+    },
+    /// Have untagged frames of a port's device that are for an address come by its queue, or no longer.
+    Steer {
+        /// Port of an uplink or device.
+        port: PortId,
+        /// The address, which is no group's.
+        mac: [u8; 6],
+        /// A number with which the forwarder marks its ring when it has taken all frames that came before;
+        /// `None`: no longer.
+        mark: Option<u16>,
     },
 }
 
@@ -66,16 +76,37 @@ pub enum FromDriver {
     },
     /// The devices of the host that are open as uplinks or ports, as they are now; answer to `Devices`.
     Devices(Vec<(PortId, DeviceState)>),
-    /// A packet socket that is bound to the port's device and receives nothing (one descriptor), and the
-    /// bytes of the virtio-net header that it takes; or why there is none, for users. Answer to `Queue`.
+    /// Packet sockets that are bound to the port's device, or why there are none, for users. One descriptor
+    /// of a socket that sends and receives nothing, and one that receives what filters steer to it, if that
+    /// is possible. Answer to `Queue`.
     Queue {
         /// Port of the interface.
         port: PortId,
-        /// The socket's header.
-        result: Result<u8, String>,
+        /// The sockets.
+        result: Result<QueueSockets, String>,
+    },
+    /// Answer to `Steer`, with why it was not done, for users.
+    Steered {
+        /// Port of the interface.
+        port: PortId,
+        /// As in `Steer`.
+        mac: [u8; 6],
+        /// Whether there is to be a filter.
+        is_on: bool,
+        /// The outcome.
+        result: Result<(), String>,
     },
     /// All interfaces, answer to `List`.
     Interfaces(Vec<(PortId, InterfaceSpec, InterfaceState)>),
+}
+
+/// The sockets of a queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueSockets {
+    /// Bytes of the virtio-net header in front of each frame that is sent, 10 or 12.
+    pub header_len: u8,
+    /// As much in front of each frame that comes as a message; or why none comes by the queue, for users.
+    pub receives: Result<u8, String>,
 }
 
 /// Name of the driver domain's thread that serves a port's interface.

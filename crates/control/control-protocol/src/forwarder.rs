@@ -30,6 +30,13 @@ pub enum ToForwarder {
         /// The device; `None` while the interface cannot be used.
         device: Option<Device>,
     },
+    /// Mark the ring of a port, with this number, once all frames that have come are in it.
+    Mark {
+        /// As in `Attach`.
+        port: PortId,
+        /// The number.
+        mark: u16,
+    },
     /// Forget the port.
     Detach {
         /// As in `Attach`.

@@ -125,6 +125,9 @@ pub enum ToChild {
     /// The program that hands frames to AF_XDP sockets, and its map of sockets (two descriptors), or why
     /// there is none, for users (broker). Before anything else.
     SteeringProgram(Result<(), String>),
+    /// The program that divides frames between an uplink and its queue, and its table (two descriptors), or
+    /// why there is none, for users (broker). Before anything else.
+    FanOut(Result<(), String>),
     /// What veth pairs take, or why there is none, for users (broker). Three descriptors: the program at
     /// their ends, the network namespace for these, and the host's. Before anything else.
     VethMeans(Result<(), String>),

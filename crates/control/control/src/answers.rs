@@ -13,11 +13,8 @@ impl Control {
         let now_ms = self.now_ms();
         match (pending, result) {
             (Pending::Port(name, adding), Err(error)) => self.port_refused(&name, adding, error),
-            (Pending::Queue(name), result) => {
-                if let Some(run) = self.ports.get_mut(&name) {
-                    run.no_queue = result.err().map(|error| error.text);
-                }
-            }
+            (Pending::Queue(name), result) => self.queue_opened(&name, result.err().map(|error| error.text)),
+            (Pending::Steering(name, mac, mark), result) => self.on_armed(&name, mac, mark, result.is_ok()),
             (Pending::Flow(switch, id), Err(error)) => {
                 log::debug!("flow not installed: {error}");
                 self.switches.forget_flow(switch, id);
@@ -37,6 +34,7 @@ impl Control {
                     Answer::FlowStats { flows, .. } => Some(flows),
                     _ => None,
                 });
+                self.learn_filters(switch, &flows);
                 self.switches.polled(switch, &flows, &mut self.data_plane, now_ms);
             }
             (Pending::Policy, result) => self.policy_answered(result),
@@ -47,6 +45,18 @@ impl Control {
                 self.answer_user(token, Err(Refusal::DataPlane(error.text)));
             }
             (Pending::Port(..) | Pending::Flow(..) | Pending::SyncPorts, Ok(_)) => {}
+        }
+    }
+
+    /// The data plane has taken a queue, or has not for this reason.
+    fn queue_opened(&mut self, name: &str, refusal: Option<String>) {
+        let Some(run) = self.ports.get_mut(name) else {
+            return;
+        };
+        let receives = refusal.is_none() && run.no_arrivals.is_none();
+        run.no_queue = refusal;
+        if receives {
+            self.begin_steering(name);
         }
     }
 

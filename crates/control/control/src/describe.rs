@@ -10,7 +10,8 @@ use control_protocol::data_plane::{self, Costly, FoundRule, GuestState, PortStat
 use control_protocol::driver::InterfaceKind;
 use flow::{Action, FIELDS, Flow, FlowKey, FlowMask, FlowStats, ListId, PortId, Stage, SwitchId};
 use management::{
-    DeviceInfo, DeviceQueueInfo, FlowInfo, KernelPathInfo, PortInUse, PortInfo, PortKind, TraceStep, Way,
+    ArrivalsInfo, DeviceInfo, DeviceQueueInfo, FlowInfo, KernelPathInfo, PortInUse, PortInfo, PortKind,
+    TraceStep, Way,
 };
 use std::net::IpAddr;
 
@@ -156,7 +157,7 @@ impl Control {
                 _ => 0,
             },
             device: run.id.and_then(|id| self.driver.device(id)).map(DeviceInfo::from),
-            device_queue: device_queue(port.fast_path, run.no_queue.as_ref(), listed),
+            device_queue: device_queue(run, listed),
             kernel_path: listed.and_then(|info| info.kernel_path.clone()).map(kernel_path),
             contested_macs: match (run.id, switch) {
                 (Some(id), Some(switch)) => switch.l2().contested_on_port(id),
@@ -339,11 +340,8 @@ fn kernel_path(state: data_plane::KernelPathState) -> KernelPathInfo {
 }
 
 /// What leaves by a queue of a port's device, for users.
-fn device_queue(
-    is_wanted: bool,
-    no_queue: Option<&String>,
-    listed: Option<&data_plane::PortInfo>,
-) -> Option<DeviceQueueInfo> {
+fn device_queue(run: &PortRun, listed: Option<&data_plane::PortInfo>) -> Option<DeviceQueueInfo> {
+    let (is_wanted, no_queue) = (run.wanted.fast_path, run.no_queue.as_ref());
     let state = listed.and_then(|info| info.device_queue.clone());
     if !is_wanted && state.is_none() {
         return None;
@@ -364,7 +362,36 @@ fn device_queue(
         left: state.left,
         overdue: state.overdue,
         longest_wait_us: state.longest_wait_us,
+        arrivals: arrivals(run, state.arrivals),
     })
+}
+
+/// What comes by a queue of a port's device, for users.
+fn arrivals(run: &PortRun, state: Option<data_plane::ArrivalsState>) -> ArrivalsInfo {
+    let has_none = state.is_none();
+    let state = state.unwrap_or_default();
+    let filters = run.steering.as_ref();
+    let counts = filters.map(|filters| filters.counts).unwrap_or_default();
+    let missing = run.no_arrivals.clone();
+    let missing = missing.or_else(|| has_none.then(|| "there is no queue for them yet".into()));
+    let programmed = filters.map_or(0, |filters| filters.programmed.len());
+    let refusal = filters.and_then(|filters| filters.refusal.clone());
+    let unused = || refusal.unwrap_or_else(|| "no station has enough packets".into());
+    let obstacle = missing.or_else(|| (programmed == 0).then(unused));
+    ArrivalsInfo {
+        obstacle: obstacle.map(|text| clean(&text)),
+        filters: u32::try_from(programmed).unwrap_or(u32::MAX),
+        packets: state.packets,
+        bytes: state.bytes,
+        unusable: state.unusable,
+        programmed: counts.programmed,
+        evicted: counts.evicted,
+        removed: counts.removed,
+        refused: counts.refused,
+        waits: state.armed,
+        overdue: state.overdue,
+        longest_wait_us: state.longest_wait_us,
+    }
 }
 
 /// By which way packets go, for users.

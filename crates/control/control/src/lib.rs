@@ -32,6 +32,7 @@
 //! | comparing the state of a new data plane with the desired state | `sync` |
 //! | users' intent becomes desired state, that becomes changes, and these are applied | `intent`, `state`, `mac`, `plan`, `apply` |
 //! | ports are connected, again and again | `links` |
+//! | for which stations frames come by an uplink's queue; its filters | `steering`, `filters` |
 //! | users' requests; names, their order, and texts for them; why one is refused, or a port not connected; warnings | `serve`, `snapshot`, `devices`, `edit`, `order`, `describe`, `refusal`, `warnings` |
 //! | the configuration file is read again, or another one applied; one that is not confirmed ends | `reload`, `unconfirmed` |
 //! | texts that users send in memory | `sealed` |
@@ -51,6 +52,7 @@ mod devices;
 mod dhcp;
 mod edit;
 mod events;
+mod filters;
 mod groups;
 mod intent;
 pub mod l2;
@@ -76,6 +78,7 @@ mod serve;
 mod snapshot;
 mod sources;
 mod state;
+mod steering;
 mod store;
 mod switches;
 mod sync;

@@ -182,6 +182,9 @@ impl Control {
                 }
                 Ok(Some(DriverEvent::Devices)) => self.answer_device_queries(),
                 Ok(Some(DriverEvent::Queue(port))) => self.use_queue(port),
+                Ok(Some(DriverEvent::Steered(port, mac, is_on, result))) => {
+                    self.on_steered(port, mac, is_on, result);
+                }
                 Ok(None) => return,
                 Err(lost) => {
                     let now_ms = self.now_ms();
@@ -250,11 +253,20 @@ impl Control {
             return;
         };
         match queue {
-            Ok((socket, header_len)) if run.wanted.fast_path && run.added => {
-                run.no_queue = None;
-                let header_len = Some(header_len);
-                let request = Request::PortQueue { port: id, header_len };
-                self.data_plane.ask(request, vec![socket], Pending::Queue(name));
+            Ok(ends) if run.wanted.fast_path && run.added => {
+                let (sender, header_len) = ends.sends;
+                let (receiver, receives) = match ends.receives {
+                    Ok((socket, header_len)) => (Some(socket), Ok(header_len)),
+                    Err(reason) => (None, Err(reason)),
+                };
+                (run.no_queue, run.no_arrivals) = (None, receives.clone().err());
+                let request = Request::PortQueue {
+                    port: id,
+                    header_len: Some(header_len),
+                    receives: receives.ok(),
+                };
+                let sockets = [sender].into_iter().chain(receiver).collect();
+                self.data_plane.ask(request, sockets, Pending::Queue(name));
             }
             Ok(_) => {}
             Err(reason) => run.no_queue = Some(reason),
@@ -273,10 +285,12 @@ impl Control {
             self.driver.ask_for_queue(id);
         } else if !run.wanted.fast_path && run.is_interface() {
             run.no_queue = None;
-            let header_len = None;
-            self.data_plane
-                .client
-                .tell(Request::PortQueue { port: id, header_len });
+            self.data_plane.client.tell(Request::PortQueue {
+                port: id,
+                header_len: None,
+                receives: None,
+            });
+            self.end_steering(name);
         }
     }
 }

@@ -13,6 +13,8 @@ pub(crate) enum Pending {
     Port(String, bool),
     /// An error is why the port with this name has no queue of its device.
     Queue(String),
+    /// The port with this name gets a filter for a station, after a mark with this number.
+    Steering(String, u64, u16),
     Flow(SwitchId, FlowId),
     SyncPorts,
     SyncFlows(SwitchId),

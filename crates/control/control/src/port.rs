@@ -42,6 +42,10 @@ pub(crate) struct PortRun {
     pub shortfall: Option<String>,
     /// Why no queue of its device is used although that is wanted, for users.
     pub no_queue: Option<String>,
+    /// Why packets do not come by the queue, for users.
+    pub no_arrivals: Option<String>,
+    /// Filters of the queue by which packets come, if they can.
+    pub steering: Option<Box<crate::filters::Filters>>,
     /// When to try to connect, or to see whether that worked.
     pub retry: Retry,
 }
@@ -62,6 +66,8 @@ impl PortRun {
             problem: None,
             shortfall: None,
             no_queue: None,
+            no_arrivals: None,
+            steering: None,
             retry: Retry::default(),
         }
     }

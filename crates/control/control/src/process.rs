@@ -288,6 +288,7 @@ impl Control {
                 ToChild::Placement(_) | ToChild::Controller(_) | ToChild::Constraints(_) => {}
                 ToChild::HidingProgram(_)
                 | ToChild::SteeringProgram(_)
+                | ToChild::FanOut(_)
                 | ToChild::VethMeans(_)
                 | ToChild::KernelPath
                 | ToChild::Kept(_)

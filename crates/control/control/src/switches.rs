@@ -54,6 +54,8 @@ pub(crate) struct Switches {
     polled_ms: u64,
     /// Switches whose flows were asked for, and are not there yet.
     polls: usize,
+    /// Somebody wants to know rates: flows are asked for as often as they may be.
+    pub is_hurried: bool,
 }
 
 impl Switches {
@@ -202,7 +204,10 @@ impl Switches {
         let shortest = self.runs.values().filter_map(|run| run.chain.idle_ms()).min();
         let flows = shortest
             .filter(|_| connected && self.polls == 0)
-            .map(|shortest| self.polled_ms + (shortest / 4).clamp(POLL_MIN_MS, POLL_MAX_MS));
+            .map(|shortest| match self.is_hurried {
+                true => self.polled_ms + POLL_MIN_MS,
+                false => self.polled_ms + (shortest / 4).clamp(POLL_MIN_MS, POLL_MAX_MS),
+            });
         [stations, flows].into_iter().flatten().min()
     }
 

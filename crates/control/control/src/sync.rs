@@ -58,10 +58,11 @@ impl Control {
             run.p4 = info.spec.p4;
             run.shortfall = info.shortfall;
             if info.device_queue.is_some() && !run.wanted.fast_path {
-                let (port, header_len) = (info.spec.port, None);
-                self.data_plane
-                    .client
-                    .tell(Request::PortQueue { port, header_len });
+                self.data_plane.client.tell(Request::PortQueue {
+                    port: info.spec.port,
+                    header_len: None,
+                    receives: None,
+                });
             }
             run.adopt(info.state, info.peer, now_ms);
             self.vcpus

@@ -87,6 +87,7 @@ impl Kind {
             | Request::PortMirrors { .. }
             | Request::PortP4 { .. }
             | Request::PortQueue { .. }
+            | Request::PortSteering { .. }
             | Request::PortThreads { .. }
             | Request::FlowFlush { .. }
             | Request::MeterFlush

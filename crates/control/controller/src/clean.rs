@@ -7,7 +7,7 @@
 
 use control_protocol::RequestError;
 use control_protocol::data_plane::{Answer, FromDataPlane, PortState};
-use control_protocol::driver::{FromDriver, InterfaceState};
+use control_protocol::driver::{FromDriver, InterfaceState, QueueSockets};
 use control_protocol::p4::{MAX_CELL_WORDS, MAX_P4_SWITCHES, P4Answer};
 use control_protocol::rules::MAX_RECORDS;
 use control_protocol::work::WorkReport;
@@ -189,6 +189,22 @@ pub fn driver(message: FromDriver) -> FromDriver {
         },
         FromDriver::Queue { port, result } => FromDriver::Queue {
             port,
+            result: result
+                .map(|sockets| QueueSockets {
+                    receives: sockets.receives.map_err(|error| text(&error)),
+                    ..sockets
+                })
+                .map_err(|error| text(&error)),
+        },
+        FromDriver::Steered {
+            port,
+            mac,
+            is_on,
+            result,
+        } => FromDriver::Steered {
+            port,
+            mac,
+            is_on,
             result: result.map_err(|error| text(&error)),
         },
         message => message,

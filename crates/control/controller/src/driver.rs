@@ -9,7 +9,7 @@ use crate::distrust::Distrust;
 use crate::link::{Link, Lost};
 use control_protocol::Channel;
 use control_protocol::driver::{
-    DeviceState, FromDriver, InterfaceAddresses, InterfaceSpec, InterfaceState, ToDriver,
+    DeviceState, FromDriver, InterfaceAddresses, InterfaceSpec, InterfaceState, QueueSockets, ToDriver,
 };
 use control_protocol::supervisor::{FromChild, Role};
 use flow::{ControllerId, PortId};
@@ -22,9 +22,17 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 /// The interfaces that a driver domain had open when its channel began.
 pub type Interfaces = BTreeMap<PortId, (InterfaceSpec, InterfaceState)>;
 
-/// A queue of a device: a packet socket, and the bytes of the virtio-net header that it takes; or why there
-/// is none, for users.
-pub type DeviceQueue = Result<(OwnedFd, u8), String>;
+/// A queue of a device, or why there is none, for users.
+pub type DeviceQueue = Result<QueueEnds, String>;
+
+/// A packet socket, and the bytes of the virtio-net header of its frames, for each direction.
+#[derive(Debug)]
+pub struct QueueEnds {
+    /// For frames that leave.
+    pub sends: (OwnedFd, u8),
+    /// For frames that come, if they can; otherwise why not, for users.
+    pub receives: Result<(OwnedFd, u8), String>,
+}
 
 /// What a driver domain has said about the controller's own ports.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,6 +47,8 @@ pub enum DriverEvent {
     Devices,
     /// A [queue](DriverClient::take_queue) that was asked for has come, or will not.
     Queue(PortId),
+    /// A filter for an address was programmed, if that is true, or removed; or why not, for users.
+    Steered(PortId, [u8; 6], bool, Result<(), String>),
 }
 
 /// The driver domain, or that there is none at the moment.
@@ -178,6 +188,12 @@ impl DriverClient {
         self.tell(ToDriver::Queue { port }, Vec::new());
     }
 
+    /// Has frames for an address come by a port's queue, and the forwarder's ring marked with this number; or
+    /// no longer.
+    pub fn steer(&mut self, port: PortId, mac: [u8; 6], mark: Option<u16>) {
+        self.tell(ToDriver::Steer { port, mac, mark }, Vec::new());
+    }
+
     /// The queue that was asked for, once.
     pub fn take_queue(&mut self, port: PortId) -> Option<DeviceQueue> {
         self.session.as_mut()?.queues.remove(&port)
@@ -275,7 +291,7 @@ impl Session {
             ToDriver::Change { port, .. } => Some((1, port.0)),
             ToDriver::Detach { port } => Some((2, port.0)),
             ToDriver::Queue { port } => Some((3, port.0)),
-            ToDriver::List | ToDriver::Devices => None,
+            ToDriver::List | ToDriver::Devices | ToDriver::Steer { .. } => None,
         };
         self.link.send_about(message, fds, 0, subject);
     }
@@ -300,18 +316,23 @@ impl Session {
             FromDriver::State { port, .. }
             | FromDriver::Addresses { port, .. }
             | FromDriver::Queue { port, .. }
+            | FromDriver::Steered { port, .. }
                 if !controller.owns(port) =>
             {
                 self.link.count_violation("an interface of another controller");
                 None
             }
             FromDriver::Queue { port, result } => {
-                let socket = fds.into_iter().next();
-                let socket = |header_len| socket.map(|socket| (socket, header_len));
-                let queue = result.and_then(|header_len| socket(header_len).ok_or("no socket came".into()));
+                let queue = result.and_then(|sockets| queue_ends(sockets, fds));
                 self.queues.insert(port, queue);
                 Some(DriverEvent::Queue(port))
             }
+            FromDriver::Steered {
+                port,
+                mac,
+                is_on,
+                result,
+            } => Some(DriverEvent::Steered(port, mac, is_on, result)),
             FromDriver::State { port, state } => Some(DriverEvent::State(port, state)),
             FromDriver::Addresses { port, addresses } => {
                 let before = self.addresses.insert(port, addresses.clone());
@@ -319,4 +340,17 @@ impl Session {
             }
         }
     }
+}
+
+/// The ends of a queue, with as many sockets as it was said.
+fn queue_ends(about: QueueSockets, fds: Vec<OwnedFd>) -> DeviceQueue {
+    let mut fds = fds.into_iter();
+    let mut socket = |header_len| match fds.next() {
+        Some(socket) => Ok((socket, header_len)),
+        None => Err(String::from("no socket came")),
+    };
+    Ok(QueueEnds {
+        sends: socket(about.header_len)?,
+        receives: about.receives.and_then(socket),
+    })
 }

@@ -34,6 +34,6 @@ mod upcalls;
 pub use asked::MAX_LISTS;
 pub use client::{Answered, Client, Event, ROOM, Welcome};
 pub use distrust::{ABSENCE_MS, SYNC_MS};
-pub use driver::{DeviceQueue, DriverClient, DriverEvent, Interfaces};
+pub use driver::{DeviceQueue, DriverClient, DriverEvent, Interfaces, QueueEnds};
 pub use link::{Link, Lost};
 pub use retry::Retry;

@@ -20,11 +20,11 @@ pub use control_protocol::p4::{MAX_CELL_WORDS, P4Array, P4CellWrite};
 pub use error_report::{ErrorCode, ErrorPlace, ErrorReport};
 pub use event::{Event, EventMark, Events, Happening};
 pub use reply::{
-    Counters, DataPlaneStatus, DeviceCounters, DeviceInfo, DeviceQueueInfo, FlowInfo, IdlePollStatus,
-    JudgedKind, KernelPathInfo, MacInfo, Origin, P4Cells, P4Clients, P4Device, P4Piece, P4Switch, PolicyInfo,
-    PolicyJudged, PolicyLog, PolicyRecord, PolicyRule, PolicyRules, PortInUse, PortInfo, PortStats,
-    PriorityStatus, Process, ReloadSummary, Replacement, Reply, Response, Stats, Status, Supervision,
-    SwitchInfo, TraceReport, TraceStep, Unconfirmed, VersionInfo, VmStateStatus, Way,
+    ArrivalsInfo, Counters, DataPlaneStatus, DeviceCounters, DeviceInfo, DeviceQueueInfo, FlowInfo,
+    IdlePollStatus, JudgedKind, KernelPathInfo, MacInfo, Origin, P4Cells, P4Clients, P4Device, P4Piece,
+    P4Switch, PolicyInfo, PolicyJudged, PolicyLog, PolicyRecord, PolicyRule, PolicyRules, PortInUse,
+    PortInfo, PortStats, PriorityStatus, Process, ReloadSummary, Replacement, Reply, Response, Stats, Status,
+    Supervision, SwitchInfo, TraceReport, TraceStep, Unconfirmed, VersionInfo, VmStateStatus, Way,
 };
 pub use request::{AclChange, Hex, MAX_CONFIGURATION, MAX_REQUEST, P4Place, PortChanges, Request};
 pub use sealed::sealed;

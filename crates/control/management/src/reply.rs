@@ -503,6 +503,38 @@ pub struct DeviceQueueInfo {
     pub overdue: u64,
     /// Longest time for which packets waited for that, in microseconds.
     pub longest_wait_us: u64,
+    /// Packets that come by a queue.
+    pub arrivals: ArrivalsInfo,
+}
+
+/// Packets that come by a queue of a device, past its forwarder.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct ArrivalsInfo {
+    /// Why none does; `None` if those do for which there are filters.
+    pub obstacle: Option<String>,
+    /// Stations whose packets do.
+    pub filters: u32,
+    /// Packets that came by the queue.
+    pub packets: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Frames that could not be used.
+    pub unusable: u64,
+    /// Filters that were programmed.
+    pub programmed: u64,
+    /// Filters that were given up for a station with more packets.
+    pub evicted: u64,
+    /// Filters that were removed otherwise: few packets came, or the station went away.
+    pub removed: u64,
+    /// Filters that could not be programmed.
+    pub refused: u64,
+    /// Times that packets in the queue had to wait for the forwarder's.
+    pub waits: u64,
+    /// Of these, times that the forwarder took longer than 10 ms, so that packets may have been overtaken.
+    pub overdue: u64,
+    /// Longest such wait in microseconds.
+    pub longest_wait_us: u64,
 }
 
 /// Packets from a veth pair that the kernel forwards by itself.

@@ -2,11 +2,35 @@
 //! broker.
 
 use guest_memory::Messages;
-use rustix::fd::OwnedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use std::fmt::Debug;
 use std::io;
 
-/// A queue of a device, in the data plane. Which frames come to it, an [`Accelerator`] says.
+/// A queue of a device, in the data plane, that receives. Which frames come to it, an [`Accelerator`] says.
+pub trait Arrivals: Debug + Send {
+    /// A descriptor that becomes readable when a frame comes.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// Whether a frame has come: bytes that header and frame may need at most. Costs no system call.
+    fn oldest(&mut self) -> Option<usize>;
+
+    /// Takes the oldest frame into two pieces of room, one behind the other: a virtio-net header of 12 bytes,
+    /// and the frame. Waits for nothing.
+    fn receive(&mut self, room: [&mut [u8]; 2]) -> Arrived;
+}
+
+/// What a queue had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrived {
+    /// So many bytes of header and frame.
+    Frame(usize),
+    /// A frame that cannot be used.
+    Unusable,
+    /// Nothing.
+    Nothing,
+}
+
+/// A queue of a device, in the data plane, that sends.
 pub trait Queue: Debug + Send {
     /// Bytes of the virtio-net header in front of each frame: 12, or 10 without a number of buffers.
     fn header_len(&self) -> usize;

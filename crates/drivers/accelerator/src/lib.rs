@@ -15,7 +15,7 @@
 //! | `interface` | the two halves of an accelerator |
 //! | `way` | when frames of a flow change between slow path and queue, so that none is lost or overtaken |
 //! | `learning` | which flows are worth a filter, from rates that are known anyway |
-//! | `packet_queue` | the queue of any device: a packet socket |
+//! | `packet_queue`, `packet_arrivals` | the queue of any device, for each direction: a packet socket |
 //!
 //! Nothing here waits, or reads a clock: callers say what time it is.
 
@@ -23,10 +23,14 @@
 
 mod interface;
 mod learning;
+mod packet_arrivals;
 mod packet_queue;
 mod way;
 
-pub use interface::{Accelerator, Declined, Filter, FilterId, Full, Match, MatchKinds, Queue, Room, Sent};
+pub use interface::{
+    Accelerator, Arrivals, Arrived, Declined, Filter, FilterId, Full, Match, MatchKinds, Queue, Room, Sent,
+};
 pub use learning::{Change, Learner, Limits};
+pub use packet_arrivals::PacketArrivals;
 pub use packet_queue::PacketQueue;
 pub use way::{BOUND_US, State, Way, WayCounts};

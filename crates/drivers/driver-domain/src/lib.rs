@@ -20,5 +20,5 @@ mod forwarder;
 
 pub use broker::{DriverError, run};
 pub use forwarder::forward;
-pub use nic_packet::{Owner, VethMeans, load_hiding_program};
+pub use nic_packet::{FanOut, Owner, VethMeans, load_hiding_program};
 pub use nic_xdp::Steering;

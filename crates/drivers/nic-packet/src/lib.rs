@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `tap`, `settings` | TAP devices, and what changes while one is in use |
 //! | `uplink`, `receive_ring`, `vlan_tag` | packet sockets on existing interfaces; frames that arrive there |
+//! | `fan_out` | sockets beside an uplink's, which get the frames for some addresses |
 //! | `hiding` | keeping what arrives at a device from the host's stack |
 //! | `veth` | veth pairs, with TAPs behind the switch's ends |
 //! | `placeholder`, `owner` | TAPs that stand for ports at the host; whose a device is |
@@ -25,6 +26,7 @@
 
 mod addresses;
 mod device_state;
+mod fan_out;
 mod hiding;
 mod namespace;
 mod netlink;
@@ -42,6 +44,7 @@ mod watch;
 
 pub use addresses::{Addresses, addresses_of};
 pub use device_state::{DeviceState, device_states};
+pub use fan_out::FanOut;
 pub use hiding::{Hiding, Otherwise, load_hiding_program, open_hidden, show};
 pub use owner::Owner;
 pub use placeholder::PlaceholderTaps;

@@ -203,12 +203,22 @@ fn small(number: usize) -> libc::c_uint {
 
 /// Sets an option of a packet socket, whose value is plain data as `linux/if_packet.h` has it.
 pub(crate) fn set<T>(socket: BorrowedFd<'_>, name: libc::c_int, value: &T) -> io::Result<()> {
+    set_at(libc::SOL_PACKET, socket, name, value)
+}
+
+/// As [`set`], of options of that level.
+pub(crate) fn set_at<T>(
+    level: libc::c_int,
+    socket: BorrowedFd<'_>,
+    name: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
     let len = libc::socklen_t::try_from(size_of::<T>()).expect("sizes of structures");
     // SAFETY: pointer and length describe one live value of plain data.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
-            libc::SOL_PACKET,
+            level,
             name,
             std::ptr::from_ref(value).cast(),
             len,

@@ -8,6 +8,7 @@
 //! of the socket. The kernel takes the outer VLAN tag out of a received frame and reports it beside; in a
 //! message's control data [`vlan_tag`] finds it, for the caller to put back.
 
+use crate::fan_out;
 use crate::netlink::{Change, Netlink};
 use crate::receive_ring::{ReceiveRing, set};
 use crate::vlan_tag::VlanTag;
@@ -170,7 +171,11 @@ impl Uplink {
     /// Closes it. No frame arrives from now on, even if other processes have the socket open.
     pub fn close(self) {
         // The interface may be gone already, and the socket with it.
-        let _ = bind(&self.socket, 0, RESERVED_PROTOCOL);
+        let is_bound_away = bind(&self.socket, 0, RESERVED_PROTOCOL).is_ok();
+        if !is_bound_away {
+            // A socket of a group stays bound.
+            let _ = fan_out::deafen(self.socket.as_fd());
+        }
     }
 
     /// Another descriptor of it.
@@ -200,10 +205,10 @@ impl AsFd for Uplink {
     }
 }
 
-type SetupError = (&'static str, io::Error);
+pub(crate) type SetupError = (&'static str, io::Error);
 
 /// Returns the length of the virtio-net header.
-fn set_up(socket: &OwnedFd) -> Result<usize, SetupError> {
+pub(crate) fn set_up(socket: &OwnedFd) -> Result<usize, SetupError> {
     let header_len = match option(socket, libc::PACKET_VNET_HDR_SZ, VNET_HEADER_LEN) {
         Ok(()) => VNET_HEADER_LEN,
         Err(_) => {
@@ -225,7 +230,7 @@ fn attach(socket: &OwnedFd, index: i32, protocol: libc::c_int) -> Result<(), Set
 }
 
 /// Binds the socket to frames of a kind of an interface.
-fn bind(socket: &OwnedFd, index: i32, protocol: libc::c_int) -> io::Result<()> {
+pub(crate) fn bind(socket: &OwnedFd, index: i32, protocol: libc::c_int) -> io::Result<()> {
     // SAFETY: `sockaddr_ll` is plain data for which zeros are valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = u16::try_from(libc::AF_PACKET).expect("address families are small");

@@ -95,15 +95,18 @@ impl Step<'_> {
             let delivered = side.deliver_now(&packets[..limit]);
             self.schedule.progress.delivered += delivered as u64;
             sender.transmit.with(|sender| {
-                if let Some(sender) = sender {
-                    // To drain a vector takes long beside a lone packet.
-                    if packets.len() > 1 || delivered == 0 {
-                        sender.finish(packets.drain(..delivered));
-                    } else if let Some(packet) = packets.pop() {
-                        sender.finish_one(packet);
-                    }
-                    side.publish_with(sender);
+                let Some(sender) = sender else {
+                    // They have come by a queue, whose slots find their way back.
+                    packets.drain(..delivered).for_each(drop);
+                    return side.publish();
+                };
+                // To drain a vector takes long beside a lone packet.
+                if packets.len() > 1 || delivered == 0 {
+                    sender.finish(packets.drain(..delivered));
+                } else if let Some(packet) = packets.pop() {
+                    sender.finish_one(packet);
                 }
+                side.publish_with(sender);
             });
             self.call_if_owed(side, receiver)
         });

@@ -1,4 +1,4 @@
-//! Queues of devices, by which packets to a port leave straight from their senders' memory.
+//! Queues of devices, by which packets to a port leave straight from their senders' memory, and others come.
 //!
 //! A controller hands the data plane a socket that is bound to the device of a port, which a forwarder serves
 //! besides. How packets change between both is crate `vnic`'s (`receive/device_queue.rs`). What goes by the
@@ -10,7 +10,7 @@ use crate::port::Port;
 use crate::refusal::Refusal;
 use crate::requests::Serving;
 use crate::state::Queues;
-use accelerator::{PacketQueue, Queue};
+use accelerator::{Arrivals, PacketArrivals, PacketQueue, Queue};
 use control_protocol::data_plane::{Connection, DeviceQueueState};
 use flow::PortId;
 use rustix::fd::OwnedFd;
@@ -20,23 +20,43 @@ use vnic::{Host, QueueCounts, WhySlow};
 impl Serving<'_> {
     /// What has left by a port's queue, if it has one.
     pub fn queue_of(&self, port: &Port) -> Option<DeviceQueueState> {
-        port.queue_counts().map(|counts| queue_state(&counts))
+        let counts = port.queue_counts()?;
+        let arrivals = port.arrivals_state();
+        Some(DeviceQueueState {
+            arrivals,
+            ..queue_state(&counts)
+        })
     }
 
-    /// Has packets to a port leave by a queue, or no longer.
-    pub fn set_queue(&self, id: PortId, header_len: Option<u8>, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+    /// Has packets to a port leave by a queue, and come by one, or no longer. Lengths of headers are those of
+    /// the two sockets.
+    pub fn set_queue(
+        &self,
+        id: PortId,
+        (header_len, receives): (Option<u8>, Option<u8>),
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Refusal> {
         let port = self.port(id)?;
+        let mut fds = fds.into_iter();
+        let mut next = || fds.next().ok_or(Refusal::NoDescriptor("a queue"));
         let queue = header_len.map(|header_len| {
             if self.engine.datapath.queues != Queues::Allowed {
                 return Err(Refusal::NoQueues);
             }
-            let socket = fds.into_iter().next().ok_or(Refusal::NoDescriptor("a queue"))?;
             let queue =
-                PacketQueue::new(socket, header_len).filter(|_| port.connection() == Connection::Driver);
+                PacketQueue::new(next()?, header_len).filter(|_| port.connection() == Connection::Driver);
             let queue: Box<dyn Queue> = Box::new(queue.ok_or(Refusal::Queue(id))?);
             Ok(queue)
         });
-        port.set_queue(queue.transpose()?);
+        let queue = queue.transpose()?;
+        let arrivals = receives.filter(|_| queue.is_some()).map(|header_len| {
+            let arrivals = PacketArrivals::new(next()?, header_len).map_err(|_| Refusal::Queue(id))?;
+            let arrivals: Box<dyn Arrivals> = Box::new(arrivals);
+            Ok::<_, Refusal>(arrivals)
+        });
+        port.set_arrivals(arrivals.transpose()?)
+            .map_err(|_| Refusal::Queue(id))?;
+        port.set_queue(queue);
         port.schedule();
         Ok(())
     }
@@ -54,6 +74,7 @@ fn queue_state(counts: &QueueCounts) -> DeviceQueueState {
         left: counts.left.load(Relaxed),
         overdue: counts.overdue.load(Relaxed),
         longest_wait_us: counts.longest_wait_us.load(Relaxed),
+        arrivals: None,
     }
 }
 

@@ -8,7 +8,7 @@
 //! | `actions`, `sinks` | what a decision does to a packet; where packets end |
 //! | `reject` | what the senders of rejected packets are told |
 //! | `deliver` | how packets reach receivers |
-//! | `device_queue` | queues of devices, by which packets leave without a forwarder |
+//! | `device_queue`, `arrivals` | queues of devices, by which packets leave, and come, without a forwarder |
 //! | `kernel_path`, `kernel_requests` | decisions that the kernel carries out between containers, and requests that concern them |
 //! | `kept` | claims that a thread keeps from look to look |
 //! | `copies`, `mirror` | copies of a port's packets for `hyperswitch capture`, and for its mirrors |
@@ -42,6 +42,7 @@ extern crate self as datapath;
 
 mod accounts;
 mod actions;
+mod arrivals;
 mod burst;
 mod channel;
 mod controller;

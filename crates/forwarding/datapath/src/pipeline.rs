@@ -328,7 +328,7 @@ impl Walk {
         let (mut more, before) = (true, step.schedule.progress.packets);
         for _ in 0..ROUNDS {
             let fetched = if port.vnic.is_diverted() {
-                match self.serve_diverted(&mut sender, step) {
+                match self.fetch_diverted(&mut sender, step) {
                     Ok(Diverted::Fetched(end)) => Ok(end),
                     Ok(Diverted::PassedOn) => break,
                     Ok(Diverted::Waits) => {
@@ -614,6 +614,7 @@ fn look_at<'a>(ports: &'a Ports, ring: RingId, kept: &Kept) -> Option<(Sender<'a
     let port = ports.get(port_of(ring))?;
     let mut transmit = kept.claim_free_transmit(port)?;
     let come = transmit.with(|side| side.as_mut().is_some_and(TransmitSide::has_work));
+    let come = come || port.vnic.is_queued() && port.has_arrivals();
     Some((Sender { port, transmit }, come))
 }
 
@@ -623,7 +624,9 @@ fn has_work(ports: &Ports, ring: RingId, kept: &mut Kept) -> bool {
 
 /// Ends a round at a transmit ring: gives back what is done. True if there is nothing more to do now.
 fn finish_round(side: Option<&mut TransmitSide>, end: Fetched, port: &Port, step: &mut Step<'_>) -> bool {
-    let Some(side) = side else { return true };
+    let Some(side) = side else {
+        return end == Fetched::Empty;
+    };
     side.reclaim();
     side.publish();
     if side.owes_call() {

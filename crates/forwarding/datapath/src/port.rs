@@ -14,7 +14,7 @@ use control_protocol::data_plane::{
 };
 use flow::{DropReason, Filters, Mirror, PortId, PortRates, RateClass, SwitchId};
 use pacing::TokenBucket;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fd::BorrowedFd;
 use scheduler::{Executor, ForwardingThreads, Home, RingId};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use vm_state::{Slot, ThreadState};
-use vnic::{Counters, DeviceConfig, Host, Mark, Packet, QueueCounts, RECEIVE_QUEUE, Vnic};
+use vnic::{ArrivalQueue, Counters, DeviceConfig, Host, Mark, Packet, QueueCounts, RECEIVE_QUEUE, Vnic};
 
 /// Packets of a port per second whose headers are looked for behind their heads: each costs an allocation and
 /// a copy of up to 4 KiB.
@@ -57,6 +57,7 @@ struct Properties {
 struct Rare {
     copies: Copies,
     queue: Mutex<Option<Arc<QueueCounts>>>,
+    arrivals: Mutex<Option<ArrivalQueue>>,
     bounds: Mutex<Bounds>,
 }
 
@@ -293,6 +294,12 @@ impl Port {
         self.has_queue.load(Ordering::Relaxed)
     }
 
+    /// Where the queue is by which packets come from its device. Taken by who holds the transmit side, or for
+    /// a moment.
+    pub fn arrivals(&self) -> MutexGuard<'_, Option<ArrivalQueue>> {
+        self.rare().arrivals.lock()
+    }
+
     /// What its device's queue has counted, if it has one.
     pub fn queue_counts(&self) -> Option<Arc<QueueCounts>> {
         self.rare.get()?.queue.lock().clone()
@@ -328,7 +335,7 @@ impl Port {
     }
 
     /// The executor that receives its kicks from now on.
-    fn first_executor(&self) -> Arc<Executor> {
+    pub fn first_executor(&self) -> Arc<Executor> {
         self.vnic.account.mark(Mark::Served);
         self.shared.placement.executor_of(&self.home)
     }

@@ -193,9 +193,14 @@ impl Serving<'_> {
                 Ok(()) => return,
                 Err(refusal) => Err(refusal),
             },
-            Request::PortQueue { port, header_len } => {
-                self.set_queue(port, header_len, fds).map(|()| Answer::Done)
-            }
+            Request::PortQueue {
+                port,
+                header_len,
+                receives,
+            } => self
+                .set_queue(port, (header_len, receives), fds)
+                .map(|()| Answer::Done),
+            Request::PortSteering { port, change } => self.change_port(port, |port| port.steer(change)),
             Request::PortThreads { port, slots } => self.any_port(port).map(|port| {
                 port.set_threads(slots.into_iter().map(Slot).collect());
                 Answer::Done

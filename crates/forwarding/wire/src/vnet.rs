@@ -43,7 +43,25 @@ pub struct VnetHeader {
     pub num_buffers: u16,
 }
 
+/// `gso_type` of a header without a frame, with which a forwarder marks its ring. Not of VIRTIO, and no
+/// frame's.
+const MARK: u8 = 0x7f;
+
 impl VnetHeader {
+    /// A mark with this number: what was put into the ring before has come before.
+    pub fn mark(number: u16) -> VnetHeader {
+        VnetHeader {
+            gso_type: MARK,
+            hdr_len: number,
+            ..VnetHeader::default()
+        }
+    }
+
+    /// The number of a mark, if it is one.
+    pub fn marked(&self) -> Option<u16> {
+        (self.gso_type == MARK).then_some(self.hdr_len)
+    }
+
     /// Bytes on the ring with `VIRTIO_F_VERSION_1` or `VIRTIO_NET_F_MRG_RXBUF`.
     pub const LEN: usize = 12;
     /// Bytes on the ring of a device with neither, a legacy device.

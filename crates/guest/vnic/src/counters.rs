@@ -92,6 +92,8 @@ pub enum Mark {
     Served = 1,
     /// The port's bandwidth was limited.
     Limited = 2,
+    /// Packets come by a queue of its device besides: its forwarder may mark the ring.
+    Queued = 4,
 }
 
 /// Adds to a counter that only the holder of one side of a port changes, without the locked operation that a

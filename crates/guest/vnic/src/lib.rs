@@ -13,6 +13,7 @@
 //! | `features`, `shortfall` | feature bits; what a VMM wants and its port does not have |
 //! | `quirk`, `descriptor` | messages that the `vhost` crate refuses; kinds of descriptors from outside |
 //! | `transmit`, `packet` | from the guest's ring to packet slots; a packet on its way |
+//! | `arrivals` | packets that come by a queue of a device, beside a forwarder's ring |
 //! | `front` | the beginning of a frame, written anew |
 //! | `receive`, `backlog` | from the internal receive queue into the guest's buffers; packets that wait for buffers |
 //! | `call`, `call_cost`, `call_thread` | calls, what they cost, and the thread that makes costly ones |
@@ -24,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod backlog;
 mod call;
 mod call_cost;
@@ -46,6 +48,7 @@ mod transmit;
 mod turn;
 mod vnic;
 
+pub use arrivals::{ArrivalCounts, ArrivalQueue};
 pub use call::Call;
 pub use call_thread::start as call_apart;
 pub use counters::{Counters, Mark};

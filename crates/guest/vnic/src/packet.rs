@@ -1,6 +1,7 @@
 //! A packet on its way: a private head, and a tail that still lies where the sender put it.
 
 use crate::Counters;
+use accelerator::Arrived;
 use flow::{DropReason, Edit, Encapsulation, ExactKey, FlowKey, PortId, Unseen};
 use guest_memory::{GuestMemory, GuestRange};
 use lock_free::{PoolOwner, Shared};
@@ -464,6 +465,46 @@ impl Packet {
         self.tail_len = u32::try_from(frame.len()).unwrap_or(0);
         self.elsewhere = Elsewhere::Bytes(frame);
         (self.in_chain, self.is_copy) = (InChain::Nothing, true);
+    }
+
+    /// Makes this slot hold a frame that `take` puts into room for header and head, and for what is behind:
+    /// at most `longest` bytes together. Returns the frame's length.
+    ///
+    /// # Errors
+    ///
+    /// What `take` has said otherwise, or a frame of no possible length is [`Arrived::Unusable`].
+    pub(crate) fn receive(
+        &mut self,
+        longest: usize,
+        take: impl FnOnce([&mut [u8]; 2]) -> Arrived,
+    ) -> Result<usize, Arrived> {
+        let most = VnetHeader::LEN + Snapshot::CAPACITY;
+        let behind = longest.saturating_sub(most);
+        if self.copy.len() < behind {
+            self.copy = vec![0; behind];
+        }
+        let front = self.head.fill_behind(VnetHeader::LEN, Snapshot::CAPACITY);
+        let len = match take([&mut *front, &mut self.copy]) {
+            Arrived::Frame(len) => len,
+            other => return Err(other),
+        };
+        if let Some(header) = front.first_chunk() {
+            self.header = *header;
+        }
+        let frame_len = len.saturating_sub(VnetHeader::LEN);
+        if !(14..=MAX_FRAME as usize).contains(&frame_len) || len > most + self.copy.len() {
+            return Err(Arrived::Unusable);
+        }
+        self.head.truncate(frame_len);
+        let tail = frame_len - self.head.len();
+        self.tail_len = u32::try_from(tail).unwrap_or(0);
+        self.elsewhere = if tail > 0 {
+            Elsewhere::Copied
+        } else {
+            Elsewhere::None
+        };
+        (self.in_chain, self.is_copy) = (InChain::Nothing, tail > 0);
+        Ok(frame_len)
     }
 
     /// Makes this slot a copy of `other` whose head can be changed.

@@ -596,7 +596,7 @@ impl ReceiveSide {
     }
 
     /// Publishes the delivered packets to the guest.
-    fn publish(&mut self) {
+    pub fn publish(&mut self) {
         self.count();
         self.publish_counted();
     }

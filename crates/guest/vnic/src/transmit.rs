@@ -8,7 +8,7 @@
 //! packets, or earlier after as much work as a turn may have.
 
 use crate::Call;
-use crate::counters::{Counters, add_alone};
+use crate::counters::{Counters, Mark, add_alone};
 use crate::features::{Features, RING_EVENT_IDX, RING_INDIRECT_DESC};
 use crate::packet::{InChain, MAX_FRAME, Packet};
 use crate::turn::{BURST, BURST_WORK, DESCRIPTOR_WORK, MAX_SLOTS};
@@ -24,7 +24,7 @@ use virtqueue::{ChainError, DeviceQueue, Direction, QueueAddresses, QueueError};
 use wire::{GSO_NONE, Snapshot, VnetHeader};
 
 /// Slots kept for copies with another head.
-const EXTRA_SLOTS: u32 = 64;
+pub(crate) const EXTRA_SLOTS: u32 = 64;
 
 /// Bytes prefetched before a packet is read: header and head.
 pub(crate) const HEAD_PREFETCH: u32 = (VnetHeader::LEN + Snapshot::CAPACITY) as u32;
@@ -58,6 +58,8 @@ pub struct TransmitSide {
     limit: Option<Arc<SendLimit>>,
     /// Chains were given back without the call the guest wanted.
     owes_call: bool,
+    /// Number of the last [mark](VnetHeader::mark) in the ring, until it is taken; 0 for none.
+    mark: u16,
     completion: Completion,
 }
 
@@ -103,6 +105,7 @@ impl TransmitSide {
             account,
             fetching: Fetching::Free,
             limit: None,
+            mark: 0,
             completion: Completion::default(),
         })
     }
@@ -404,9 +407,56 @@ impl TransmitSide {
         self.pool.put_back(packet);
     }
 
+    /// The number of the mark that the ring has had since the last call.
+    pub fn take_mark(&mut self) -> Option<u16> {
+        Some(std::mem::take(&mut self.mark)).filter(|mark| *mark != 0)
+    }
+
+    /// Whether there is a mark to be taken.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.mark != 0
+    }
+
+    /// Whether packets that are not from the ring may pass now; otherwise the ring waits, too.
+    pub(crate) fn may_pass_others(&mut self) -> bool {
+        let Some(limit) = &self.limit else { return true };
+        let may_pass = self.fetching != Fetching::Draining && limit.available(cpu::now_ns()).is_some();
+        if !may_pass && self.fetching != Fetching::Draining {
+            self.fetching = Fetching::Waiting;
+        }
+        may_pass
+    }
+
+    /// Charges what came past the ring, bytes of a frame to be cut into segments of that many bytes.
+    pub(crate) fn charge_other(&self, frame_len: usize, segment: u16) {
+        if let Some(limit) = &self.limit {
+            limit.charge(counted_bytes(frame_len, segment), cpu::now_ns());
+        }
+    }
+
+    /// Packets that the ring has now.
+    pub(crate) fn come(&mut self) -> Result<usize, QueueError> {
+        Ok(self.queue.look()?.into())
+    }
+
+    /// Notes a mark: a header without a frame.
+    fn note_mark(&mut self, packet: &Packet) -> bool {
+        let mut header = [0; VnetHeader::LEN];
+        if !self.account.has(Mark::Queued) || packet.chain.len() as usize != header.len() {
+            return false;
+        }
+        packet.chain.read_at(self.queue.memory(), 0, &mut header);
+        let mark = VnetHeader::from_bytes(&header).marked();
+        self.mark = mark.unwrap_or(self.mark);
+        mark.is_some()
+    }
+
     #[cold]
     fn refuse(&mut self, packet: Unique<Packet>, reason: DropReason) {
         self.queue.give_back(packet.place, packet.chain.head);
+        if reason == DropReason::ShortFrame && self.note_mark(&packet) {
+            return self.pool.put_back(packet);
+        }
         self.pool.put_back(packet);
         add_alone(&self.account.received, 1);
         self.account.dropped(reason, 1);

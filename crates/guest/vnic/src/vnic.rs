@@ -47,6 +47,9 @@ const PROGRAMMED: u8 = 4;
 /// In [`Vnic::diverted`]: programs see packets before the port's forwarder.
 const STAGED: u8 = 8;
 
+/// In [`Vnic::diverted`]: packets come by a queue of the device besides.
+const QUEUED: u8 = 16;
+
 /// In [`Vnic::detour`]: nothing can be queued because the receiver stalls.
 const STALLED: u16 = 1;
 /// The bandwidth of the receiver is bounded, so everything is queued.
@@ -95,7 +98,7 @@ pub struct Vnic {
     /// [`RECEIVES`] alone if it can receive.
     open: AtomicU8,
     /// Reasons for which packets of the guest are not looked up: [`DISABLED`], [`PROGRAMMED`],
-    /// [`STAGED`]; none, mostly.
+    /// [`STAGED`]; or for which the ring alone does not have them: [`QUEUED`]; none, mostly.
     diverted: AtomicU8,
     /// The transmit ring runs.
     transmitting: AtomicBool,
@@ -196,11 +199,30 @@ impl Vnic {
         set_bit(&self.diverted, DISABLED, disabled);
     }
 
-    /// Whether packets of the guest are not looked up as they come: the port was taken down, or they meet a
-    /// program.
+    /// Whether packets of the guest are not fetched from its ring and looked up as they come: the port was
+    /// taken down, or they meet a program, or come by a queue as well.
     #[inline]
     pub fn is_diverted(&self) -> bool {
         self.diverted.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether packets come by a queue of the device besides.
+    #[inline]
+    pub fn is_queued(&self) -> bool {
+        self.diverted.load(Ordering::Relaxed) & QUEUED != 0
+    }
+
+    /// Whether packets are looked up as they come, by a queue or otherwise.
+    pub fn is_looked_up(&self) -> bool {
+        self.diverted.load(Ordering::Relaxed) & !QUEUED == 0
+    }
+
+    /// Has packets come by a queue besides, or no longer.
+    pub fn set_queued(&self, queued: bool) {
+        if queued {
+            self.account.mark(Mark::Queued);
+        }
+        set_bit(&self.diverted, QUEUED, queued);
     }
 
     /// Whether a program forwards the guest's packets.

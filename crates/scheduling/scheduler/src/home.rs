@@ -4,7 +4,7 @@
 use crate::executor::Executor;
 use crate::guest_blocks::GuestBlocks;
 use crate::kick_limit::KickLimit;
-use crate::kick_target::KickTarget;
+use crate::kick_target::{ARRIVALS, KickTarget};
 use crate::majority::Majority;
 use crate::ring_id::RingId;
 use crate::threads::Threads;
@@ -230,6 +230,24 @@ impl Home {
         decide: impl FnOnce() -> Arc<Executor>,
     ) -> std::io::Result<()> {
         self.kicks.watch(queue, kick, decide)
+    }
+
+    /// Has the transmit ring served from now on when this descriptor becomes readable, in the place of the
+    /// one before. `decide` as in [`watch`](Self::watch).
+    ///
+    /// # Errors
+    /// As [`watch`](Self::watch).
+    pub fn watch_arrivals(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        decide: impl FnOnce() -> Arc<Executor>,
+    ) -> std::io::Result<()> {
+        self.kicks.watch(ARRIVALS, descriptor, decide)
+    }
+
+    /// Waits for that descriptor no longer.
+    pub fn unwatch_arrivals(&self) {
+        self.kicks.unwatch(ARRIVALS);
     }
 
     /// Receives kicks of the ring no longer.

@@ -14,7 +14,7 @@ use placement::{Cpu, VnicId};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Processor time in nanoseconds from which on a change is costly.
 const COSTLY_NS: u64 = 200_000;
@@ -24,18 +24,22 @@ const COSTLY_NS: u64 = 200_000;
 const REST: u64 = 1000;
 const LONGEST_REST_US: u64 = 60_000_000;
 
+/// Place of the descriptor of a queue by which packets come beside the transmit ring.
+pub(crate) const ARRIVALS: u32 = RingId::PER_VNIC;
+
 /// See the module's description.
 pub(crate) struct KickTarget {
     vnic: VnicId,
     executor: Mutex<Option<Arc<Executor>>>,
-    /// Of each ring. Held during changes, for which no forwarding thread waits.
-    watched: Mutex<[Option<OwnedFd>; RingId::PER_VNIC as usize]>,
+    /// Of each ring, and of a queue at [`ARRIVALS`]. Held during changes, for which no forwarding thread
+    /// waits.
+    watched: Mutex<[Option<OwnedFd>; RingId::PER_VNIC as usize + 1]>,
     /// When the executor may change again, in microseconds of [`cpu::now_us`].
     rests_until_us: AtomicU64,
     /// When new descriptors are accepted again, in microseconds of the same clock.
     refuses_until_us: AtomicU64,
-    /// How long the last costly change took, in nanoseconds.
-    costly_ns: AtomicU64,
+    /// How long the last costly change took, in nanoseconds; the most that fits stands for more.
+    costly_ns: AtomicU32,
 }
 
 impl KickTarget {
@@ -46,7 +50,7 @@ impl KickTarget {
             watched: Mutex::default(),
             rests_until_us: AtomicU64::new(0),
             refuses_until_us: AtomicU64::new(0),
-            costly_ns: AtomicU64::new(0),
+            costly_ns: AtomicU32::new(0),
         }
     }
 
@@ -62,7 +66,7 @@ impl KickTarget {
 
     /// How long the last costly change took, in nanoseconds, if new descriptors are refused now.
     pub fn costly_ns(&self) -> Option<u64> {
-        (cpu::now_us() < self.refuses_until_us.load(Relaxed)).then(|| self.costly_ns.load(Relaxed))
+        (cpu::now_us() < self.refuses_until_us.load(Relaxed)).then(|| self.costly_ns.load(Relaxed).into())
     }
 
     fn rests(&self) -> bool {
@@ -86,7 +90,7 @@ impl KickTarget {
         }
         // One of our own: an executor knows descriptors by their numbers, and may change.
         let kick = kick.try_clone_to_owned()?;
-        let (executor, ring) = (self.executor(decide), RingId::of(self.vnic, queue));
+        let (executor, ring) = (self.executor(decide), self.ring_of(queue));
         let watch = || executor.watch(ring, kick.as_fd());
         if self.measured(watch)? >= COSTLY_NS {
             executor.unwatch(kick.as_fd());
@@ -94,10 +98,21 @@ impl KickTarget {
                 self.refuse();
             }
         }
-        if let Some(place) = watched.get_mut(queue as usize) {
-            *place = Some(kick);
+        if let Some(place) = watched.get_mut(queue as usize)
+            && let Some(before) = place.replace(kick)
+        {
+            // A queue's socket may be open for longer.
+            executor.unwatch(before.as_fd());
         }
         Ok(())
+    }
+
+    /// The ring to be served when the descriptor at this place is readable.
+    fn ring_of(&self, place: u32) -> RingId {
+        match place {
+            ARRIVALS => RingId::transmit(self.vnic),
+            queue => RingId::of(self.vnic, queue),
+        }
     }
 
     /// Receives kicks of the ring no longer.
@@ -126,7 +141,7 @@ impl KickTarget {
             let Some(kick) = kick else { continue };
             let moved = self.measured(|| {
                 old.unwatch(kick.as_fd());
-                executor.watch(RingId::of(self.vnic, queue), kick.as_fd())
+                executor.watch(self.ring_of(queue), kick.as_fd())
             });
             if let Err(error) = moved {
                 telemetry::limited_by!(
@@ -165,7 +180,8 @@ impl KickTarget {
     fn note(&self, took_ns: u64) {
         if took_ns >= COSTLY_NS {
             let rest_us = (took_ns / 1000 * REST).min(LONGEST_REST_US);
-            self.costly_ns.store(took_ns, Relaxed);
+            self.costly_ns
+                .store(u32::try_from(took_ns).unwrap_or(u32::MAX), Relaxed);
             self.rests_until_us.store(cpu::now_us() + rest_us, Relaxed);
         }
     }

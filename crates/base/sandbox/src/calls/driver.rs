@@ -70,6 +70,8 @@ pub(crate) const CALLS: Calls = &[
                     bits(libc::PACKET_VERSION),
                     bits(libc::PACKET_COPY_THRESH),
                     bits(libc::PACKET_RX_RING),
+                    bits(libc::PACKET_FANOUT),
+                    bits(libc::PACKET_FANOUT_DATA),
                 ],
             ),
         ]),
@@ -78,7 +80,16 @@ pub(crate) const CALLS: Calls = &[
         libc::SYS_setsockopt,
         If(&[
             OneOf(1, &[bits(libc::SOL_SOCKET)]),
-            OneOf(2, &[bits(libc::SO_RCVBUFFORCE), bits(libc::SO_SNDBUFFORCE)]),
+            OneOf(
+                2,
+                &[
+                    bits(libc::SO_RCVBUFFORCE),
+                    bits(libc::SO_SNDBUFFORCE),
+                    // Of a program that came with a message, or one that lets nothing pass.
+                    bits(libc::SO_ATTACH_BPF),
+                    bits(libc::SO_ATTACH_FILTER),
+                ],
+            ),
         ]),
     ),
     // Memory and rings of AF_XDP sockets.
@@ -107,12 +118,12 @@ pub(crate) const CALLS: Calls = &[
             OneOf(2, &[bits(libc::XDP_OPTIONS), bits(libc::XDP_STATISTICS)]),
         ]),
     ),
-    // Frames that found no room.
+    // Frames that found no room, and the group of a socket.
     (
         libc::SYS_getsockopt,
         If(&[
             OneOf(1, &[bits(libc::SOL_PACKET)]),
-            OneOf(2, &[bits(libc::PACKET_STATISTICS)]),
+            OneOf(2, &[bits(libc::PACKET_STATISTICS), bits(libc::PACKET_FANOUT)]),
         ]),
     ),
     // No maps and no programs: of these there are only those that came with a message. Into the map go

@@ -507,6 +507,12 @@ impl LearningSwitch {
         }
     }
 
+    /// Packets and actions of a flow that is installed.
+    pub fn installed(&self, id: FlowId) -> Option<(&FlowKey, &[Action])> {
+        let record = self.flows.get(id).filter(|record| !record.floods)?;
+        Some((&record.key, &record.actions))
+    }
+
     /// Contested stations leave places that were silent for too long. Call [`observe`](Self::observe) before:
     /// a place whose last use is not known would seem silent. Flows may be [stale](Self::has_stale) after
     /// that.

@@ -110,10 +110,14 @@ impl Plane {
                 self.rates.insert(port, rates);
                 Answer::Done
             }
-            Request::PortQueue { header_len, .. } => {
-                assert_eq!(fds.len(), usize::from(header_len.is_some()));
+            Request::PortQueue {
+                header_len, receives, ..
+            } => {
+                let sockets = [header_len, receives].into_iter().flatten().count();
+                assert_eq!(fds.len(), sockets);
                 Answer::Done
             }
+            Request::PortSteering { .. } => Answer::Done,
             Request::PortThreads { port, slots } => {
                 self.threads.insert(port, slots);
                 Answer::Done

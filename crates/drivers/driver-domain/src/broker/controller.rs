@@ -8,7 +8,7 @@
 use control_protocol::driver::{FromDriver, InterfaceState, ToDriver};
 use control_protocol::{Channel, ChannelError};
 use flow::{ControllerId, PortId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// Refusals kept for a controller at most; further ones are in the log only.
@@ -16,6 +16,9 @@ const MAX_REFUSALS: usize = 64;
 
 /// Queues that a controller waits for at most.
 const MAX_QUEUES: usize = 64;
+
+/// Answers about filters kept for a controller at most; a controller that does not read gets no others.
+const MAX_STEERED: usize = 256;
 
 pub struct Controller {
     pub id: ControllerId,
@@ -26,6 +29,8 @@ pub struct Controller {
     pub wants_devices: bool,
     /// Ports for whose devices queues are still to be opened.
     pub wants_queues: BTreeSet<PortId>,
+    /// What became of filters, to be told.
+    steered: VecDeque<FromDriver>,
     /// Why ports were not attached although it asked for that.
     refusals: BTreeMap<PortId, String>,
 }
@@ -48,6 +53,7 @@ impl Controller {
             lists: 0,
             wants_devices: false,
             wants_queues: BTreeSet::new(),
+            steered: VecDeque::new(),
             refusals: BTreeMap::new(),
         }
     }
@@ -97,9 +103,32 @@ impl Controller {
         }
     }
 
+    /// Notes what became of a filter, to be sent to the controller.
+    pub fn note_steered(&mut self, port: PortId, mac: [u8; 6], is_on: bool, result: Result<(), String>) {
+        if self.steered.len() < MAX_STEERED {
+            self.steered.push_back(FromDriver::Steered {
+                port,
+                mac,
+                is_on,
+                result,
+            });
+        }
+    }
+
+    /// Sends what became of filters, as far as there is room.
+    pub fn send_steered(&mut self) {
+        while let Some(message) = self.steered.front() {
+            if !self.send(message) {
+                return;
+            }
+            self.steered.pop_front();
+        }
+    }
+
     /// Whether messages wait for it besides states of interfaces.
     pub fn is_owed(&self) -> bool {
-        self.lists > 0 || self.wants_devices || !self.wants_queues.is_empty() || !self.refusals.is_empty()
+        let has_queued = !self.wants_queues.is_empty() || !self.steered.is_empty();
+        self.lists > 0 || self.wants_devices || has_queued || !self.refusals.is_empty()
     }
 
     /// Sends the refusals that wait, as far as there is room.

@@ -38,7 +38,7 @@ use control_protocol::{Channel, ChannelError};
 use controller::Controller;
 use flow::{ControllerId, PortId};
 use forwarders::Forwarder;
-use nic_packet::{LinkEvent, LinkWatch, Owner, VethMeans};
+use nic_packet::{FanOut, LinkEvent, LinkWatch, Owner, VethMeans};
 use nic_xdp::Steering;
 use open_interface::Means;
 use opener::{Command, News, Report};
@@ -131,6 +131,7 @@ impl Broker {
                 owner,
                 hiding_program: Err("there is no program for it".into()),
                 steering: Err("there is no program for it".into()),
+                fan_out: Err("there is no program for it".into()),
                 veth: Err("there are no means for them".into()),
             }),
             watch: LinkWatch::with_addresses()
@@ -223,6 +224,7 @@ impl Broker {
                 Ok((ToChild::Peer(Role::Forwarder(id)), fds)) => self.connect_forwarder(id, fds),
                 Ok((ToChild::HidingProgram(told), fds)) => self.take_hiding_program(told, fds),
                 Ok((ToChild::SteeringProgram(told), fds)) => self.take_steering(told, fds),
+                Ok((ToChild::FanOut(told), fds)) => self.take_fan_out(told, fds),
                 Ok((ToChild::VethMeans(told), fds)) => self.take_veth_means(told, fds),
                 Ok((ToChild::Kept(interface), fds)) => self.take_up(interface, fds),
                 Ok((ToChild::Recalled(next), _)) => self.recall(next),
@@ -251,6 +253,15 @@ impl Broker {
         match Arc::get_mut(&mut self.means) {
             Some(means) => means.steering = both.map(Steering::of_descriptors),
             None => log::error!("the program for AF_XDP comes too late"),
+        }
+    }
+
+    fn take_fan_out(&mut self, told: Result<(), String>, fds: Vec<OwnedFd>) {
+        let both = told.and_then(|()| fds.try_into().map_err(|_| "its program was not sent".into()));
+        let fan_out = both.and_then(|both| FanOut::of_descriptors(both).map_err(|error| error.to_string()));
+        match Arc::get_mut(&mut self.means) {
+            Some(means) => means.fan_out = fan_out,
+            None => log::error!("the program for queues comes too late"),
         }
     }
 
@@ -415,7 +426,8 @@ impl Broker {
                 own.for_each(|(_, port)| port.unreported_addresses = port.addresses.is_some());
             }
             devices::tell(controller, &mut self.ports);
-            queues::tell(controller, &self.ports);
+            queues::tell(controller, &self.ports, &self.means);
+            controller.send_steered();
             let own = self.ports.iter_mut().filter(|(id, _)| controller.id.owns(**id));
             for (id, port) in own.filter(|(_, port)| port.unreported_addresses) {
                 let addresses = port.addresses.clone().unwrap_or_default();

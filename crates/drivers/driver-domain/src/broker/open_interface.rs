@@ -4,8 +4,8 @@ use control_protocol::driver::{BackEnd, InterfaceKind, InterfaceSpec, StackSetti
 use control_protocol::forwarder::{self, Device, Opened, XdpFrames};
 use flow::PortId;
 use nic_packet::{
-    Addresses, Hiding, NicError, Otherwise, Owner, Tap, TapSpec, Uplink, VNET_HEADER_LEN, Veth, VethMeans,
-    addresses_of, users_of,
+    Addresses, FanOut, Hiding, NicError, Otherwise, Owner, Tap, TapSpec, Uplink, VNET_HEADER_LEN, Veth,
+    VethMeans, addresses_of, users_of,
 };
 use nic_xdp::{Layout, Steering, Target, XdpDevice};
 use std::io;
@@ -41,8 +41,19 @@ pub struct Means {
     pub hiding_program: Result<OwnedFd, String>,
     /// The program that hands frames to AF_XDP sockets, or why there is none.
     pub steering: Result<Steering, String>,
+    /// What divides frames between an uplink and its queue, or why nothing does.
+    pub fan_out: Result<FanOut, String>,
     /// What veth pairs take, or why there is none.
     pub veth: Result<VethMeans, String>,
+}
+
+impl Means {
+    /// Removes the filters of a device: its frames come by the uplink.
+    pub fn forget_filters(&self, name: &str) {
+        if let (Ok(fan_out), Ok(Some(device))) = (&self.fan_out, nic_packet::interface_index(name)) {
+            fan_out.clear(device);
+        }
+    }
 }
 
 impl Interface {
@@ -71,6 +82,7 @@ impl Interface {
                 return Err(NicError::Missing(spec.name.clone()));
             }
         };
+        means.forget_filters(&spec.name);
         let program = means.hiding_program.as_ref();
         let program = program.map(AsFd::as_fd).map_err(String::as_str);
         let open = || open_device(spec, means);

@@ -74,7 +74,15 @@ impl Broker {
                     controller.want_queue(port);
                 }
             }
-            ToDriver::Queue { port } => log::debug!("port {port} is not controller {controller}'s"),
+            ToDriver::Steer { port, mac, mark } if controller.owns(port) => {
+                let result = self.steer(port, mac, mark);
+                if let Some(controller) = self.controllers.get_mut(&controller) {
+                    controller.note_steered(port, mac, mark.is_some(), result);
+                }
+            }
+            ToDriver::Queue { port } | ToDriver::Steer { port, .. } => {
+                log::debug!("port {port} is not controller {controller}'s");
+            }
             ToDriver::List => {
                 if let Some(controller) = self.controllers.get_mut(&controller) {
                     controller.lists = controller.lists.saturating_add(1);
@@ -237,6 +245,9 @@ impl Broker {
         let Some(port) = self.ports.remove(&id) else {
             return;
         };
+        if !Port::is_tap(&port.spec) {
+            self.means.forget_filters(&port.spec.name);
+        }
         if port.connection.is_attached {
             self.tell_forwarder(port.forwarder, ToForwarder::Detach { port: id }, Vec::new());
         }

@@ -10,7 +10,8 @@ use super::session::{Session, SessionError};
 use nic_packet::VNET_HEADER_LEN;
 use std::io;
 use std::time::Instant;
-use virtqueue::driver::{Access, MAX_SPANS, Used};
+use virtqueue::driver::{Access, MAX_SPANS, Span, Used};
+use wire::VnetHeader;
 
 /// Offset of `num_buffers` in the virtio-net header.
 const NUM_BUFFERS: usize = 10;
@@ -80,6 +81,51 @@ pub fn transmit(
         return wait_for_buffers(session, counters);
     }
     Ok(progress)
+}
+
+/// Batches of frames that a device can have at most: a full ring of its socket.
+const LONGEST_QUEUE: u32 = 1024;
+
+/// A mark that the ring is to get once all frames are in it that the device had when it was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct DueMark {
+    number: u16,
+    /// Batches after which the ring gets the mark although frames go on coming.
+    left: u32,
+}
+
+impl DueMark {
+    pub fn new(number: u16) -> DueMark {
+        DueMark {
+            number,
+            left: LONGEST_QUEUE,
+        }
+    }
+
+    /// Puts the mark into the ring if that is due after a batch; returns the mark if not, or if the ring has
+    /// no room.
+    pub fn put(mut self, progress: Progress, session: &mut Session) -> Option<DueMark> {
+        self.left = self.left.saturating_sub(1);
+        let is_due = progress == Progress::Idle || self.left == 0;
+        let at = session
+            .area
+            .reserve()
+            .filter(|_| is_due && session.transmit.room() > 0);
+        let Some(offset) = at else { return Some(self) };
+        let header = VnetHeader::mark(self.number).to_bytes();
+        session.memory.write(offset, &header);
+        let mark = Span {
+            offset,
+            len: header.len(),
+        };
+        if let Some(id) = session.transmit.add(mark, Access::Readable) {
+            session.area.commit(id);
+        }
+        if session.transmit.publish() {
+            session.transmit_bell.kick.ring();
+        }
+        None
+    }
 }
 
 /// Asks to be called, unless buffers came back meanwhile.

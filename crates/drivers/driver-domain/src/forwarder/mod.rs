@@ -218,7 +218,7 @@ impl Forwarder {
         let takes = match &message {
             ToForwarder::Attach { device, .. } => 1 + device.descriptors(),
             ToForwarder::Device { device, .. } => device.as_ref().map_or(0, Device::descriptors),
-            ToForwarder::Detach { .. } => 0,
+            ToForwarder::Detach { .. } | ToForwarder::Mark { .. } => 0,
         };
         if fds.len() != takes {
             return log::error!("other descriptors than it takes: {message:?}");
@@ -233,6 +233,11 @@ impl Forwarder {
             }
             ToForwarder::Device { port, device } => {
                 self.tell(port, Command::Device(device.map(|device| (device, fds))));
+            }
+            ToForwarder::Mark { port, mark } => {
+                if let Some(port) = self.ports.get(&port) {
+                    port.send(Command::Mark(mark));
+                }
             }
             ToForwarder::Detach { port } => self.detach(port),
         }

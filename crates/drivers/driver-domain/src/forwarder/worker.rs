@@ -13,7 +13,7 @@
 
 use super::back_end::{self, BackEnd, Full, Takes};
 use super::coalescing::{Coalescing, Frames, WhenIdle};
-use super::forward::{Counters, End, Progress, receive, transmit};
+use super::forward::{Counters, DueMark, End, Progress, receive, transmit};
 use super::session::{Session, SessionError};
 use super::waking_core::{Reason, WakingCore};
 use super::watchdog::{Beats, Watchdog};
@@ -45,6 +45,8 @@ pub enum Command {
     Attach(u32, UnixStream, Device, Vec<OwnedFd>),
     /// Use this device from now on, or none.
     Device(Option<(Device, Vec<OwnedFd>)>),
+    /// Mark the ring to the data plane once the device has no frame that was there before.
+    Mark(u16),
     /// Close everything and end.
     Detach,
 }
@@ -110,6 +112,8 @@ pub struct Worker {
     counters: Counters,
     /// Transmit buffers have run out.
     blocked: bool,
+    /// The mark that the ring is to get.
+    mark: Option<DueMark>,
     /// The queue of the kernel for which frames wait.
     full: Option<Full>,
     poller: Option<OwnedFd>,
@@ -130,6 +134,7 @@ impl Worker {
             told: None,
             counters: Counters::default(),
             blocked: false,
+            mark: None,
             full: None,
             poller: None,
             waking_core: None,
@@ -154,6 +159,7 @@ impl Worker {
                         self.attach(number, stream, &device, descriptors);
                     }
                     Command::Device(device) => self.set_device(device),
+                    Command::Mark(number) => self.mark = Some(DueMark::new(number)),
                     Command::Detach => {
                         log::debug!("port {}: closed, {:?}", self.start.port, self.counters);
                         return;
@@ -378,7 +384,11 @@ impl Worker {
         };
         let mut busy = false;
         if let Some(back_end) = self.back_end.as_mut().filter(|_| *readable && !self.blocked) {
-            match transmit(back_end.as_mut(), session, &mut self.counters)? {
+            let progress = transmit(back_end.as_mut(), session, &mut self.counters)?;
+            if let Some(mark) = self.mark.take() {
+                self.mark = mark.put(progress, session);
+            }
+            match progress {
                 Progress::More => busy = true,
                 Progress::Idle | Progress::Full(_) => *readable = false,
                 Progress::Blocked => {

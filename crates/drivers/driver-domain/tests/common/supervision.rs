@@ -75,6 +75,7 @@ struct State {
     steering: driver_domain::Steering,
     /// Outlives brokers, as their pairs' ends are in its namespace.
     veth: Result<driver_domain::VethMeans, String>,
+    fan_out: Result<driver_domain::FanOut, String>,
 }
 
 impl Supervision {
@@ -91,6 +92,7 @@ impl Supervision {
             hides,
             steering: driver_domain::Steering::load().unwrap(),
             veth: driver_domain::VethMeans::make().map_err(|error| error.to_string()),
+            fan_out: driver_domain::FanOut::load().map_err(|error| error.to_string()),
         })));
         lend_programs(broker, &supervision.state());
         supervision.serve(duplicate(broker));
@@ -249,6 +251,10 @@ fn lend_programs(broker: &Channel, state: &State) {
     broker
         .send(&ToChild::SteeringProgram(Ok(())), &[steers, map])
         .unwrap();
+    let fan_out = state.fan_out.as_ref();
+    let told = fan_out.map(drop).map_err(Clone::clone);
+    let both = fan_out.map_or(Vec::new(), |fan_out| fan_out.descriptors().to_vec());
+    broker.send(&ToChild::FanOut(told), &both).unwrap();
     let told = match &state.veth {
         Ok(veth) if state.hides => Ok(veth),
         Ok(_) => Err("this kernel is told to be old".into()),

@@ -13,7 +13,8 @@ use super::stages::{Course, Lanes};
 use super::verdicts::NONE;
 use super::version::Lane;
 use super::{Bound, P4Key, P4Switch};
-use crate::deliver::{Sender, Step, vanished};
+use crate::arrivals::fetch_few;
+use crate::deliver::{Sender, Step};
 use crate::injection::Injection;
 use crate::mirror::Reach;
 use crate::pipeline::Walk;
@@ -35,7 +36,8 @@ impl Walk {
         let (port, ports) = (sender.port, step.ports);
         // Most bursts are followed by none.
         let is_empty = |side: &mut Option<TransmitSide>| side.as_mut().is_some_and(TransmitSide::is_empty);
-        if guest_memory::fault_count() == 0 && sender.transmit.with(is_empty) {
+        let has_ring_alone = !port.vnic.is_queued() && guest_memory::fault_count() == 0;
+        if has_ring_alone && sender.transmit.with(is_empty) {
             return Ok(Diverted::Fetched(Fetched::Empty));
         }
         let course = Course::of(ports.p4(), port.id());
@@ -53,14 +55,7 @@ impl Walk {
             return Ok(Diverted::PassedOn);
         };
         let most = way.bounds.burst;
-        let end = sender.transmit.with(|side| match side {
-            Some(side) if guest_memory::fault_count() > 0 && side.is_broken() => Err(vanished()),
-            Some(side) => {
-                side.reclaim();
-                side.fetch_few(most, &mut self.burst.packets)
-            }
-            None => Ok(Fetched::Empty),
-        })?;
+        let end = fetch_few(sender, most, &mut self.burst.packets, step)?;
         if self.burst.packets.is_empty() {
             return Ok(Diverted::Fetched(end));
         }

@@ -1,7 +1,7 @@
 //! Queues of devices: what a controller can say wrong, and what is shown.
 
 use crate::support::Switch;
-use control_protocol::data_plane::{Answer, Connection, Request};
+use control_protocol::data_plane::{Answer, Connection, Request, Steering};
 use flow::PortId;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -11,6 +11,7 @@ fn queue(port: u32, header_len: Option<u8>) -> Request {
     Request::PortQueue {
         port: PortId(port),
         header_len,
+        receives: None,
     }
 }
 
@@ -44,6 +45,7 @@ fn queues_that_cannot_be_are_refused() {
     switch.done(Request::PortQueue {
         port: PortId(7),
         header_len: None,
+        receives: None,
     });
     let fds = [socket.as_fd()];
     assert_eq!(switch.ask_with(queue(7, Some(12)), &fds), Ok(Answer::Done));
@@ -54,5 +56,35 @@ fn queues_that_cannot_be_are_refused() {
             .obstacle
             .is_some_and(|why| why.contains("no packet has left"))
     );
+    switch.finish();
+}
+
+#[test]
+fn queues_that_cannot_receive_are_refused_and_filters_without_a_queue_are_nothing() {
+    let mut switch = Switch::with_ports(1);
+    let mut spec = Switch::spec(7);
+    spec.connection = Connection::Driver;
+    switch.done(Request::PortAdd(spec));
+    let (socket, _device) = UnixDatagram::pair().unwrap();
+    // No packet socket with a receive ring.
+    let receiving = |header_len| Request::PortQueue {
+        port: PortId(7),
+        header_len: Some(12),
+        receives: Some(header_len),
+    };
+    for header_len in [0, 11, 12, 255] {
+        let fds = [socket.as_fd(), socket.as_fd()];
+        let refused = switch.ask_with(receiving(header_len), &fds).unwrap_err();
+        assert_eq!(refused.errno, Errno::INVAL.raw_os_error());
+    }
+    let refused = switch.ask_with(receiving(12), &[socket.as_fd()]).unwrap_err();
+    assert_eq!(refused.errno, Errno::BADF.raw_os_error());
+    for change in [Steering::Arm(5), Steering::Leave] {
+        switch.done(Request::PortSteering {
+            port: PortId(7),
+            change,
+        });
+    }
+    assert_eq!(switch.port(7).device_queue, None);
     switch.finish();
 }

@@ -134,7 +134,12 @@ impl Plane {
                 Ok(Some(DriverEvent::Listed)) => self.take_interfaces(),
                 Ok(Some(DriverEvent::State(port, state))) => self.interface_state(port, state),
                 // For the built-in switches' ports.
-                Ok(Some(DriverEvent::Addresses(_) | DriverEvent::Devices | DriverEvent::Queue(_))) => {}
+                Ok(Some(
+                    DriverEvent::Addresses(_)
+                    | DriverEvent::Devices
+                    | DriverEvent::Queue(_)
+                    | DriverEvent::Steered(..),
+                )) => {}
                 Ok(None) => return,
                 Err(lost) => {
                     self.driver.detach_channel(lost, now_ms());

@@ -275,6 +275,8 @@ struct Supervisor {
     hiding_program: Result<OwnedFd, String>,
     /// The program that hands frames to AF_XDP sockets, or why there is none.
     steering: Result<driver_domain::Steering, String>,
+    /// What divides frames between uplinks and their queues, or why there is none.
+    fan_out: Result<driver_domain::FanOut, String>,
     /// What veth pairs take, or why there is none. The namespace of their ends lives as long as the switch.
     veth: Result<driver_domain::VethMeans, String>,
     /// Files by which the data plane keeps cores from halting, if it may.
@@ -304,6 +306,7 @@ impl Supervisor {
             vm_state,
             hiding_program: Err("it was not loaded".into()),
             steering: Err("it was not loaded".into()),
+            fan_out: Err("it was not loaded".into()),
             veth: Err("they were not made".into()),
             constraints: None,
         }
@@ -469,6 +472,9 @@ impl Supervisor {
         self.steering = driver_domain::Steering::load().map_err(|error| {
             format!("loading the eBPF program that hands frames to AF_XDP sockets: {error}")
         });
+        self.fan_out = driver_domain::FanOut::load().map_err(|error| {
+            format!("loading the eBPF program that divides frames between uplinks and queues: {error}")
+        });
         self.veth = driver_domain::VethMeans::make().map_err(|error| error.to_string());
     }
 
@@ -481,6 +487,9 @@ impl Supervisor {
         let steering = self.steering.as_ref();
         let steers = ToChild::SteeringProgram(steering.map(drop).map_err(Clone::clone));
         let both = steering.map(|steering| steering.descriptors());
+        let fan_out = self.fan_out.as_ref();
+        let divides = ToChild::FanOut(fan_out.map(drop).map_err(Clone::clone));
+        let table = fan_out.map(|fan_out| fan_out.descriptors());
         let veth = self.veth.as_ref();
         let pairs = ToChild::VethMeans(veth.map(drop).map_err(Clone::clone));
         let all = veth.map(|veth| veth.descriptors());
@@ -491,6 +500,7 @@ impl Supervisor {
         if let Some(child) = child {
             child.send(&hides, program.as_slice());
             child.send(&steers, both.as_ref().map_or(&[], |both| &both[..]));
+            child.send(&divides, table.as_ref().map_or(&[], |both| &both[..]));
             child.send(&pairs, all.as_ref().map_or(&[], |all| &all[..]));
         }
     }

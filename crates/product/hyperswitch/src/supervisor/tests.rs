@@ -64,6 +64,7 @@ fn child() {
             ToChild::IdlePoll(status) => say(format!("{role} {me} shows {status:?}")),
             ToChild::HidingProgram(_)
             | ToChild::SteeringProgram(_)
+            | ToChild::FanOut(_)
             | ToChild::VethMeans(_)
             | ToChild::KernelPath => {}
             ToChild::Kept(interface) => say(format!(

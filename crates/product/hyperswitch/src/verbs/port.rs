@@ -4,8 +4,8 @@ use super::{PortVerb, Reply, Request};
 use crate::cli::{PortArgs, PortSetArgs, VlanArgs};
 use crate::output::{counted, or_dash};
 use management::{
-    AclChange, AddressSource, DeviceQueueInfo, KernelPathInfo, Name, PortChanges, PortConfig, PortInfo,
-    PrivateRole, StormBits, VlanConfig,
+    AclChange, AddressSource, ArrivalsInfo, DeviceQueueInfo, KernelPathInfo, Name, PortChanges, PortConfig,
+    PortInfo, PrivateRole, StormBits, VlanConfig,
 };
 use std::fmt::Write;
 
@@ -196,9 +196,19 @@ fn kernel_path(path: &KernelPathInfo) -> String {
 /// What leaves by a queue of an uplink's device.
 fn device_queue(queue: &DeviceQueueInfo) -> String {
     let sent = format!("{} packets in {} calls", queue.packets, queue.calls);
-    match &queue.obstacle {
+    let leaves = match &queue.obstacle {
         Some(obstacle) => format!("no: {obstacle}; {sent} so far"),
         None => sent,
+    };
+    format!("{leaves} left; {}", arrivals(&queue.arrivals))
+}
+
+/// What comes by a queue of an uplink's device.
+fn arrivals(arrivals: &ArrivalsInfo) -> String {
+    let came = format!("{} packets came", arrivals.packets);
+    match &arrivals.obstacle {
+        Some(obstacle) => format!("{came}; none now: {obstacle}"),
+        None => format!("{came}, for {}", counted(arrivals.filters, "station")),
     }
 }
 
