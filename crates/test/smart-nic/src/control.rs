@@ -27,8 +27,8 @@ impl Control {
     }
 
     /// Opens a VI for a guest, in the guest's memory, of which the last `unregistered` pages are not for the
-    /// card. What the guest sends must come from its addresses. Returns the page of registers, which is the
-    /// guest's.
+    /// card. What the guest sends must come from its addresses. Returns the page of registers and the eventfd
+    /// of its interrupts, which are the guest's.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl Control {
         memory: impl AsFd,
         sources: Sources,
         unregistered: u32,
-    ) -> io::Result<OwnedFd> {
+    ) -> io::Result<[OwnedFd; 2]> {
         self.device.lock().open(vi, memory, sources, unregistered)
     }
 }
@@ -56,11 +56,11 @@ impl Accelerator for Control {
         }
     }
 
-    /// Memory, and registers: what [`Driver::new`](crate::Driver::new) takes.
+    /// Memory, registers and interrupt: what [`Driver::new`](crate::Driver::new) takes.
     fn open(&mut self, queue: u32) -> io::Result<Vec<OwnedFd>> {
         let memory = make(PAGES)?;
-        let registers = self.device.lock().open(queue, &memory, Sources::Any, 0)?;
-        Ok(vec![memory, registers])
+        let [registers, interrupt] = self.device.lock().open(queue, &memory, Sources::Any, 0)?;
+        Ok(vec![memory, registers, interrupt])
     }
 
     fn program(&mut self, filter: &Filter) -> io::Result<FilterId> {

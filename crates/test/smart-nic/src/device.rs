@@ -7,7 +7,9 @@ use crate::interface::{Fetched, Interface, Rings, Why};
 use crate::layout::{Event, EventKind, LONGEST, Page};
 use crate::memory::{Memory, make};
 use accelerator::{Filter, FilterId, Match};
+use rustix::event::EventfdFlags;
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{SealFlags, fcntl_get_seals};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 
@@ -103,7 +105,7 @@ impl Device {
     }
 
     /// Opens a VI whose rings lie in the first pages of a memory, with numbers for all pages but
-    /// `unregistered` last ones. Returns its page of registers.
+    /// `unregistered` last ones. Returns its page of registers, and the eventfd of its interrupts.
     ///
     /// # Errors
     ///
@@ -114,8 +116,12 @@ impl Device {
         memory: impl AsFd,
         sources: Sources,
         unregistered: u32,
-    ) -> io::Result<OwnedFd> {
+    ) -> io::Result<[OwnedFd; 2]> {
         let is_new = !self.interfaces.contains_key(&vi) && self.interfaces.len() < INTERFACES;
+        // Memory that its owner could cut would be missing when bytes move.
+        if !fcntl_get_seals(&memory)?.contains(SealFlags::SHRINK) {
+            return Err(io::Error::other("memory must keep its size"));
+        }
         let memory = Memory::map(memory)?;
         let pages = memory.pages().saturating_sub(unregistered);
         if !is_new || u64::from(pages) <= Page::Buffers as u64 {
@@ -141,12 +147,13 @@ impl Device {
             receive,
             events,
         };
-        let memories = [memory, Memory::map(&registers)?];
-        let mut interface = Interface::new(vi, self.opened, memories, rings, sources);
+        let interrupt = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let parts = ([memory, Memory::map(&registers)?], interrupt.try_clone()?);
+        let mut interface = Interface::new(vi, self.opened, parts, rings, sources);
         interface.omitted.event_room = self.has(Fault::EventOverflow);
         interface.omitted.ring_size = self.has(Fault::AnyIndex);
         self.interfaces.insert(vi, interface);
-        Ok(registers)
+        Ok([registers, interrupt])
     }
 
     /// Closes a VI: from now on its memory is touched no more, and its frames take the slow path.

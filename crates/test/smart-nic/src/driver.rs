@@ -1,4 +1,4 @@
-//! A driver that keeps to the rules: a [`Queue`] over a VI.
+//! A driver that keeps to the rules: [`Queue`] and [`Arrivals`] over a VI.
 //!
 //! Each page with buffers has two: those of the first half of the pages are for frames that leave, the others
 //! lie in the receive ring. The device is not trusted either: an event that cannot be ends the queue.
@@ -6,9 +6,9 @@
 use crate::layout::{BUFFER, DESCRIPTOR, Descriptor, EVENT, EVENTS, Event, EventKind};
 use crate::layout::{LONGEST, PAGE, Page, RING, Register};
 use crate::memory::Memory;
-use accelerator::{Declined, Full, Queue, Sent};
+use accelerator::{Arrivals, Arrived, Declined, Full, Queue, Sent};
 use guest_memory::Messages;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
 use std::sync::atomic::{Ordering, fence};
 
@@ -28,6 +28,7 @@ struct Slot {
 pub struct Driver {
     memory: Memory,
     registers: Memory,
+    interrupt: OwnedFd,
     free: Vec<Slot>,
     /// Buffers of the rings, by number of their descriptor modulo the ring's size.
     transmit: Vec<Option<Slot>>,
@@ -41,15 +42,15 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Takes a VI that was just opened: the memory with its rings, and its page of registers. Pages that have
-    /// no number are left alone.
+    /// Takes a VI that was just opened: the memory with its rings, its page of registers, and the eventfd by
+    /// which the card interrupts. Pages that have no number are left alone.
     ///
     /// # Errors
     ///
     /// The descriptors are something else.
     pub fn new(descriptors: Vec<OwnedFd>, unregistered: u32) -> io::Result<Driver> {
-        let [memory, registers] = <[OwnedFd; 2]>::try_from(descriptors)
-            .map_err(|_| io::Error::other("a VI has memory and registers"))?;
+        let [memory, registers, interrupt] = <[OwnedFd; 3]>::try_from(descriptors)
+            .map_err(|_| io::Error::other("a VI has memory, registers and an interrupt"))?;
         let (memory, registers) = (Memory::map(memory)?, Memory::map(registers)?);
         let pages = memory.pages().saturating_sub(unregistered);
         let slots: Vec<Slot> = (Page::Buffers as u32..pages)
@@ -64,6 +65,7 @@ impl Driver {
         let mut driver = Driver {
             memory,
             registers,
+            interrupt,
             free: free.iter().copied().take(RING as usize).collect(),
             transmit: vec![None; RING as usize],
             receive: vec![None; RING as usize],
@@ -83,11 +85,6 @@ impl Driver {
     /// Whether an event could not be, so that the queue is not used any more.
     pub fn is_broken(&self) -> bool {
         self.is_broken
-    }
-
-    /// Whether an event waits to be read.
-    pub fn has_events(&self) -> bool {
-        self.next_event().is_some()
     }
 
     /// Frames that were put into the transmit ring, and of which no event was read. Until there are none, a
@@ -119,37 +116,62 @@ impl Driver {
         self.receive_written = number.wrapping_add(1);
     }
 
-    /// Takes all frames that have come, and buffers of those that have left. Returns how many have come.
-    pub fn receive(&mut self, mut each: impl FnMut(&[u8])) -> usize {
-        let (mut frames, before) = (0, self.events_read);
-        while let Some(event) = self.next_event() {
+    /// The buffer and the length of the oldest frame that has come. Buffers of frames that have left, and of
+    /// descriptors that were refused, are taken back on the way.
+    fn front(&mut self) -> Option<(Slot, usize)> {
+        loop {
+            let event = self.next_event()?;
             let ring = match event.kind {
-                EventKind::Received | EventKind::ReceiveRefused => &mut self.receive,
-                EventKind::Sent | EventKind::SendRefused => &mut self.transmit,
+                EventKind::Received | EventKind::ReceiveRefused => &self.receive,
+                EventKind::Sent | EventKind::SendRefused => &self.transmit,
             };
-            let slot = ring[(event.descriptor % RING) as usize].take();
+            let slot = ring[(event.descriptor % RING) as usize];
             let len = usize::from(event.len);
             let Some(slot) = slot.filter(|_| len <= LONGEST) else {
                 self.is_broken = true;
-                break;
+                return None;
             };
-            self.events_read = self.events_read.wrapping_add(1);
             match event.kind {
-                EventKind::Sent | EventKind::SendRefused => self.free.push(slot),
-                EventKind::ReceiveRefused => self.post(slot),
-                EventKind::Received => {
-                    let to = &mut self.scratch[..len];
-                    if self.memory.read(slot.at, to) {
-                        each(to);
-                        frames += 1;
-                    }
-                    self.post(slot);
+                EventKind::Received => return Some((slot, len)),
+                EventKind::ReceiveRefused => self.release(event.descriptor, slot),
+                EventKind::Sent | EventKind::SendRefused => {
+                    self.transmit[(event.descriptor % RING) as usize] = None;
+                    self.free.push(slot);
+                    self.end_event();
                 }
             }
         }
-        if self.events_read != before {
-            self.tell(Register::ReceiveWritten, self.receive_written);
-            self.tell(Register::EventsRead, self.events_read);
+    }
+
+    /// Gives a buffer of the receive ring back, and ends the event about it.
+    fn release(&mut self, descriptor: u32, slot: Slot) {
+        self.receive[(descriptor % RING) as usize] = None;
+        self.post(slot);
+        self.tell(Register::ReceiveWritten, self.receive_written);
+        self.end_event();
+    }
+
+    fn end_event(&mut self) {
+        self.events_read = self.events_read.wrapping_add(1);
+        self.tell(Register::EventsRead, self.events_read);
+    }
+
+    /// Gives the buffer of the oldest frame back.
+    fn release_front(&mut self) {
+        if let (Some((slot, _)), Some(event)) = (self.front(), self.next_event()) {
+            self.release(event.descriptor, slot);
+        }
+    }
+
+    /// Takes all frames that have come, and buffers of those that have left. Returns how many have come.
+    pub fn take_all(&mut self, mut each: impl FnMut(&[u8])) -> usize {
+        let mut frames = 0;
+        while let Some((slot, len)) = self.front() {
+            if self.memory.read(slot.at, &mut self.scratch[..len]) {
+                each(&self.scratch[..len]);
+                frames += 1;
+            }
+            self.release_front();
         }
         frames
     }
@@ -179,6 +201,36 @@ impl Driver {
         self.transmit[(written % RING) as usize] = Some(slot);
         self.transmit_written = written.wrapping_add(1);
         Ok(())
+    }
+}
+
+impl Arrivals for Driver {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.interrupt.as_fd()
+    }
+
+    fn oldest(&mut self) -> Option<usize> {
+        self.front().map(|(_, len)| HEADER + len)
+    }
+
+    fn receive(&mut self, [front, behind]: [&mut [u8]; 2]) -> Arrived {
+        let Some((slot, len)) = self.front() else {
+            return Arrived::Nothing;
+        };
+        let first = len.min(front.len().saturating_sub(HEADER));
+        let fits = front.len() >= HEADER && len - first <= behind.len();
+        let is_read = fits && {
+            let (header, front) = front.split_at_mut(HEADER);
+            header.fill(0);
+            let rest = &mut behind[..len - first];
+            self.memory.read(slot.at, &mut front[..first]) && self.memory.read(slot.at + first as u64, rest)
+        };
+        self.release_front();
+        if is_read {
+            Arrived::Frame(HEADER + len)
+        } else {
+            Arrived::Unusable
+        }
     }
 }
 

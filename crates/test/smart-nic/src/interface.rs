@@ -6,6 +6,7 @@ use crate::buffers::{Buffer, BufferTable};
 use crate::filters::Sources;
 use crate::layout::{DESCRIPTOR, Descriptor, EVENT, EVENTS, Event, MOST_PARTS, RING, Register};
 use crate::memory::Memory;
+use rustix::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
 
 /// Why a VI does not work any more.
@@ -58,6 +59,7 @@ pub struct Interface {
     pub(crate) opened: u64,
     pub(crate) memory: Memory,
     pub(crate) registers: Memory,
+    interrupt: OwnedFd,
     pub(crate) sources: Sources,
     pub(crate) omitted: Omitted,
     rings: Rings,
@@ -78,13 +80,19 @@ pub struct Fetched {
 
 impl Interface {
     /// One that has done nothing.
-    pub fn new(number: u32, opened: u64, memories: [Memory; 2], rings: Rings, sources: Sources) -> Interface {
-        let [memory, registers] = memories;
+    pub fn new(
+        number: u32,
+        opened: u64,
+        ([memory, registers], interrupt): ([Memory; 2], OwnedFd),
+        rings: Rings,
+        sources: Sources,
+    ) -> Interface {
         Interface {
             number,
             opened,
             memory,
             registers,
+            interrupt,
             sources,
             omitted: Omitted::default(),
             rings,
@@ -196,5 +204,7 @@ impl Interface {
         }
         self.progress.events_written = number.wrapping_add(1);
         self.progress.events_due = self.progress.events_due.saturating_sub(1);
+        // The guest has the eventfd as well, and can fill it and change its flags: no write(2).
+        let _ = eventfd::signal(self.interrupt.as_fd());
     }
 }

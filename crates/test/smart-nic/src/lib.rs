@@ -29,7 +29,7 @@
 //! | `device` | the card |
 //! | `fault` | what the card can do wrong, for tests of its tests |
 //! | `control` | the control driver, an `Accelerator` |
-//! | `driver` | a driver that keeps to the rules, a `Queue` |
+//! | `driver` | a driver that keeps to the rules: `Queue` and `Arrivals` |
 
 #![forbid(unsafe_code)]
 

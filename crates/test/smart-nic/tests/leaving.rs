@@ -117,7 +117,7 @@ impl World {
 
     /// The data plane gives frames to the way whose turn it is.
     fn forward(&mut self) {
-        self.driver.receive(|_| {});
+        self.driver.take_all(|_| {});
         let is_flushed = self.driver.under_way() == 0 || self.fault == Some(Fault::NoFlush);
         if self.way.state() == State::Leaving && is_flushed {
             self.way.on_sent();

@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use accelerator::{Accelerator, Filter, FilterId, Match, Queue, State, Way};
+use accelerator::{Accelerator, Arrivals, Filter, FilterId, Match, Queue, State, Way};
 use fastrand::Rng;
 use guest_memory::Messages;
 use parking_lot::Mutex;
@@ -63,9 +63,9 @@ impl Card {
         let mut control = Control::new(&device);
         let memory = make(132).unwrap();
         let sources = Sources::Only(vec![Match::Mac(address)]);
-        let registers = control.open_for_guest(1, &memory, sources, 0).unwrap();
+        let [registers, interrupt] = control.open_for_guest(1, &memory, sources, 0).unwrap();
         Card {
-            driver: Driver::new(vec![memory, registers], 0).unwrap(),
+            driver: Driver::new(vec![memory, registers, interrupt], 0).unwrap(),
             device,
             control,
             address,
@@ -158,13 +158,13 @@ impl Card {
     /// A turn: the ring's length, the queue, and then as much of the ring.
     fn take_arrived(&mut self, most: usize) {
         let known = self.ring.len();
-        if self.driver.has_events() {
+        if self.driver.oldest().is_some() {
             self.ask();
         }
         let is_late = self.incoming.state() == State::Slow;
         if self.incoming.serves_queue(self.taken, self.now_us) || is_late {
             let received = &mut self.received;
-            let came = self.driver.receive(|frame| received.push_back(frame.to_vec()));
+            let came = self.driver.take_all(|frame| received.push_back(frame.to_vec()));
             self.fast_frames += came as u64;
         }
         for frame in self.ring.drain(..known.min(most)) {

@@ -7,7 +7,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use accelerator::{Accelerator, BOUND_US, Filter, FilterId, Match, State, Way};
+use accelerator::{Accelerator, Arrivals, Arrived, BOUND_US, Filter, FilterId, Match, State, Way};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -87,9 +87,16 @@ struct Flow {
 impl Flow {
     /// Takes what lies in the queue.
     fn collect(&mut self) {
-        let arrived = &mut self.arrived;
-        let came = self.driver.receive(|frame| arrived.push(parse(frame).1));
-        self.came += came as u64;
+        let queue: &mut dyn Arrivals = &mut self.driver;
+        while queue.oldest().is_some() {
+            let mut room = [[0; 24]; 4];
+            let [front, middle @ ..] = &mut room;
+            let arrived = queue.receive([front, middle.as_flattened_mut()]);
+            // A header of 12 bytes, and a frame of 60.
+            assert_eq!(arrived, Arrived::Frame(72));
+            self.arrived.push(parse(&room.as_flattened()[12..72]).1);
+            self.came += 1;
+        }
     }
 }
 
@@ -312,7 +319,7 @@ impl World {
             let is_early = self.fault == Some(Fault::EarlyRemoval) && flow.way.state() == State::Arming;
             if let Some(filter) = flow.filter.filter(|_| is_early || flow.way.may_remove()) {
                 if self.fault == Some(Fault::Forgotten) {
-                    flow.came += flow.driver.receive(|_| {}) as u64;
+                    flow.came += flow.driver.take_all(|_| {}) as u64;
                 }
                 self.control.remove(filter).unwrap();
                 flow.filter = None;
@@ -324,7 +331,7 @@ impl World {
     fn turn(&mut self, most: usize, meanwhile: usize) {
         let known = self.forwarder.ring.len();
         for which in 0..FLOWS {
-            if self.flows[which].driver.has_events() {
+            if self.flows[which].driver.oldest().is_some() {
                 self.ask(which);
             }
             let flow = &mut self.flows[which];

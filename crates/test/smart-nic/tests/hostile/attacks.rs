@@ -35,11 +35,13 @@ attacks!(
     a_buffer_that_is_given_away_meanwhile,
     a_vi_that_is_closed_meanwhile,
     pages_of_others_are_not_registered,
+    memory_that_could_vanish,
     a_ring_whose_page_is_taken_back,
     frames_of_other_guests,
     forged_sources,
     local_and_group_destinations,
     event_queues_that_overflow,
+    interrupts_that_would_wait,
     indices_that_lie,
     registers_of_others,
     frames_without_an_end,
@@ -174,6 +176,20 @@ fn pages_of_others_are_not_registered(world: &mut World) -> Checked {
     device.close(6);
     drop(device);
     world.reopen(3)
+}
+
+fn memory_that_could_vanish(world: &mut World) -> Checked {
+    let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&file, 13 * u64::from(PAGE)).unwrap();
+    let mut device = world.device.lock();
+    let nobody = smart_nic::Sources::Only(Vec::new());
+    let opened = device.open(6, &file, nobody.clone(), 0);
+    require(opened.is_err(), || "memory that its owner can cut".into())?;
+    for pages in [1, Page::Buffers as u32] {
+        let opened = device.open(6, smart_nic::make(pages).unwrap(), nobody.clone(), 0);
+        require(opened.is_err(), || format!("{pages} pages, none with a buffer"))?;
+    }
+    Ok(())
 }
 
 fn a_ring_whose_page_is_taken_back(world: &mut World) -> Checked {
@@ -319,6 +335,22 @@ fn event_queues_that_overflow(world: &mut World) -> Checked {
     world.arrive(address(GUEST), 8)?;
     carry_out(world)?;
     require(counts(world).no_room == 8, || "there is room again".into())
+}
+
+/// The guest fills the counter of its eventfd, and has writes to it wait: the card goes on.
+fn interrupts_that_would_wait(world: &mut World) -> Checked {
+    let eventfd = world.interrupt(GUEST);
+    rustix::io::write(eventfd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    rustix::fs::fcntl_setfl(eventfd, rustix::fs::OFlags::empty()).unwrap();
+    world.post(
+        GUEST,
+        Page::Receive,
+        &[descriptor(world.number(GUEST, OWN as usize), 0, 2048); 3],
+    );
+    world.arrive(address(GUEST), 3)?;
+    world.arrive(address(0), 1)?;
+    carry_out(world)?;
+    require(counts(world).refused == 0, || "frames were refused".into())
 }
 
 /// Numbers of descriptors and events that cannot be end the VI, and nothing else; its frames take the slow

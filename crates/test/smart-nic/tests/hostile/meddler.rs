@@ -75,11 +75,11 @@ fn a_guest_that_writes_meanwhile_reaches_nothing_of_others() {
         registers
     };
     let files: Vec<_> = (0..2).map(|_| make(13).unwrap()).collect();
-    let registers = open(&mut control, 0, &files[0]);
+    let [registers, interrupt] = open(&mut control, 0, &files[0]);
     let secret = Memory::map(&files[0]).unwrap();
     assert!(secret.write(u64::from(12 * PAGE), &[0xa5; PAGE as usize]));
-    let mut driver = Driver::new(vec![files[0].try_clone().unwrap(), registers], 1).unwrap();
-    let registers = Mutex::new(Memory::map(open(&mut control, HOSTILE, &files[1])).unwrap());
+    let mut driver = Driver::new(vec![files[0].try_clone().unwrap(), registers, interrupt], 1).unwrap();
+    let registers = Mutex::new(Memory::map(&open(&mut control, HOSTILE, &files[1])[0]).unwrap());
     let memory = Memory::map(&files[1]).unwrap();
     let now = AtomicU64::new(0);
     let (mut sent, mut left, mut reopened) = (0, 0, 0);
@@ -108,13 +108,13 @@ fn a_guest_that_writes_meanwhile_reaches_nothing_of_others() {
                 }
             }
             let mut came = Vec::new();
-            driver.receive(|frame| came.push(frame.to_vec()));
+            driver.take_all(|frame| came.push(frame.to_vec()));
             assert_eq!(came, [comes]);
             if device.lock().stopped(HOSTILE).is_some() {
                 reopened += 1;
                 control.close(HOSTILE);
                 let opened = open(&mut control, HOSTILE, &files[1]);
-                *registers.lock() = Memory::map(opened).unwrap();
+                *registers.lock() = Memory::map(&opened[0]).unwrap();
             }
             now.store(turn + 1, Ordering::Relaxed);
         }
@@ -128,13 +128,52 @@ fn a_guest_that_writes_meanwhile_reaches_nothing_of_others() {
 }
 
 #[test]
+fn a_queue_wakes_its_thread_and_gives_frames_that_fit() {
+    use accelerator::{Arrivals, Arrived};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let device = Arc::new(Mutex::new(Device::default()));
+    let mut control = Control::new(&device);
+    let mut driver = Driver::new(control.open(0).unwrap(), 0).unwrap();
+    let filter = Filter {
+        what: address(0),
+        queue: 0,
+    };
+    control.program(&filter).unwrap();
+    let is_readable = |driver: &Driver| {
+        let mut all = [PollFd::from_borrowed_fd(driver.descriptor(), PollFlags::IN)];
+        poll(&mut all, Some(&Timespec::default())).unwrap() == 1
+    };
+    let comes = frame(address(0), Match::Mac(OUTSIDE), 7, 1);
+    let mut room = [0; 80];
+    assert_eq!(driver.receive([&mut room, &mut []]), Arrived::Nothing);
+    assert!(!is_readable(&driver) && driver.oldest().is_none());
+    (0..4).for_each(|_| device.lock().receive(&comes));
+    device.lock().finish(4);
+    assert!(is_readable(&driver));
+    // The header, then the frame; in two pieces, in one, and in too few bytes.
+    for front in [80, 12, 40] {
+        room.fill(9);
+        let (front, behind) = room.split_at_mut(front);
+        assert_eq!(driver.oldest(), Some(72));
+        assert_eq!(driver.receive([front, behind]), Arrived::Frame(72));
+        assert_eq!(
+            (&room[..12], &room[12..72], &room[72..]),
+            (&[0; 12][..], &comes[..], &[9; 8][..])
+        );
+    }
+    let (front, behind) = room.split_at_mut(11);
+    assert_eq!(driver.receive([front, behind]), Arrived::Unusable);
+    assert_eq!(driver.receive([&mut room, &mut []]), Arrived::Nothing);
+}
+
+#[test]
 fn a_driver_outlives_a_card_that_lies() {
     let mut random = fastrand::Rng::with_seed(2);
     let mut broken = 0;
     for _ in 0..200 {
-        let (file, registers) = (make(13).unwrap(), make(1).unwrap());
+        let (file, registers, interrupt) = (make(13).unwrap(), make(1).unwrap(), make(1).unwrap());
         let memory = Memory::map(&file).unwrap();
-        let mut driver = Driver::new(vec![file, registers], 1).unwrap();
+        let mut driver = Driver::new(vec![file, registers, interrupt], 1).unwrap();
         let own = frame(Match::Mac(OUTSIDE), address(0), 0, 0);
         for _ in 0..40 {
             let at = Page::Events.offset() + random.u64(..8) * 8;
@@ -149,7 +188,7 @@ fn a_driver_outlives_a_card_that_lies() {
                 random.u8(..2),
             ];
             assert!(memory.write(at, &event));
-            driver.receive(|frame| assert!(frame.len() <= smart_nic::LONGEST));
+            driver.take_all(|frame| assert!(frame.len() <= smart_nic::LONGEST));
             let declined = send(&mut driver, &own);
             if driver.is_broken() {
                 assert_eq!(declined, Some(Declined::Device));

@@ -59,6 +59,8 @@ struct Guest {
     file: OwnedFd,
     memory: Memory,
     registers: Memory,
+    /// Raised by the card; a hostile guest can write to it as well.
+    interrupt: Option<OwnedFd>,
     numbers: Vec<u32>,
     filter: Option<FilterId>,
     driver: Option<Driver>,
@@ -106,6 +108,7 @@ impl World {
             let memory = Memory::map(&file).unwrap();
             let registers = smart_nic::make(1).unwrap();
             world.guests.push(Guest {
+                interrupt: None,
                 registers: Memory::map(&registers).unwrap(),
                 file,
                 memory,
@@ -131,15 +134,23 @@ impl World {
         let opened = self
             .control
             .open_for_guest(guest as u32, &own.file, sources.clone(), UNREGISTERED);
-        let registers = opened.map_err(|error| format!("a VI that was closed is not opened: {error}"))?;
+        let [registers, interrupt] =
+            opened.map_err(|error| format!("a VI that was closed is not opened: {error}"))?;
         let number = |page: u32| own.memory.word(Page::Numbers.offset() + u64::from(page) * 4);
         own.numbers = (0..PAGES - UNREGISTERED).map(number).collect();
         own.registers = Memory::map(&registers).unwrap();
+        own.interrupt = Some(interrupt.try_clone().unwrap());
         own.written = [0; 2];
         self.twin.open(guest, &own.numbers, &sources);
         if guest < INNOCENT {
             let memory = own.file.try_clone().unwrap();
-            own.driver = Some(Driver::new(vec![memory, registers], UNREGISTERED).unwrap());
+            own.driver = Some(
+                Driver::new(
+                    vec![memory, registers, interrupt.try_clone().unwrap()],
+                    UNREGISTERED,
+                )
+                .unwrap(),
+            );
         }
         Ok(())
     }
@@ -313,7 +324,7 @@ impl World {
     pub fn collect(&mut self, guest: usize) -> Checked {
         let mut found = Vec::new();
         let driver = self.guests[guest].driver.as_mut().unwrap();
-        driver.receive(|frame| found.push(frame.to_vec()));
+        driver.take_all(|frame| found.push(frame.to_vec()));
         require(!driver.is_broken(), || "an event that cannot be".into())?;
         for frame in found {
             let due = self.due[guest].pop_front();
@@ -363,6 +374,11 @@ impl World {
     pub fn number(&self, guest: usize, which: usize) -> u32 {
         let known = &self.guests[guest].numbers;
         known.get(which).copied().unwrap_or(which as u32)
+    }
+
+    /// The eventfd of a guest's interrupts.
+    pub fn interrupt(&self, guest: usize) -> &OwnedFd {
+        self.guests[guest].interrupt.as_ref().unwrap()
     }
 
     /// Frames of an innocent that have not left.
