@@ -112,7 +112,7 @@ pub struct SwitchConfig {
     /// How frames of the uplink are read and written.
     #[serde(default, skip_serializing_if = "is_default")]
     pub uplink_back_end: UplinkBackEnd,
-    /// Whether frames leave by the uplink straight from guests' memory, without its forwarder.
+    /// Whether frames leave by the uplink, and come for busy guests, without its forwarder.
     #[serde(default, skip_serializing_if = "is_default")]
     pub uplink_fast_path: bool,
     /// Name of the uplink's `port-policy`.

@@ -86,6 +86,8 @@ impl Port {
     }
 
     /// Whether packets have come by the queue that may be taken.
+    #[cold]
+    #[inline(never)]
     pub fn has_arrivals(&self) -> bool {
         self.arrivals().as_mut().is_some_and(ArrivalQueue::has_work)
     }

@@ -610,6 +610,7 @@ fn begin_turn(datapath: &Datapath, schedule: &Schedule) -> TurnTime {
 
 /// Claims a transmit ring, unless another thread holds it, which sees packets that come. Says whether there
 /// are packets.
+#[inline]
 fn look_at<'a>(ports: &'a Ports, ring: RingId, kept: &Kept) -> Option<(Sender<'a>, bool)> {
     let port = ports.get(port_of(ring))?;
     let mut transmit = kept.claim_free_transmit(port)?;

@@ -135,7 +135,8 @@ impl Chain {
     }
 
     /// Copies bytes from `offset` on out, as many as there are and fit; returns how many.
-    #[inline]
+    // For each packet; a call costs 29 instructions more.
+    #[inline(always)]
     pub fn read_at(&self, memory: &GuestMemory, offset: u32, to: &mut [u8]) -> usize {
         if self.count == 1 {
             return memory.read(self.segments[0].split_at(offset).1, to);

@@ -870,7 +870,7 @@ pub struct SwitchArgs {
     /// How frames of the uplink are read and written: packet, or af-xdp where that is possible
     #[arg(long, value_name = "BACK-END", default_value = "packet")]
     pub uplink_back_end: UplinkBackEnd,
-    /// Have frames leave by the uplink straight from guests' memory, without its forwarder
+    /// Have frames leave by the uplink, and come for busy guests, without its forwarder
     #[arg(long)]
     pub uplink_fast_path: bool,
     /// Name of the host's interface [default: the switch's name, cut to 15 bytes]
